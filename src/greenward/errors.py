@@ -1,0 +1,43 @@
+"""The errors that users see: what was expected, what was found, what to do.
+
+Commands print these without a traceback and exit with code 2.
+"""
+
+from __future__ import annotations
+
+
+class GreenwardError(Exception):
+    """Base of every error that a user can cause and mend.
+
+    `message` says what was expected and what was found; `remedy`, when there is one, says what
+    to do about it.
+    """
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message if remedy is None else f"{message}\n  {remedy}")
+        self.message = message
+        self.remedy = remedy
+
+
+class ConfigError(GreenwardError):
+    """A recipe or an override that cannot be right (unknown key, impossible combination)."""
+
+
+class ProblemError(GreenwardError):
+    """A problem or a problem file that cannot be used."""
+
+
+class SandboxError(GreenwardError):
+    """The sandbox cannot offer what was asked of it."""
+
+
+class RewardError(GreenwardError):
+    """A reward function broke its contract (raised, hung, wrong length, not finite)."""
+
+
+class CheckpointError(GreenwardError):
+    """A checkpoint or model folder that is missing, cut short or of another shape."""
+
+
+class RunError(GreenwardError):
+    """A run directory that cannot be written, resumed or read."""

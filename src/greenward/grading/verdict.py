@@ -1,0 +1,67 @@
+"""The verdict on one answer: a closed set of statuses in three families that are never mixed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Family(str, Enum):
+    """Whose doing a status is."""
+
+    JUDGED = "judged"  # the answer passed or failed
+    MISBEHAVED = "misbehaved"  # the answer broke a limit or a rule
+    INFRASTRUCTURE = "infrastructure"  # we failed: no reward, no baseline, only a count
+
+
+class Status(str, Enum):
+    PASSED = "passed"
+    FAILED = "failed"  # a test gave another value
+    WRONG_TYPE = "wrong_type"  # a test gave something that is not plain data
+    ERROR = "error"  # an exception, while loading or in a test
+    SYNTAX_ERROR = "syntax_error"
+    NO_CODE = "no_code"  # nothing to run, or the entry point is not defined
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    OUTPUT_LIMIT = "output_limit"
+    CHEATING = "cheating"
+    INFRASTRUCTURE = "infrastructure"
+
+    @property
+    def family(self) -> Family:
+        if self is Status.INFRASTRUCTURE:
+            return Family.INFRASTRUCTURE
+        if self in _MISBEHAVED:
+            return Family.MISBEHAVED
+        return Family.JUDGED
+
+
+_MISBEHAVED = frozenset({Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT, Status.CHEATING})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement on one answer.
+
+    `tests_passed` has one entry per test of the problem, in order; tests that were never reached
+    are False. `first_failure` describes the first failing test (what was called, what was
+    expected, what came). Messages are sanitised: bounded, without control characters.
+    """
+
+    status: Status
+    tests_passed: tuple[bool, ...] = ()
+    error_class: str | None = None
+    error_message: str = ""
+    first_failure: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.status is Status.PASSED
+
+    @property
+    def fraction_passed(self) -> float:
+        return sum(self.tests_passed) / len(self.tests_passed) if self.tests_passed else 0.0

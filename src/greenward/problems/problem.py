@@ -1,0 +1,99 @@
+"""What is asked: one problem, its test cases, and an ordered set of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from greenward.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the entry point and the value that it must return (plain data only)."""
+
+    args: tuple[Any, ...]
+    expected: Any
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a returned value is compared with the expected one.
+
+    `tolerance` is absolute and relative at once, as in `math.isclose`; 0 asks for equality.
+    `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference.
+    """
+
+    tolerance: float = 1e-6
+    tuple_is_list: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function to write and the tests that judge it.
+
+    `prompt` is the specification in words; `starter_code` is the signature (and docstring, if
+    any) that an answer continues. Either `cases` (inputs and expected values, compared outside
+    the answer's process) or `tests` (assert statements) judge an answer. `setup_code` runs after
+    the answer and before the tests. `reference` is a whole program that passes.
+    """
+
+    task_id: str
+    prompt: str
+    entry_point: str
+    cases: tuple[Case, ...] = ()
+    tests: tuple[str, ...] = ()
+    setup_code: str = ""
+    starter_code: str = ""
+    reference: str = ""
+    comparison: Comparison = Comparison()
+    tags: tuple[str, ...] = ()
+
+
+class ProblemSet(Sequence[Problem]):
+    """An immutable, ordered set of problems with unique task ids.
+
+    Raises `ProblemError` naming the first id that occurs twice.
+    """
+
+    def __init__(self, problems: Iterable[Problem], *, name: str = "problems") -> None:
+        self.name = name
+        self._problems = tuple(problems)
+        self._by_id: dict[str, Problem] = {}
+        for position, problem in enumerate(self._problems):
+            if problem.task_id in self._by_id:
+                raise ProblemError(
+                    f"{name}: task id {problem.task_id!r} occurs twice (again at row {position + 1}).",
+                    remedy="Give every problem an id of its own.",
+                )
+            self._by_id[problem.task_id] = problem
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self._problems)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
+        if isinstance(index, slice):
+            return ProblemSet(self._problems[index], name=self.name)
+        return self._problems[index]
+
+    def by_id(self, task_id: str) -> Problem:
+        """The problem with this id. Raises `ProblemError` naming the nearest ids if there is none."""
+        try:
+            return self._by_id[task_id]
+        except KeyError:
+            from difflib import get_close_matches
+
+            near = get_close_matches(task_id, self._by_id, n=3)
+            raise ProblemError(
+                f"{self.name}: no problem has the id {task_id!r}.",
+                remedy=f"Nearest: {', '.join(near)}." if near else None,
+            ) from None
+
+    def filter(self, keep: Callable[[Problem], bool]) -> ProblemSet:
+        """The problems for which `keep` holds, in order."""
+        return ProblemSet((p for p in self._problems if keep(p)), name=self.name)

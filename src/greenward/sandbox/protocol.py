@@ -1,0 +1,99 @@
+"""The sandbox as its users see it: jobs in, plain data out, never a verdict.
+
+A job holds code and *inputs*; expected values never enter it. A backend (local pool, Ray, HTTP)
+implements `Executor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one answer may use. Seconds, bytes.
+
+    The CPU limit decides; the wall limit only catches sleepers.
+    """
+
+    cpu_seconds: float = 2.0
+    wall_seconds: float = 6.0
+    memory_bytes: int = 1 << 30
+    output_bytes: int = 64 << 10
+    file_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the entry point: plain-data arguments."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One answer to run: load `code`, then make each call of `entry_point` in one fresh process.
+
+    With no entry point the program is only run (`__name__ == "__main__"`), its output captured.
+    `expressions` are Python expressions evaluated in the answer's namespace after it is loaded
+    (the left-hand sides of split assertions); they come after `calls` in the results.
+    """
+
+    code: str
+    entry_point: str | None = None
+    calls: tuple[Call, ...] = ()
+    expressions: tuple[str, ...] = ()
+    setup_code: str = ""
+    limits: Limits = Limits()
+
+
+class Outcome(str, Enum):
+    """How the process that ran an answer ended."""
+
+    COMPLETED = "completed"  # every call was made and proven by the nonce
+    LOAD_ERROR = "load_error"  # the code raised while it was loaded
+    SYNTAX_ERROR = "syntax_error"
+    NO_ENTRY_POINT = "no_entry_point"
+    EXITED = "exited"  # left early: sys.exit, os._exit, a signal of its own
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    OUTPUT_LIMIT = "output_limit"
+    CHEATING = "cheating"  # forged or garbled the result channel
+    INFRASTRUCTURE = "infrastructure"  # our fault: never a reward
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What one call gave: a value as plain data, or the class and message of an exception."""
+
+    returned: bool
+    value: Any = None
+    error_class: str | None = None
+    error_message: str = ""
+    plain: bool = True  # False: the call returned something that is not plain data
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What running one job gave. `results` has one entry per call that was reached."""
+
+    outcome: Outcome
+    results: tuple[CallResult, ...] = ()
+    error_class: str | None = None
+    error_message: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+
+class Executor(Protocol):
+    """Runs jobs in isolation; results come in order of completion with the job's index."""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]: ...
+
+    def close(self) -> None: ...
