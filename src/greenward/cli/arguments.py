@@ -1,0 +1,41 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _complete_recipe(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    from greenward.config.loading import shipped_recipes
+
+    names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
+    return [*names, CompletionItem(typed, type="file")]
+
+
+def _complete_override(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    from greenward.config.keys import known_keys
+
+    return [CompletionItem(f"{key}=") for key in known_keys() if key.startswith(typed)]
+
+
+recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=_complete_recipe)
+overrides_argument: Decorator = click.argument(
+    "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
+)
+quiet_option: Decorator = click.option("--quiet", is_flag=True, help="No progress bar, only the end.")
+
+
+def output_option(default: str) -> Decorator:
+    """`--output DIR`; the help names where the run goes without it."""
+    return click.option(
+        "--output",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"The run directory.  [default: {default}]",
+    )

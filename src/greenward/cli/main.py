@@ -1,0 +1,58 @@
+"""The front door: parses, calls, prints. Heavy modules are imported inside the commands only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from greenward import __version__
+from greenward.cli.completion import completion
+from greenward.cli.config import config
+from greenward.cli.demo import demo
+from greenward.cli.report import report
+from greenward.cli.train import train
+from greenward.errors import GreenwardError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
+
+
+class InOrder(click.Group):
+    """A group whose help lists the commands as a newcomer meets them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Reinforcement learning that turns failing tests green.
+
+    Start with `greenward demo`, or `greenward train quickstart`.
+    """
+
+
+for command in (demo, train, report, config, completion):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits: 0 done, 2 an error of the user's, 130 interrupted.
+
+    A command that is interrupted has stopped cleanly before this says so.
+    """
+    try:
+        sys.exit(cli.main(arguments, prog_name="greenward", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:  # what click makes of KeyboardInterrupt
+        click.echo("Interrupted.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except GreenwardError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
