@@ -1,0 +1,87 @@
+"""From a problem to the tokens that a policy sees, and from its tokens back to code.
+
+Two styles. *completion*: the prompt is the signature with its docstring, the answer continues it
+(base models, our own small decoder). *chat*: the prompt is a user message rendered by the
+tokenizer's chat template, the answer holds a fenced code block (instruction-tuned models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from greenward.errors import ConfigError
+from greenward.grading.extraction import extract_code
+from greenward.problems.problem import Problem
+
+Style = Literal["completion", "chat"]
+
+INSTRUCTION = (
+    "Complete this Python function. Answer with the whole function in one ```python code block.\n\n"
+    "```python\n{starter}```"
+)
+
+
+class PromptTokenizer(Protocol):
+    """What a renderer needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+
+
+class PromptRenderer:
+    """Renders problems for one policy, in one style.
+
+    `style` "auto" is chat when the tokenizer has a chat template and completion otherwise. Raises
+    `ConfigError` when chat is asked of a tokenizer without a template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PromptTokenizer,
+        *,
+        style: Literal["auto", "completion", "chat"] = "auto",
+        system_prompt: str | None = None,
+    ) -> None:
+        if style == "chat" and not tokenizer.has_chat_template:
+            raise ConfigError(
+                "model.prompt_style is chat, but this model's tokenizer has no chat template.",
+                remedy="Set model.prompt_style=completion, or use an instruction-tuned model.",
+            )
+        self._tokenizer = tokenizer
+        self.style: Style = (
+            style if style != "auto" else ("chat" if tokenizer.has_chat_template else "completion")
+        )
+        self._system_prompt = system_prompt
+
+    def prompt_text(self, problem: Problem) -> str:
+        """What is asked, as text: the starter code, or the user message in chat style."""
+        starter = problem.starter_code
+        if problem.prompt.strip() not in starter:
+            comment = "".join(f"# {line}\n" for line in problem.prompt.strip().splitlines())
+            starter = comment + starter
+        return INSTRUCTION.format(starter=starter) if self.style == "chat" else starter
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        """The tokens that the policy continues."""
+        text = self.prompt_text(problem)
+        if self.style == "completion":
+            return tuple(self._tokenizer.encode(text))
+        messages = [{"role": "user", "content": text}]
+        if self._system_prompt:
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
+        return tuple(self._tokenizer.render_chat(messages))
+
+    def completion_text(self, completion_ids: Sequence[int]) -> str:
+        """The answer as text, without special tokens."""
+        return self._tokenizer.decode(completion_ids)
+
+    def answer(self, problem: Problem, completion_ids: Sequence[int]) -> str | None:
+        """The program that an answer amounts to; None when it holds no code."""
+        return extract_code(self.completion_text(completion_ids), problem, self.style).code

@@ -1,0 +1,129 @@
+"""One question, one answer, one grade: the environment of function synthesis.
+
+Each problem is asked `group_size` times; the answers are executed, graded and rewarded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from greenward.config.schema import OverlongConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.environments.prompts import PromptRenderer
+from greenward.grading.grader import Grader
+from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
+from greenward.policies.protocol import Completion, Sampler, SamplingParams, StopReason
+from greenward.problems.problem import Problem
+
+ROLE = "programmer"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Episodes, group-major, and where the time went (seconds)."""
+
+    episodes: list[Episode]
+    sampling_seconds: float
+    grading_seconds: float
+
+
+class SingleTurn:
+    """Asks, executes, rewards. `overlong` adds DAPO's soft length penalty (2503.14476 eq. 13)."""
+
+    def __init__(
+        self,
+        renderer: PromptRenderer,
+        grader: Grader,
+        reward_terms: Sequence[RewardTerm],
+        *,
+        sampling: SamplingParams,
+        group_size: int,
+        overlong: OverlongConfig | None = None,
+    ) -> None:
+        self._renderer = renderer
+        self._grader = grader
+        self._terms = tuple(reward_terms)
+        self._sampling = sampling
+        self._group_size = group_size
+        self._overlong = overlong or OverlongConfig()
+
+    def collect(
+        self, policy: Sampler, problems: Sequence[Problem], *, seed: int, first_group_id: int = 0
+    ) -> Collection:
+        """Episodes for `group_size` answers to each problem; the same seed gives the same episodes.
+
+        Groups are numbered from `first_group_id` in the order of the problems.
+        """
+        started = time.perf_counter()
+        prompts = [self._renderer.prompt_ids(problem) for problem in problems]
+        groups = policy.sample(prompts, self._group_size, self._sampling, seed=seed)
+        sampled = time.perf_counter()
+        rows = [
+            (index, problem, completion)
+            for index, (problem, group) in enumerate(zip(problems, groups, strict=True))
+            for completion in group
+        ]
+        answers = self._graded(rows)
+        rewards = combine(self._terms, answers, self._grader)
+        episodes = []
+        for (index, problem, completion), answer, reward in zip(rows, answers, rewards, strict=True):
+            terms = dict(reward.terms)
+            total = reward.total
+            if self._overlong.penalty_buffer:
+                terms["overlong"] = self._length_penalty(len(completion.token_ids))
+                total += terms["overlong"]
+            episodes.append(
+                Episode(
+                    turns=(_turn(prompts[index], completion),),
+                    rewards={ROLE: total},
+                    group_id=first_group_id + index,
+                    problem_id=problem.task_id,
+                    verdict=answer.verdict,
+                    answer=answer.code or "",
+                    reward_terms=terms,
+                )
+            )
+        return Collection(episodes, sampled - started, time.perf_counter() - sampled)
+
+    def _graded(self, rows: Sequence[tuple[int, Problem, Completion]]) -> list[GradedAnswer]:
+        texts = [self._renderer.completion_text(completion.token_ids) for _, _, completion in rows]
+        codes = [self._renderer.answer(problem, completion.token_ids) for _, problem, completion in rows]
+        verdicts = self._grader.grade(
+            [(problem, code or "") for (_, problem, _), code in zip(rows, codes, strict=True)]
+        )
+        return [
+            GradedAnswer(
+                problem=problem,
+                prompt=self._renderer.prompt_text(problem),
+                completion=text,
+                code=code,
+                verdict=verdict,
+            )
+            for (_, problem, _), text, code, verdict in zip(rows, texts, codes, verdicts, strict=True)
+        ]
+
+    def _length_penalty(self, length: int) -> float:
+        buffer = self._overlong.penalty_buffer
+        excess = length - (self._sampling.max_tokens - buffer)
+        return -self._overlong.penalty * float(np.clip(excess / buffer, 0.0, 1.0))
+
+
+def _turn(prompt_ids: tuple[int, ...], completion: Completion) -> Turn:
+    return Turn(
+        role=ROLE,
+        prompt_ids=prompt_ids,
+        completion_ids=completion.token_ids,
+        logprobs_T=completion.logprobs,
+        policy_wrote_T=np.ones(len(completion.token_ids), dtype=bool),
+        stop_reason=completion.stop_reason,
+        policy_version=completion.policy_version,
+    )
+
+
+def truncated(episode: Episode) -> bool:
+    """Whether any answer of the episode hit the token limit."""
+    return any(turn.stop_reason is StopReason.LENGTH for turn in episode.turns)

@@ -1,0 +1,140 @@
+"""From a recipe's sections to the objects that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from greenward.algorithms.supervised import Example
+from greenward.config.schema import EvaluationConfig, Recipe, SandboxConfig, SupervisedConfig
+from greenward.environments.episode import Episode
+from greenward.environments.prompts import PromptRenderer
+from greenward.errors import ProblemError
+from greenward.evaluation.evaluate import evaluate
+from greenward.grading.grader import Grader
+from greenward.policies.policy import Policy
+from greenward.policies.protocol import SamplingParams
+from greenward.policies.tokenizer import Tokenizer, train_tokenizer
+from greenward.problems.catalog import load_problems
+from greenward.problems.corpus import corpus, corpus_texts
+from greenward.problems.problem import ProblemSet
+from greenward.recipes.pairs import read_pairs
+from greenward.sandbox.protocol import Limits
+
+
+def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
+    """The problems to train on and the held-out ones; disjoint by task id."""
+    section = recipe.problems
+    train = load_problems(section.train, section.families, part="train")
+    held_out = load_problems(section.held_out, section.families, part="held_out")
+    shared = {p.task_id for p in train} & {p.task_id for p in held_out}
+    if shared:
+        raise ProblemError(
+            f"{len(shared)} problems are both trained on and held out (first: {sorted(shared)[0]!r}).",
+            remedy="Give problems.train and problems.held_out different problems.",
+        )
+    return train, held_out
+
+
+def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
+    """The policy at the start: a published or earlier model, or a decoder from random weights."""
+    if recipe.model.id is not None:
+        return Policy.load(recipe.model)
+    tokenizer = train_tokenizer(corpus_texts(train), recipe.model.shape.vocab_size)
+    return Policy.random(
+        recipe.model.shape,
+        tokenizer,
+        seed=recipe.seed,
+        dtype=recipe.model.dtype,
+        device=recipe.model.device,
+    )
+
+
+def build_renderer(recipe: Recipe, tokenizer: Tokenizer) -> PromptRenderer:
+    return PromptRenderer(
+        tokenizer, style=recipe.model.prompt_style, system_prompt=recipe.model.system_prompt
+    )
+
+
+def build_grader(sandbox: SandboxConfig, *, cpu_seconds: float | None = None) -> Grader:
+    limits = Limits(
+        cpu_seconds=cpu_seconds or sandbox.cpu_seconds,
+        wall_seconds=sandbox.wall_seconds,
+        memory_bytes=sandbox.memory_mb << 20,
+        output_bytes=sandbox.output_kb << 10,
+    )
+    return Grader(limits, workers=sandbox.workers)
+
+
+def build_sampling(recipe: Recipe) -> SamplingParams:
+    section = recipe.sampling
+    return SamplingParams(
+        max_tokens=section.max_tokens,
+        temperature=section.temperature,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        stop_strings=section.stop_strings,
+    )
+
+
+def build_evaluator(
+    config: EvaluationConfig,
+    held_out: ProblemSet,
+    renderer: PromptRenderer,
+    grader: Grader,
+    sampling: SamplingParams,
+):  # type: ignore[no-untyped-def]
+    """A function (policy, step, elapsed seconds) -> evaluation as plain data; None when disabled."""
+    if not config.enabled:
+        return None
+
+    def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+        result = evaluate(
+            policy,
+            held_out,
+            renderer,
+            grader,
+            config,
+            sampling=sampling,
+            step=step,
+            elapsed_seconds=elapsed_seconds,
+        )
+        return result.to_json()
+
+    return run
+
+
+def supervised_examples(
+    config: SupervisedConfig, train: ProblemSet, policy: Policy, renderer: PromptRenderer, *, seed: int
+) -> list[Example]:
+    """Token pairs of the user's file, or of the generated corpus."""
+    tokenizer = policy.tokenizer
+    if config.data is not None:
+        return [
+            Example(prompt_ids, (*completion_ids, tokenizer.eos_id))
+            for prompt_ids, completion_ids in read_pairs(Path(config.data), tokenizer)
+        ]
+    by_id = {problem.task_id: problem for problem in train}
+    return [
+        Example(
+            renderer.prompt_ids(by_id[example.task_id]),
+            (*tokenizer.encode(example.completion_text), tokenizer.eos_id),
+        )
+        for example in corpus(train, config.misconception_rate, seed)
+    ]
+
+
+def rollout_row(episode: Episode) -> Mapping[str, Any]:
+    """One episode as it is kept in `rollouts/`."""
+    return {
+        "problem": episode.problem_id,
+        "group": episode.group_id,
+        "answer": episode.answer,
+        "status": episode.verdict.status.value,
+        "first_failure": episode.verdict.first_failure,
+        "rewards": dict(episode.rewards),
+        "terms": dict(episode.reward_terms),
+        "tokens": sum(len(turn.completion_ids) for turn in episode.turns),
+        "stop": episode.turns[-1].stop_reason.value,
+    }

@@ -1,0 +1,178 @@
+"""Runs a recipe: builds what it describes, warms up, trains, evaluates, reports."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from greenward.algorithms.advantages import ESTIMATORS
+from greenward.algorithms.learner import Learner
+from greenward.algorithms.loop import Loop, Method
+from greenward.algorithms.on_policy import OnPolicy
+from greenward.algorithms.supervised import Supervised
+from greenward.config.schema import Recipe
+from greenward.environments.single_turn import SingleTurn
+from greenward.grading.grader import Grader
+from greenward.grading.rewards import make_reward
+from greenward.policies.policy import Policy
+from greenward.problems.problem import ProblemSet
+from greenward.recipes.build import (
+    build_evaluator,
+    build_grader,
+    build_policy,
+    build_problems,
+    build_renderer,
+    build_sampling,
+    rollout_row,
+    supervised_examples,
+)
+from greenward.reports.write import write_all_reports
+from greenward.runs.directory import RunDirectory
+from greenward.runs.progress import Progress
+from greenward.runs.sinks import make_sinks
+from greenward.runs.summary import read_summary, write_summary
+
+WARM_START = "warm_start"
+
+
+def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = False) -> bool:
+    """Run a recipe in the run directory `output`; True when it finished, False when interrupted.
+
+    A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
+    the typed errors of `greenward.errors`; nothing written before an error is lost.
+    """
+    if recipe.training.threads is not None:
+        torch.set_num_threads(recipe.training.threads)
+    train_problems, held_out = build_problems(recipe)
+    with ExitStack() as stack:
+        run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
+        grader = stack.enter_context(build_grader(recipe.sandbox))
+        progress = stack.enter_context(Progress(quiet=quiet))
+        session = Session(recipe, train_problems, held_out, grader, progress, resume)
+        if recipe.kind == "sft":
+            return session.supervised(run, build_policy(recipe, train_problems))
+        if recipe.warm_start is None:
+            return session.reinforce(run, build_policy(recipe, train_problems))
+        warm = session.warm_start(output / WARM_START)
+        return warm is not None and session.reinforce(run, warm)
+
+
+class Session:
+    """One call of `train`: what its phases share."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        train_problems: ProblemSet,
+        held_out: ProblemSet,
+        grader: Grader,
+        progress: Progress,
+        resume: bool,
+    ) -> None:
+        self._recipe = recipe
+        self._train_problems = train_problems
+        self._held_out = held_out
+        self._grader = grader
+        self._progress = progress
+        self._resume = resume
+
+    def warm_start(self, folder: Path) -> Policy | None:
+        """The policy after the warm start in `folder`, which runs unless it has; None if interrupted."""
+        summary = read_summary(folder)
+        if summary is None or summary["status"] != "finished":
+            recipe = self._recipe.model_copy(update={"kind": "sft", "name": WARM_START})
+            with RunDirectory.create(folder, recipe.model_dump(mode="json"), resume=self._resume) as run:
+                if not self.supervised(run, build_policy(self._recipe, self._train_problems)):
+                    return None
+        model = self._recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
+        return Policy.load(model)
+
+    def supervised(self, run: RunDirectory, policy: Policy) -> bool:
+        recipe = self._recipe
+        assert recipe.warm_start is not None  # the schema requires it for kind: sft
+        renderer = build_renderer(recipe, policy.tokenizer)
+        examples = supervised_examples(
+            recipe.warm_start, self._train_problems, policy, renderer, seed=recipe.seed
+        )
+        method = Supervised(policy, examples, recipe.warm_start, seed=recipe.seed)
+        self._progress.phase(run.path.name, recipe.warm_start.max_steps)
+        return self._drive(
+            run, method, max_steps=recipe.warm_start.max_steps, max_seconds=recipe.warm_start.max_seconds
+        )
+
+    def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
+        recipe = self._recipe
+        algorithm = recipe.algorithm
+        terms = [make_reward(term) for term in recipe.rewards]
+        environment = SingleTurn(
+            build_renderer(recipe, policy.tokenizer),
+            self._grader,
+            terms,
+            sampling=build_sampling(recipe),
+            group_size=recipe.training.num_generations,
+            overlong=algorithm.overlong,
+        )
+        reference = policy.frozen_copy() if algorithm.kl.coefficient else None
+        learner = Learner(policy, algorithm, recipe.training, reference_policy=reference)
+        method = OnPolicy(
+            policy,
+            environment,
+            ESTIMATORS[algorithm.advantage],
+            learner,
+            self._train_problems,
+            prompts_per_step=recipe.training.prompts_per_step,
+            temperature=recipe.sampling.temperature,
+            seed=recipe.seed,
+            dynamic_rounds=algorithm.dynamic_sampling_max_rounds if algorithm.dynamic_sampling else 1,
+        )
+        self._progress.phase(f"{recipe.algorithm.loss} training", recipe.training.max_steps)
+        return self._drive(run, method, max_steps=recipe.training.max_steps)
+
+    def _drive(
+        self, run: RunDirectory, method: Method, *, max_steps: int, max_seconds: float | None = None
+    ) -> bool:
+        recipe = self._recipe
+        started = time.perf_counter()
+        sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
+        evaluator = build_evaluator(
+            recipe.evaluation,
+            self._held_out,
+            build_renderer(recipe, method.policy.tokenizer),
+            self._grader,
+            build_sampling(recipe),
+        )
+        loop = Loop(
+            method,
+            run,
+            seed=recipe.seed,
+            max_steps=max_steps,
+            max_seconds=max_seconds,
+            evaluator=evaluator,
+            eval_interval_steps=recipe.evaluation.eval_interval_steps,
+            checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
+            keep_checkpoints=recipe.training.keep_checkpoints,
+            rollout_rows=(
+                (lambda: [rollout_row(episode) for episode in method.last_episodes])
+                if isinstance(method, OnPolicy)
+                else None
+            ),
+            sinks=sinks,
+            progress=self._progress,
+        )
+        try:
+            loop.run()
+        finally:
+            for sink in sinks:
+                sink.close()
+        write_summary(
+            run,
+            status="interrupted" if loop.interrupted else "finished",
+            steps=loop.steps_done,
+            training_seconds=loop.training_seconds,
+            wall_seconds=time.perf_counter() - started,
+        )
+        write_all_reports(run.path)
+        return not loop.interrupted
