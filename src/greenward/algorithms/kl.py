@@ -1,0 +1,39 @@
+"""Estimates of KL(policy || reference) at sampled tokens, each with an unbiased gradient.
+
+With l = log p - log p_ref and tokens from the policy, Schulman's estimators
+(joschu.net/blog/kl-approx.html) are
+
+    k1 = l                     unbiased, may be negative
+    k2 = l^2 / 2               biased, low variance
+    k3 = exp(-l) - 1 + l       unbiased, never negative
+
+Differentiating k1 or k3 as they stand gives a *wrong* gradient, since the expectation also depends
+on the policy through the sampling. Weighted by the importance ratio r = p / p_old (whose value is 1
+on policy, but whose gradient is not 0) both get the right one, E[l * grad log p], on and off policy
+(DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's `use_bias_correction_kl`). k2 gets it when r is held
+constant; k2 and k3 then have the same gradient at every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch import Tensor
+
+
+def k1(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    return importance_BT * log_ratio_BT
+
+
+def k2(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    return importance_BT.detach() * log_ratio_BT.square() / 2
+
+
+def k3(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    return importance_BT * ((-log_ratio_BT).exp() - 1 + log_ratio_BT)
+
+
+KL_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"k1": k1, "k2": k2, "k3": k3}
+)
