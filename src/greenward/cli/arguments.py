@@ -12,14 +12,18 @@ from click.shell_completion import CompletionItem
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _complete_recipe(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+def _complete_recipe(
+    _context: click.Context, _parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
     from greenward.config.loading import shipped_recipes
 
     names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
     return [*names, CompletionItem(typed, type="file")]
 
 
-def _complete_override(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+def _complete_override(
+    _context: click.Context, _parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
     from greenward.config.keys import known_keys
 
     return [CompletionItem(f"{key}=") for key in known_keys() if key.startswith(typed)]

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from greenward.config.schema import EvaluationConfig
+from greenward.errors import ProblemError, SandboxError
+from greenward.evaluation import evaluate as module
+from greenward.evaluation.evaluate import EvaluationResult, evaluate
+from greenward.evaluation.pass_at_k import pass_at_k
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.protocol import Completion, SamplingParams, StopReason
+from greenward.problems.problem import Problem, ProblemSet
+
+STATUSES = list(Status)
+PASSED, FAILED = STATUSES.index(Status.PASSED), STATUSES.index(Status.FAILED)
+SYNTAX_ERROR, LOST = STATUSES.index(Status.SYNTAX_ERROR), STATUSES.index(Status.INFRASTRUCTURE)
+
+
+class ScriptedPolicy:
+    """Answers the problem with id n by `script[n]`: one status number per answer; greedy passes."""
+
+    def __init__(self, script: Sequence[Sequence[int]], greedy: int = PASSED) -> None:
+        self.script, self.greedy = script, greedy
+        self.calls: list[tuple[int, int, float, int]] = []
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
+    ) -> list[list[Completion]]:
+        self.calls.append((len(prompts), group_size, params.temperature, seed))
+        return [
+            [
+                self._completion(self.greedy if params.temperature == 0 else code)
+                for code in self._codes(prompt, group_size)
+            ]
+            for prompt in prompts
+        ]
+
+    def _codes(self, prompt: Sequence[int], group_size: int) -> Sequence[int]:
+        return self.script[prompt[0]][:group_size]
+
+    @staticmethod
+    def _completion(code: int) -> Completion:
+        stop = StopReason.LENGTH if code == SYNTAX_ERROR else StopReason.END
+        return Completion(np.array([code]), np.zeros(1), stop, 0)
+
+
+class NumberRenderer:
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        return (int(problem.task_id),)
+
+    def prompt_text(self, problem: Problem) -> str:
+        return f"problem {problem.task_id}"
+
+    def answer(self, problem: Problem, completion_ids: Sequence[int]) -> str | None:
+        return f"{completion_ids[0]}"
+
+
+class StatusGrader:
+    def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        return [Verdict(STATUSES[int(code)], first_failure=f"failure {code}") for _, code in answers]
+
+
+def run(script: Sequence[Sequence[int]], greedy: int = PASSED, **settings: object) -> EvaluationResult:
+    return evaluate(
+        ScriptedPolicy(script, greedy),
+        problems(len(script)),
+        NumberRenderer(),  # type: ignore[arg-type]
+        StatusGrader(),  # type: ignore[arg-type]
+        EvaluationConfig(**{"samples": 4, "k": (1, 4), **settings}),  # type: ignore[arg-type]
+        sampling=SamplingParams(),
+        step=3,
+        elapsed_seconds=1.5,
+    )
+
+
+def problems(count: int) -> ProblemSet:
+    return ProblemSet(
+        (Problem(task_id=str(number), prompt="", entry_point="f") for number in range(count)), name="numbers"
+    )
+
+
+def test_metrics_are_means_of_pass_at_k_over_problems() -> None:
+    result = run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4, [PASSED] * 4])
+    assert result.metrics["pass@1"].value == pytest.approx((1 / 4 + 0 + 1) / 3)
+    assert result.metrics["pass@4"].value == pytest.approx(2 / 3)
+    assert result.metrics["greedy_pass@1"].value == 1.0
+
+
+def test_infrastructure_failures_leave_numerator_and_denominator_and_are_counted() -> None:
+    result = run([[PASSED, LOST, FAILED, LOST], [PASSED] * 4], k=(1, 2, 4))
+    assert result.metrics["pass@1"].value == pytest.approx((1 / 2 + 1) / 2)
+    assert result.metrics["pass@2"].value == pytest.approx((pass_at_k(2, 1, 2) + 1) / 2)
+    assert result.metrics["pass@4"].value == 1.0  # defined for the second problem only
+    assert result.rates["infrastructure"].value == pytest.approx(2 / 8)
+    assert result.statuses == {"passed": 5, "failed": 1, "infrastructure": 2}
+
+
+def test_metric_that_no_problem_defines_is_missing() -> None:
+    result = run([[PASSED, FAILED, LOST, LOST]])
+    assert "pass@4" not in result.metrics
+    assert "pass@1" in result.metrics
+
+
+def test_lost_greedy_answer_is_unknown_not_failed() -> None:
+    result = run([[PASSED] * 4], greedy=LOST)
+    assert "greedy_pass@1" not in result.metrics
+    assert result.to_json()["rows"][0]["greedy_passed"] is None
+
+
+def test_compile_and_truncation_rates() -> None:
+    result = run([[PASSED, SYNTAX_ERROR, FAILED, LOST], [FAILED] * 4])
+    assert result.rates["compile"].value == pytest.approx(6 / 7)
+    assert result.rates["truncated"].value == pytest.approx(1 / 8)
+
+
+def test_nothing_judged_is_an_error_and_not_a_rate() -> None:
+    with pytest.raises(SandboxError, match="none of 8 answers could be judged"):
+        run([[LOST] * 4, [LOST] * 4])
+
+
+def test_no_problem_is_an_error() -> None:
+    with pytest.raises(ProblemError, match="no problem"):
+        run([])
+
+
+def test_one_sample_per_problem_uses_the_wilson_interval() -> None:
+    result = run([[PASSED]] * 20, samples=1, k=(1,))
+    assert result.metrics["pass@1"].low == pytest.approx(20 / (20 + 1.959963984540054**2))
+
+
+def test_record_has_the_agreed_shape_and_is_json() -> None:
+    record = json.loads(json.dumps(run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4]).to_json()))
+    assert list(record) == [
+        "suite", "step", "elapsed_seconds", "problems", "samples", "temperature",
+        "metrics", "statuses", "rates", "seconds", "rows",
+    ]  # fmt: skip
+    assert (record["suite"], record["step"], record["problems"], record["samples"]) == ("numbers", 3, 2, 4)
+    assert set(record["metrics"]) == {"pass@1", "pass@4", "greedy_pass@1"}
+    assert set(record["metrics"]["pass@1"]) == {"value", "low", "high"}
+    assert set(record["seconds"]) == {"sampling", "grading"}
+    first = record["rows"][0]
+    assert first["passed"] == 1
+    assert first["samples"] == 4
+    assert first["greedy_passed"] is True
+    assert first["prompt"] == "problem 0"
+    assert first["answers"][1] == {"code": "1", "status": "failed", "first_failure": "failure 1"}
+
+
+def test_chunks_keep_the_order_and_draw_with_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWERS_PER_CHUNK", 8)
+    script = [[PASSED] * (number % 5) + [FAILED] * 4 for number in range(11)]
+    policy = ScriptedPolicy(script)
+    result = evaluate(
+        policy,
+        problems(11),
+        NumberRenderer(),  # type: ignore[arg-type]
+        StatusGrader(),  # type: ignore[arg-type]
+        EvaluationConfig(samples=4, k=(1,), greedy=False),
+        sampling=SamplingParams(temperature=0.7),
+    )
+    assert [row.passed for row in result.problems] == [number % 5 for number in range(11)]
+    assert [call[0] for call in policy.calls] == [2, 2, 2, 2, 2, 1]
+    assert {call[2] for call in policy.calls} == {1.0}
+    assert len({call[3] for call in policy.calls}) == 6
+
+
+def test_only_so_many_questions_are_asked() -> None:
+    assert len(run([[FAILED] * 4] * 30, num_questions=7).problems) == 7
