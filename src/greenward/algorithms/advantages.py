@@ -79,10 +79,6 @@ class GroupSignal:
     constant: tuple[int, ...] = ()
     unscored: tuple[int, ...] = ()
 
-    def metrics(self) -> dict[str, float]:
-        """The number of groups of each kind, named `groups/<kind>`."""
-        return {f"groups/{kind}": float(len(ids)) for kind, ids in vars(self).items()}
-
 
 def group_signal(episodes: Sequence[Episode]) -> GroupSignal:
     """Sorts the groups of a batch by whether their rewards differ, and why not if they do not."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 
-def learning_rate_factor(schedule: str, step: int, *, warmup_steps: int, total_steps: int) -> float:
+def learning_rate_factor(schedule: str, step: int, total_steps: int, warmup_steps: int = 0) -> float:
     """The factor in [0, 1] for step 0, 1, …, `total_steps` - 1.
 
     It rises linearly from 1 / `warmup_steps` at step 0 to 1, so that no step is lost to a rate of 0,

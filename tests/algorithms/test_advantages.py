@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from greenward.algorithms.advantages import ESTIMATORS, GroupSignal, group_signal
+from greenward.environments.episode import Episode, Turn
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.protocol import StopReason
+
+
+def make_turn(tokens: int = 3, role: str = "programmer") -> Turn:
+    return Turn(
+        role=role,
+        prompt_ids=(1, 2),
+        completion_ids=np.arange(tokens),
+        logprobs_T=np.zeros(tokens, dtype=np.float32),
+        policy_wrote_T=np.ones(tokens, dtype=bool),
+        stop_reason=StopReason.END,
+        policy_version=0,
+    )
+
+
+def make_episode(
+    reward: float | Mapping[str, float],
+    group: int = 0,
+    status: Status = Status.FAILED,
+    turns: tuple[Turn, ...] = (make_turn(),),
+) -> Episode:
+    rewards = reward if isinstance(reward, Mapping) else {"programmer": reward}
+    return Episode(turns, rewards, group_id=group, problem_id="p", verdict=Verdict(status))
+
+
+def first_values(name: str, episodes: list[Episode]) -> list[float]:
+    return [float(turns[0][0]) for turns in ESTIMATORS[name](episodes)]
+
+
+REWARDS = [1.0, 0.0, 0.25, 0.25]
+
+
+def test_grpo_standardises_with_the_sample_deviation_as_trl_does() -> None:
+    rewards = torch.tensor(REWARDS, dtype=torch.float64)
+    expected = (rewards - rewards.mean()) / (rewards.std(unbiased=True) + 1e-4)
+    assert first_values("grpo", [make_episode(r) for r in REWARDS]) == pytest.approx(expected.tolist())
+
+
+def test_dr_grpo_only_centres() -> None:
+    assert first_values("dr_grpo", [make_episode(r) for r in REWARDS]) == pytest.approx(
+        [0.625, -0.375, -0.125, -0.125]
+    )
+
+
+def test_rloo_leaves_the_episode_itself_out_of_its_baseline() -> None:
+    expected = [r - np.mean(REWARDS[:i] + REWARDS[i + 1 :]) for i, r in enumerate(REWARDS)]
+    assert first_values("rloo", [make_episode(r) for r in REWARDS]) == pytest.approx(expected)
+
+
+def test_reinforce_has_one_baseline_for_the_whole_batch() -> None:
+    episodes = [make_episode(1.0, group=0), make_episode(1.0, group=0), make_episode(0.0, group=1)]
+    assert first_values("reinforce", episodes) == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
+def test_groups_are_not_each_others_baseline(name: str) -> None:
+    alone = first_values(name, [make_episode(r) for r in REWARDS])
+    mixed = [make_episode(r, group) for r in REWARDS for group in (0, 1)]
+    other = [make_episode(10 * r + 5, e.group_id) if e.group_id else e for e, r in zip(mixed, np.repeat(REWARDS, 2))]
+    assert first_values(name, other)[::2] == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_infrastructure_failure_is_not_a_reward(name: str) -> None:
+    scored = [make_episode(r) for r in REWARDS]
+    with_failure = [*scored, make_episode(0.0, status=Status.INFRASTRUCTURE)]
+    values = first_values(name, with_failure)
+    assert values[:-1] == first_values(name, scored)
+    assert values[-1] == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@given(reward=st.floats(-10, 10), size=st.integers(1, 9))
+def test_equal_rewards_give_exactly_zero(name: str, reward: float, size: int) -> None:
+    assert first_values(name, [make_episode(reward)] * size) == [0.0] * size
+
+
+@given(rewards=st.lists(st.integers(-3, 3), min_size=2, max_size=8))
+def test_group_advantages_sum_to_zero(rewards: list[int]) -> None:
+    for name in ESTIMATORS:
+        assert sum(first_values(name, [make_episode(float(r)) for r in rewards])) == pytest.approx(0, abs=1e-4)
+
+
+def test_every_token_of_every_turn_gets_the_advantage_of_its_role() -> None:
+    turns = (make_turn(2, "solver"), make_turn(4, "critic"))
+    episodes = [
+        make_episode({"solver": 1.0, "critic": -3.0}, turns=turns),
+        make_episode({"solver": 0.0, "critic": 3.0}, turns=turns),
+    ]
+    first, second = ESTIMATORS["dr_grpo"](episodes)
+    assert [a.tolist() for a in first] == [[0.5] * 2, [-3.0] * 4]
+    assert [a.tolist() for a in second] == [[-0.5] * 2, [3.0] * 4]
+    assert all(array.dtype == np.float32 for array in first)
+
+
+def test_dead_groups_are_split_by_verdict() -> None:
+    episodes = [
+        *(make_episode(r, group=7) for r in (0.0, 1.0)),
+        *(make_episode(1.0, group=3, status=Status.PASSED) for _ in range(2)),
+        *(make_episode(0.0, group=5) for _ in range(2)),
+        make_episode(0.5, group=2, status=Status.PASSED),
+        make_episode(0.5, group=2, status=Status.FAILED),
+        make_episode(0.0, group=9, status=Status.INFRASTRUCTURE),
+        make_episode(0.0, group=4),
+        make_episode(1.0, group=4, status=Status.INFRASTRUCTURE),
+    ]
+    assert group_signal(episodes) == GroupSignal(
+        with_signal=(7,), all_pass=(3,), all_fail=(5, 4), constant=(2,), unscored=(9,)
+    )
