@@ -1,0 +1,95 @@
+"""A chain of operations: its specification in words, its Python, and what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from greenward.errors import ProblemError
+from greenward.problems.families.catalog import OPERATIONS, OPERATIONS_TAKING
+from greenward.problems.families.operation import Kind, Operation, compiled
+
+ENTRY_POINT = "solve"
+ID_PREFIX = "families/"
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Operations applied one after the other; each takes the kind that the one before it gives."""
+
+    operations: tuple[Operation, ...]
+
+    @classmethod
+    def of(cls, task_id: str) -> Composition:
+        """The composition that a task id such as `families/keep_even+sum` names."""
+        names = task_id.removeprefix(ID_PREFIX).split("+")
+        if not task_id.startswith(ID_PREFIX) or not all(name in OPERATIONS for name in names):
+            raise ProblemError(
+                f"expected the id of a generated problem ({ID_PREFIX}<operation>+…), found {task_id!r}.",
+                remedy="Only problems from greenward.problems.families.generate have a corpus.",
+            )
+        return cls(tuple(OPERATIONS[name] for name in names))
+
+    @property
+    def takes(self) -> Kind:
+        return self.operations[0].takes
+
+    @property
+    def gives(self) -> Kind:
+        return self.operations[-1].gives
+
+    @property
+    def task_id(self) -> str:
+        return ID_PREFIX + "+".join(operation.name for operation in self.operations)
+
+    @property
+    def specification(self) -> str:
+        """The phrases as one sentence: `Keep the even numbers, then add up the numbers.`"""
+        sentence = ", then ".join(operation.phrase for operation in self.operations)
+        return f"{sentence[0].upper()}{sentence[1:]}."
+
+    @property
+    def starter_code(self) -> str:
+        return f'def {ENTRY_POINT}({self.takes.value}):\n    """{self.specification}"""\n'
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """The right expression of each operation, in order."""
+        return tuple(operation.expression for operation in self.operations)
+
+    def body(self, expressions: tuple[str, ...]) -> str:
+        """The function body that assigns each expression but the last, which it returns."""
+        assignments = (
+            f"    {operation.gives.value} = {expression}\n"
+            for operation, expression in zip(self.operations, expressions[:-1])
+        )
+        return f"{''.join(assignments)}    return {expressions[-1]}\n"
+
+    def evaluate(self, expressions: tuple[str, ...], value: Any) -> Any:
+        """What `body(expressions)` returns for `value`; raises what it raises."""
+        for operation, expression in zip(self.operations, expressions):
+            value = compiled(operation.takes, expression)(value)
+        return value
+
+    def shorter(self) -> Iterator[Composition]:
+        """The compositions that leave out some of the operations and still fit this signature."""
+        for kept in range(1, (1 << len(self.operations)) - 1):
+            operations = tuple(op for i, op in enumerate(self.operations) if kept >> i & 1)
+            fits = all(a.gives is b.takes for a, b in zip(operations, operations[1:]))
+            if fits and operations[0].takes is self.takes and operations[-1].gives is self.gives:
+                yield Composition(operations)
+
+
+def compositions(depth: int) -> Iterator[Composition]:
+    """Every type-correct chain of exactly `depth` operations, in the order of the catalog."""
+    chains: Iterator[tuple[Operation, ...]] = ((operation,) for operation in OPERATIONS.values())
+    for _ in range(depth - 1):
+        chains = _extended(chains)
+    return map(Composition, chains)
+
+
+def _extended(chains: Iterator[tuple[Operation, ...]]) -> Iterator[tuple[Operation, ...]]:
+    for chain in chains:
+        for operation in OPERATIONS_TAKING[chain[-1].gives]:
+            yield (*chain, operation)
