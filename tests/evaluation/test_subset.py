@@ -38,7 +38,7 @@ def test_each_tag_has_its_share() -> None:
 
 def test_larger_choice_contains_the_smaller() -> None:
     problems = problem_set({"lists": 60, "strings": 25, "odd": 1})
-    small, large = (set(p.task_id for p in choose(problems, count)) for count in (12, 30))
+    small, large = ({p.task_id for p in choose(problems, count)} for count in (12, 30))
     assert small < large
 
 

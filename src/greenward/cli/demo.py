@@ -35,7 +35,8 @@ def demo(
 ) -> None:
     """Watch a small model learn to write Python.
 
-    Warm start from random weights, GRPO, the control beside it, and a report of all three."""
+    Warm start from random weights, GRPO, the control beside it, and a report of all three.
+    """
     from greenward.recipes import demo as recipes
 
     recipes.demo(

@@ -15,7 +15,8 @@ FORMATS = ("terminal", "html", "markdown", "json")
 def report(run: Path, form: str) -> None:
     """Show the report of RUN.
 
-    All its views are written anew; the one asked for is printed, or its path if it is a file to open."""
+    All its views are written anew; the one asked for is printed, or its path if it is a file to open.
+    """
     from greenward.reports import write_all_reports
 
     write_all_reports(run)

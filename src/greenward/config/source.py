@@ -72,7 +72,7 @@ class RecipeText:
 def parse_yaml(text: str, *, name: str, compose: bool = False) -> Any:
     """The data of `text` (its node tree if `compose`). Raises `ConfigError` with line and column."""
     try:
-        return yaml.compose(text, RecipeLoader) if compose else yaml.load(text, RecipeLoader)  # noqa: S506
+        return yaml.compose(text, RecipeLoader) if compose else yaml.load(text, RecipeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name

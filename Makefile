@@ -1,0 +1,52 @@
+# make demo    watch a small model learn to write Python, and read the report
+# make test    everything that must hold: static checks, then the tests
+# make check   the static checks alone
+# make lock    resolve the pinned versions anew
+# make clean   remove what can be made again (runs are kept)
+#
+# .venv is made, from the pinned versions, when it is missing or older than them.
+# PYTHON chooses the interpreter (3.10 or newer); ARGS goes to `greenward demo`, PYTEST_ARGS to pytest.
+
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?=
+UV_VERSION := 0.13.8
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PINS := requirements/lock.txt requirements/constraints.txt
+
+.PHONY: demo test check lock clean
+
+demo: $(INSTALLED)
+	$(BIN)/greenward demo $(ARGS)
+
+# One thread per test process: two of them share the machine with the sandbox's workers.
+test: check
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+$(INSTALLED): $(PINS) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, found " + sys.version.split()[0] + ": make PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements/lock.txt
+	$(BIN)/python -m pip install --quiet -c requirements/constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# torch is left out (see requirements/constraints.txt); one file serves Python 3.10 to 3.13.
+lock:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	UV_CUSTOM_COMPILE_COMMAND="make lock" .venv-lock/bin/uv pip compile pyproject.toml requirements/lock.in \
+		--extra dev --universal --python-version 3.10 --excludes requirements/unlocked.txt \
+		--no-emit-package greenward --generate-hashes --upgrade --quiet --output-file requirements/lock.txt
+
+clean:
+	rm -rf .venv .venv-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

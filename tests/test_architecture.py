@@ -1,0 +1,93 @@
+"""The house rules that a reader relies on: one-way dependencies, small files, a light front door."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "greenward"
+MODULES = sorted(SOURCE.rglob("*.py"))
+MAX_LINES = 400
+
+# From the front door down: a room imports rooms of lower layers only, never one beside it.
+LAYERS = (
+    {"cli"},
+    {"recipes"},
+    {"evaluation", "diagnostics", "algorithms"},
+    {"environments"},
+    {"grading", "policies"},
+    {"sandbox", "problems"},
+)
+# Anybody may import these; they import no room.
+LEAVES = {"config", "runs", "reports", "errors"}
+HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
+HEAVY_AT_THE_DOOR = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted module name; None outside greenward and for greenward itself."""
+    package, _, rest = module.partition(".")
+    return rest.partition(".")[0] or None if package == "greenward" else None
+
+
+def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import in the file, those inside functions included."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative import"
+            module = node.module or ""
+            if module == "greenward":
+                yield from ((node.lineno, f"greenward.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, module
+
+
+def may_import(importer: str, imported: str) -> bool:
+    if imported == importer or imported in LEAVES:
+        return importer not in LEAVES or imported in {importer, "errors"}
+    return importer not in LEAVES and HEIGHT[imported] < HEIGHT[importer]
+
+
+def test_dependencies_point_one_way() -> None:
+    wrong = []
+    for file in MODULES:
+        importer = file.relative_to(SOURCE).with_suffix("").parts[0]
+        for line, module in imported_modules(file):
+            imported = room_of(module)
+            if imported is None or imported.startswith("__"):
+                continue
+            if not may_import(importer, imported):
+                wrong.append(f"{file.relative_to(SOURCE)}:{line}: {importer} imports {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_room_has_its_place() -> None:
+    rooms = {entry.name for entry in SOURCE.iterdir() if entry.is_dir() and any(entry.glob("*.py"))}
+    assert rooms <= HEIGHT.keys() | LEAVES
+
+
+def test_files_stay_readable() -> None:
+    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in MODULES}
+    assert not {str(file.relative_to(SOURCE)): lines for file, lines in lengths.items() if lines > MAX_LINES}
+
+
+@pytest.mark.parametrize("module", ["greenward.cli.main", "greenward.errors"])
+def test_front_door_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*(name for name in {HEAVY_AT_THE_DOOR} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_leaves_load_without_torch() -> None:
+    code = (
+        "import sys, greenward.config.loading, greenward.runs, greenward.reports;"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
