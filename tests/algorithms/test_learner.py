@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import copy
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from greenward.algorithms.advantages import ESTIMATORS
+from greenward.algorithms.learner import Learner
+from greenward.config.schema import AlgorithmConfig, TrainingConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.errors import ConfigError
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.protocol import StopReason
+from greenward.policies.scoring import TokenScores
+
+VOCABULARY = 7
+TEMPERATURE = 0.7
+
+
+class BigramPolicy:
+    """A table of logits, one row for each previous token: a policy whose gradient one can check."""
+
+    def __init__(self, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
+        self.version = 0
+        self.device = torch.device("cpu")
+        self.tokenizer = SimpleNamespace(pad_id=0)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.table]
+
+    def completion_logprobs(
+        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False
+    ) -> TokenScores:
+        previous_S = batch.token_ids_M[batch.scored_from_S]
+        logprobs_SV = (self.table[previous_S] / temperature).log_softmax(-1)
+        mask_BT = batch.completion_mask_BT
+        chosen_S = logprobs_SV.gather(1, batch.completion_ids_BT[mask_BT][:, None])[:, 0]
+        entropy_S = -(logprobs_SV.exp() * logprobs_SV).sum(-1)
+
+        def spread(values_S: Tensor) -> Tensor:
+            return torch.zeros(mask_BT.shape, dtype=values_S.dtype).masked_scatter(mask_BT, values_S)
+
+        return TokenScores(spread(chosen_S), spread(entropy_S) if entropy else None)
+
+
+def make_episodes(
+    rewards: list[list[float]], *, seed: int = 0, failed: tuple[int, int] | None = None, truncated: bool = False
+) -> list[Episode]:
+    """Groups with prompts and answers of random tokens; `failed` names one whose infrastructure failed."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for group, group_rewards in enumerate(rewards):
+        prompt = tuple(rng.integers(1, VOCABULARY, rng.integers(2, 6)).tolist())
+        for index, reward in enumerate(group_rewards):
+            length = int(rng.integers(1, 6))
+            turn = Turn(
+                role="programmer",
+                prompt_ids=prompt,
+                completion_ids=rng.integers(1, VOCABULARY, length),
+                logprobs_T=-rng.random(length).astype(np.float32) - 1,
+                policy_wrote_T=np.ones(length, dtype=bool),
+                stop_reason=StopReason.LENGTH if truncated and index == 0 else StopReason.END,
+                policy_version=0,
+            )
+            status = Status.INFRASTRUCTURE if (group, index) == failed else Status.FAILED
+            episodes.append(Episode((turn,), {"programmer": reward}, group, "p", Verdict(status)))
+    return episodes
+
+
+REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 1.0, 1.0], [0.25, 0.0, 0.0, 0.0]]
+
+
+def make_learner(
+    policy: Any, *, algorithm: dict[str, Any] | None = None, reference: Any = None, **training: Any
+) -> Learner:
+    training = {"max_grad_norm": 1e9, "learning_rate": 0.1, **training}
+    return Learner(
+        policy,
+        AlgorithmConfig.model_validate(algorithm or {}),
+        TrainingConfig.model_validate(training),
+        max_completion_tokens=8,
+        reference_policy=reference,
+    )
+
+
+def captured_gradients(learner: Learner, policy: BigramPolicy) -> list[Tensor]:
+    """The gradient at each optimizer step; the step itself is still taken."""
+    gradients: list[Tensor] = []
+    optimizer = learner._optimizer
+    optimizer.register_step_pre_hook(lambda *_: gradients.append(policy.table.grad.clone()))  # type: ignore[union-attr]
+    return gradients
+
+
+def update(learner: Learner, episodes: list[Episode], *, estimator: str = "grpo", step: int = 0) -> dict[str, float]:
+    return learner.update(episodes, ESTIMATORS[estimator](episodes), step=step, temperature=TEMPERATURE)
+
+
+def gradient_of_update(episodes: list[Episode], **settings: Any) -> Tensor:
+    policy = BigramPolicy()
+    reference = BigramPolicy(seed=1)
+    learner = make_learner(policy, reference=reference, **settings)
+    gradients = captured_gradients(learner, policy)
+    update(learner, episodes)
+    (only,) = gradients
+    return only
+
+
+def plain_grpo_gradient(rewards: list[list[float]], episodes: list[Episode], beta: float) -> Tensor:
+    """GRPO with token-level averaging and k3 KL, token by token, straight from the papers."""
+    table = BigramPolicy().table
+    reference = BigramPolicy(seed=1).table.detach()
+    answers = iter(episodes)
+    loss = torch.zeros((), dtype=torch.float64)
+    tokens = 0
+    for group in rewards:
+        mean = sum(group) / len(group)
+        deviation = math.sqrt(sum((r - mean) ** 2 for r in group) / (len(group) - 1))
+        for reward in group:
+            (turn,) = next(answers).turns
+            previous = turn.prompt_ids[-1]
+            for token in turn.completion_ids.tolist():
+                logprob = (table[previous] / TEMPERATURE).log_softmax(-1)[token]
+                gap = (reference[previous] / TEMPERATURE).log_softmax(-1)[token] - logprob
+                ratio = torch.exp(logprob - logprob.detach())
+                advantage = (reward - mean) / (deviation + 1e-4)
+                loss = loss - (ratio * advantage - beta * ratio * (gap.exp() - gap - 1))
+                tokens += 1
+                previous = token
+    (gradient,) = torch.autograd.grad(loss / tokens, table)
+    return gradient
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.2])
+def test_gradient_equals_grpo_written_token_by_token(beta: float) -> None:
+    episodes = make_episodes(REWARDS)
+    found = gradient_of_update(episodes, algorithm={"loss": "dapo", "kl": {"coefficient": beta}})
+    torch.testing.assert_close(found, plain_grpo_gradient(REWARDS, episodes, beta), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce"])
+def test_gradient_does_not_depend_on_the_micro_batch_size(loss: str) -> None:
+    episodes = make_episodes(REWARDS)
+    algorithm = {"loss": loss, "kl": {"coefficient": 0.1}, "importance_cap": 2.0}
+    whole = gradient_of_update(episodes, algorithm=algorithm, micro_batch_sequences=12)
+    for size in range(1, 12):
+        accumulated = gradient_of_update(episodes, algorithm=algorithm, micro_batch_sequences=size)
+        torch.testing.assert_close(accumulated, whole, atol=1e-6, rtol=0)
+
+
+def test_dead_groups_give_no_gradient_even_with_kl() -> None:
+    """Without KL they change nothing but stay in the average; with KL they would pull, and must not."""
+    policy = BigramPolicy()
+    learner = make_learner(policy, algorithm={"kl": {"coefficient": 0.5}}, reference=BigramPolicy(seed=1))
+    before = policy.table.detach().clone()
+    metrics = update(learner, make_episodes([[1.0] * 4, [0.0] * 4]))
+    torch.testing.assert_close(policy.table.detach(), before, rtol=0, atol=0)
+    assert policy.version == 0
+    assert metrics["groups/trained"] == metrics["tokens/trained"] == metrics["updates/applied"] == 0
+    assert metrics["learning_rate"] == pytest.approx(0.1)
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_dropping_dead_groups_leaves_the_gradient_as_it_was() -> None:
+    rewards = [*REWARDS, [1.0] * 4]
+    episodes = make_episodes(rewards)
+    found = gradient_of_update(episodes)
+    torch.testing.assert_close(found, plain_grpo_gradient(rewards, episodes, 0.0), atol=1e-6, rtol=0)
+
+
+def test_infrastructure_failures_leave_the_loss_and_its_average() -> None:
+    with_failure = make_episodes([[1.0, 0.0, 0.0, 0.5, 0.0]], failed=(0, 4))
+    without = with_failure[:4]
+    torch.testing.assert_close(gradient_of_update(with_failure), gradient_of_update(without), rtol=0, atol=0)
+
+
+def test_truncated_answers_leave_the_loss_but_not_the_baseline() -> None:
+    episodes = make_episodes([[1.0, 0.0, 0.0, 0.5]], truncated=True)
+    advantages = ESTIMATORS["grpo"](episodes)
+    policy = BigramPolicy()
+    learner = make_learner(policy, algorithm={"overlong": {"mask_truncated": True}})
+    gradients = captured_gradients(learner, policy)
+    metrics = learner.update(episodes, advantages, step=0, temperature=TEMPERATURE)
+    expected = BigramPolicy()
+    other = make_learner(expected)
+    expected_gradients = captured_gradients(other, expected)
+    other.update(episodes[1:], advantages[1:], step=0, temperature=TEMPERATURE)
+    torch.testing.assert_close(gradients[0], expected_gradients[0], rtol=0, atol=0)
+    assert metrics["tokens/trained"] == sum(len(e.turns[0].completion_ids) for e in episodes[1:])
+
+
+def test_tokens_of_others_are_not_trained_on() -> None:
+    (episode, *rest) = make_episodes([[1.0, 0.0]], seed=5)
+    turn = episode.turns[0]
+    wrote = np.arange(len(turn.completion_ids)) % 2 == 0
+    masked = Episode((Turn(**{**vars(turn), "policy_wrote_T": wrote}),), **{
+        name: value for name, value in vars(episode).items() if name != "turns"
+    })
+    metrics = update(make_learner(BigramPolicy()), [masked, *rest])
+    assert metrics["tokens/trained"] == wrote.sum() + len(rest[0].turns[0].completion_ids)
+
+
+def test_minibatches_take_whole_groups_in_turn_on_every_pass() -> None:
+    episodes = make_episodes(REWARDS)
+    policy = BigramPolicy()
+    learner = make_learner(policy, algorithm={"updates_per_batch": 2, "minibatches": 3})
+    gradients = captured_gradients(learner, policy)
+    metrics = update(learner, episodes)
+    assert len(gradients) == 6
+    assert policy.version == 1
+    alone = gradient_of_update(episodes[:4])
+    torch.testing.assert_close(gradients[0], alone, atol=1e-6, rtol=0)
+    assert metrics["updates/applied"] == 6
+    assert metrics["approx_kl"] > 0 and metrics["ratio/max"] > 1
+
+
+def test_later_passes_measure_the_ratio_from_the_policy_before_the_first() -> None:
+    """Two passes over one batch equal PPO by hand: step, then a step with old = initial log-probs."""
+    episodes = make_episodes(REWARDS)
+    policy = BigramPolicy()
+    learner = make_learner(policy, algorithm={"updates_per_batch": 2, "loss": "reinforce"}, learning_rate=0.3)
+    gradients = captured_gradients(learner, policy)
+    update(learner, episodes)
+
+    moved = BigramPolicy()
+    first = make_learner(moved, algorithm={"loss": "reinforce"}, learning_rate=0.3)
+    update(first, episodes)
+    table, initial = moved.table, BigramPolicy().table.detach()
+    objective = torch.zeros((), dtype=torch.float64)
+    for episode, (advantages_T,) in zip(episodes, ESTIMATORS["grpo"](episodes)):
+        previous = episode.turns[0].prompt_ids[-1]
+        for token, advantage in zip(episode.turns[0].completion_ids.tolist(), advantages_T.tolist()):
+            new, old = ((t[previous] / TEMPERATURE).softmax(-1)[token] for t in (table, initial))
+            objective = objective + new / old * advantage
+            previous = token
+    (expected,) = torch.autograd.grad(-objective / len(episodes), table)
+    torch.testing.assert_close(gradients[1], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_gradient_norm_is_reported_before_clipping() -> None:
+    episodes = make_episodes(REWARDS)
+    norm = float(gradient_of_update(episodes).norm())
+    policy = BigramPolicy()
+    learner = make_learner(policy, max_grad_norm=norm / 10)
+    gradients = captured_gradients(learner, policy)
+    assert update(learner, episodes)["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert float(gradients[0].norm()) == pytest.approx(norm / 10, rel=1e-4)
+
+
+def test_non_finite_gradient_skips_the_step_and_is_counted() -> None:
+    policy = BigramPolicy()
+    learner = make_learner(policy)
+    episodes = make_episodes(REWARDS)
+    advantages = ESTIMATORS["grpo"](episodes)
+    advantages[0][0][:] = np.inf
+    before = policy.table.detach().clone()
+    metrics = learner.update(episodes, advantages, step=0, temperature=TEMPERATURE)
+    assert metrics["updates/non_finite"] == 1 and metrics["updates/applied"] == 0
+    torch.testing.assert_close(policy.table.detach(), before, rtol=0, atol=0)
+    assert policy.version == 0
+    assert update(learner, episodes)["updates/applied"] == 1
+
+
+def test_entropy_and_ratio_metrics_are_means_over_trained_tokens() -> None:
+    episodes = make_episodes(REWARDS)
+    policy = BigramPolicy()
+    logprobs = (policy.table.detach() / TEMPERATURE).log_softmax(-1)
+    entropies = -(logprobs.exp() * logprobs).sum(-1)
+    previous = [
+        token
+        for episode in episodes
+        for token in (episode.turns[0].prompt_ids[-1], *episode.turns[0].completion_ids[:-1].tolist())
+    ]
+    metrics = update(make_learner(policy, micro_batch_sequences=5), episodes)
+    assert metrics["entropy"] == pytest.approx(float(entropies[previous].mean()))
+    assert metrics["ratio/mean"] == pytest.approx(1.0)
+    assert metrics["clip/low"] == metrics["clip/high"] == metrics["approx_kl"] == 0
+    assert metrics["groups/trained"] == 3
+
+
+def test_learning_rate_follows_its_schedule_by_step() -> None:
+    learner = make_learner(BigramPolicy(), schedule="linear", max_steps=10, warmup_steps=2, learning_rate=0.1)
+    dead = make_episodes([[1.0, 1.0]])
+    rates = [update(learner, dead, step=step)["learning_rate"] for step in (0, 1, 2, 6)]
+    assert rates == pytest.approx([0.05, 0.1, 0.1, 0.05])
+
+
+def test_resumed_learner_goes_on_bit_for_bit() -> None:
+    batches = [make_episodes(REWARDS, seed=seed) for seed in range(4)]
+    straight_policy = BigramPolicy()
+    straight = make_learner(straight_policy)
+    for step, episodes in enumerate(batches):
+        if step == 2:
+            saved = copy.deepcopy((straight.state_dict(), straight_policy.table.detach()))
+        update(straight, episodes, step=step)
+    resumed_policy = BigramPolicy(seed=9)
+    with torch.no_grad():
+        resumed_policy.table.copy_(saved[1])
+    resumed = make_learner(resumed_policy)
+    resumed.load_state_dict(saved[0])
+    for step in (2, 3):
+        update(resumed, batches[step], step=step)
+    assert torch.equal(resumed_policy.table, straight_policy.table)
+
+
+def test_kl_without_a_reference_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="reference"):
+        make_learner(BigramPolicy(), algorithm={"kl": {"coefficient": 0.1}})
