@@ -1,0 +1,159 @@
+"""Plain data as text and back: the only language in which an answer's process may speak.
+
+Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict. A
+subclass (Counter, namedtuple, IntEnum …) is reduced to its base by the base's own methods, so that
+no method of the object takes part. Never pickle, never eval. JSON carries None, bool, short int,
+finite float, str and list as themselves; everything else is an object with one key, its tag.
+
+`decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`
+keeps sets and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose
+elements that all hash alike and cost the reader seconds.
+
+Standard library only: this module is loaded in the worker, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+MAX_DEPTH = 100
+MAX_CHARS = 4 << 20
+# JSON readers elsewhere lose precision above 2**53, and decimal text of over 4300 digits is refused.
+_SHORT_INT = 1 << 53
+
+
+class PlainDataError(Exception):
+    """A value that is not plain data, or too deep, or too long."""
+
+
+class PlainSet(NamedTuple):
+    """A set or frozenset that was not rebuilt. Its elements may repeat."""
+
+    elements: list[Any]
+
+
+class PlainDict(NamedTuple):
+    """A dict that was not rebuilt. Its keys may repeat."""
+
+    entries: list[list[Any]]
+
+
+def encode(value: Any) -> str:
+    """The text of a plain value. Raises `PlainDataError`."""
+    text = _dumps(_to_json(value, MAX_DEPTH))
+    if len(text) > MAX_CHARS:
+        raise PlainDataError(f"the value takes {len(text)} characters; at most {MAX_CHARS} are allowed")
+    return text
+
+
+def decode(text: str) -> Any:
+    """The value of a trusted text, with real sets and dicts."""
+    return json.loads(text, object_pairs_hook=_rebuild)
+
+
+def decode_untrusted(text: str) -> Any:
+    """The value of a hostile text, sets and dicts kept as lists. Raises `PlainDataError`."""
+    try:
+        return json.loads(text, object_pairs_hook=_keep_flat, parse_constant=_refuse_constant)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise PlainDataError(f"not the text of a plain value: {type(error).__name__}") from None
+
+
+def canonical(value: Any) -> Any:
+    """A trusted plain value in the form that `decode_untrusted` gives. Raises `PlainDataError`."""
+    return decode_untrusted(encode(value))
+
+
+# Bound once: code that runs later in the same process cannot swap them.
+_dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_real, _imag = complex.real.__get__, complex.imag.__get__  # type: ignore[attr-defined]
+_is_finite = math.isfinite
+
+
+def _to_json(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return value
+    if kind is int:
+        return value if -_SHORT_INT <= value <= _SHORT_INT else {"int": hex(value)}
+    if kind is float:
+        return value if _is_finite(value) else {"float": float.__repr__(value)}
+    if depth == 0:
+        raise PlainDataError(f"the value is nested more than {MAX_DEPTH} levels deep")
+    depth -= 1
+    if kind is list:
+        return [_to_json(element, depth) for element in value]
+    if kind is tuple:
+        return {"tuple": [_to_json(element, depth) for element in value]}
+    if kind is dict:
+        return {"dict": [[_to_json(key, depth), _to_json(entry, depth)] for key, entry in value.items()]}
+    if kind is set:
+        return {"set": [_to_json(element, depth) for element in value]}
+    if kind is frozenset:
+        return {"frozenset": [_to_json(element, depth) for element in value]}
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if kind is complex:
+        return {"complex": [_to_json(value.real, depth), _to_json(value.imag, depth)]}
+    return _to_json(_reduce(value, kind), depth)
+
+
+def _reduce(value: Any, kind: type) -> Any:
+    """An instance of a subclass as an instance of the plain type it derives from."""
+    if issubclass(kind, int):
+        return int.__index__(value)
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, list):
+        return list(list.__iter__(value))
+    if issubclass(kind, tuple):
+        return tuple(tuple.__iter__(value))
+    if issubclass(kind, dict):
+        return dict(dict.items(value))
+    if issubclass(kind, set):
+        return set(set.__iter__(value))
+    if issubclass(kind, frozenset):
+        return frozenset(frozenset.__iter__(value))
+    if issubclass(kind, bytes):
+        return bytes.__getitem__(value, slice(None))
+    if issubclass(kind, complex):
+        return complex(_real(value), _imag(value))
+    raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
+
+
+_ATOMS: dict[str, Any] = {
+    "tuple": tuple,
+    "int": lambda text: int(text, 16),
+    "float": float,
+    "bytes": bytes.fromhex,
+    "complex": lambda parts: complex(*parts),
+}
+_REBUILT = {**_ATOMS, "set": set, "frozenset": frozenset, "dict": dict}
+
+
+def _rebuild(pairs: list[tuple[str, Any]]) -> Any:
+    ((tag, payload),) = pairs
+    return _REBUILT[tag](payload)
+
+
+def _keep_flat(pairs: list[tuple[str, Any]]) -> Any:
+    ((tag, payload),) = pairs
+    if tag in ("set", "frozenset", "tuple", "dict", "complex") and type(payload) is not list:
+        raise ValueError(tag)
+    if tag in ("set", "frozenset"):
+        return PlainSet(payload)
+    if tag == "dict":
+        if any(type(entry) is not list or len(entry) != 2 for entry in payload):
+            raise ValueError(tag)
+        return PlainDict(payload)
+    if tag != "tuple" and tag != "complex" and type(payload) is not str:
+        raise ValueError(tag)
+    return _ATOMS[tag](payload)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)

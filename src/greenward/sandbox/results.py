@@ -1,0 +1,140 @@
+"""What a worker reported about one job, read as hostile text: frames in, `RunResult` out."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from greenward.sandbox.codec import PlainDataError, decode_untrusted
+from greenward.sandbox.harness import FRAME_LENGTH, NONCE_CHARS
+from greenward.sandbox.protocol import CallResult, Job, Outcome, RunResult
+
+_KILLED = {
+    "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
+    "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
+    "output": (Outcome.OUTPUT_LIMIT, "OutputLimit"),
+    "processes": (Outcome.CHEATING, "ProcessLimit"),
+}
+_ENDED = {
+    outcome.value: outcome
+    for outcome in (
+        Outcome.LOAD_ERROR,
+        Outcome.SYNTAX_ERROR,
+        Outcome.NO_ENTRY_POINT,
+        Outcome.EXITED,
+        Outcome.MEMORY,
+    )
+}
+
+
+class _Forged(Exception):
+    """Bytes on the result channel that our harness does not write."""
+
+
+class _Frames:
+    """The frames of one run, checked one by one: nonce, length, kind, order."""
+
+    def __init__(self, results_expected: int) -> None:
+        self.ready = False
+        self.done = False
+        self.results: list[CallResult] = []
+        self.ended: tuple[Outcome, str, str] | None = None
+        self._results_expected = results_expected
+
+    def read(self, data: bytes, nonce: str) -> None:
+        """Raises `_Forged` at the first frame that cannot be ours; what came before it stays."""
+        prefix, start = nonce.encode("ascii"), 0
+        while start < len(data):
+            body = start + NONCE_CHARS + FRAME_LENGTH.size
+            if len(data) < body or data[start : start + NONCE_CHARS] != prefix:
+                raise _Forged
+            (length,) = FRAME_LENGTH.unpack_from(data, start + NONCE_CHARS)
+            start = body + length
+            if len(data) < start:
+                raise _Forged
+            try:
+                frame = decode_untrusted(data[body:start].decode("ascii"))
+            except (PlainDataError, UnicodeDecodeError):
+                raise _Forged from None
+            self._take(frame)
+
+    def _take(self, frame: Any) -> None:
+        if type(frame) is not list or not frame or self.done or self.ended:
+            raise _Forged
+        kind, fields = frame[0], frame[1:]
+        if not self.ready:
+            if frame != ["ready"]:
+                raise _Forged
+            self.ready = True
+        elif kind == "done" and not fields and len(self.results) == self._results_expected:
+            self.done = True
+        elif kind == "ended" and len(fields) == 3 and fields[0] in _ENDED:
+            self.ended = (_ENDED[fields[0]], _text(fields[1]), _text(fields[2]))
+        else:
+            self.results.append(self._result(kind, fields))
+
+    def _result(self, kind: Any, fields: list[Any]) -> CallResult:
+        position = len(self.results)
+        if position >= self._results_expected or fields[:1] != [position]:
+            raise _Forged
+        if kind == "value" and len(fields) == 2:
+            return CallResult(True, fields[1])
+        if kind == "opaque" and len(fields) == 2:
+            return CallResult(True, error_message=_text(fields[1]), plain=False)
+        if kind == "raised" and len(fields) == 3:
+            return CallResult(False, error_class=_text(fields[1]), error_message=_text(fields[2]))
+        raise _Forged
+
+
+def _text(field: Any) -> str:
+    if type(field) is not str:
+        raise _Forged
+    return field
+
+
+def read_report(job: Job, nonce: str, header: Mapping[str, Any], blobs: bytes) -> RunResult:
+    """The result of a job from its worker's report.
+
+    Whatever ended before the frame "ready" ended before the answer's code was loaded: that is the
+    infrastructure's failure. Whatever came later is the answer's doing.
+    """
+    results_end, stdout_end = header["lengths"][0], sum(header["lengths"][:2])
+    frames = _Frames(len(job.calls) + len(job.expressions))
+    forged = False
+    try:
+        frames.read(blobs[:results_end], nonce)
+    except _Forged:
+        forged = True
+    outcome, error_class, message = _outcome(frames, forged, header["killed"], header["exit"])
+    return RunResult(
+        outcome=outcome,
+        results=tuple(frames.results),
+        error_class=error_class,
+        error_message=message,
+        stdout=blobs[results_end:stdout_end].decode("utf-8", "replace"),
+        stderr=blobs[stdout_end:].decode("utf-8", "replace"),
+        cpu_seconds=header["cpu_seconds"],
+        wall_seconds=header["wall_seconds"],
+    )
+
+
+def _outcome(
+    frames: _Frames, forged: bool, killed: str | None, exit_code: int
+) -> tuple[Outcome, str | None, str]:
+    if not frames.ready and not forged:
+        return Outcome.INFRASTRUCTURE, None, f"the child ended before the answer was loaded ({exit_code})"
+    if killed is not None:
+        outcome, error_class = _KILLED[killed]
+        return outcome, error_class, "stopped at its limit"
+    if forged:
+        return Outcome.CHEATING, "ForgedResult", "wrote to the private result channel"
+    if frames.ended is not None:
+        return frames.ended
+    if frames.done:
+        return Outcome.COMPLETED, None, ""
+    if exit_code >= 0:
+        return Outcome.EXITED, "Exit", f"left with status {exit_code} before its calls were made"
+    name = signal.Signals(-exit_code).name if -exit_code in iter(signal.Signals) else f"signal {-exit_code}"
+    outcome = Outcome.TIMEOUT if -exit_code == signal.SIGXCPU else Outcome.EXITED
+    return outcome, name, f"ended by {name}"
