@@ -28,10 +28,17 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 @overrides_argument
 @click.option("--seeds", default="0,1", show_default=True, callback=_seeds, help="One run for each.")
 @click.option("--quick", is_flag=True, help="A few steps only: shows that all works, teaches nothing.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
 @output_option("runs/demo")
 @quiet_option
 def demo(
-    overrides: tuple[str, ...], *, seeds: tuple[int, ...], quick: bool, output: Path | None, quiet: bool
+    overrides: tuple[str, ...],
+    *,
+    seeds: tuple[int, ...],
+    quick: bool,
+    resume: bool,
+    output: Path | None,
+    quiet: bool,
 ) -> None:
     """Watch a small model learn to write Python.
 
@@ -39,9 +46,12 @@ def demo(
     """
     from greenward.recipes import demo as recipes
 
-    recipes.demo(
+    finished = recipes.demo(
         output or Path("runs/demo"),
         seeds=seeds,
         overrides=(*QUICK, *overrides) if quick else overrides,
         quiet=quiet,
+        resume=resume,
     )
+    if not finished:
+        raise click.Abort()

@@ -36,5 +36,7 @@ def train(
 
     if dry_run:
         recipes.dry_run(resolved)
-    else:
-        recipes.train(resolved, output or Path("runs") / resolved.name, resume=resume, quiet=quiet)
+        return
+    finished = recipes.train(resolved, output or Path("runs") / resolved.name, resume=resume, quiet=quiet)
+    if not finished:
+        raise click.Abort()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -32,20 +32,20 @@ _BOUNDS = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where each value of a recipe came from: the text, or an override (by its key path)."""
+    """Where each value of a recipe came from: the text, or an override (key path and text, in order)."""
 
     text: RecipeText
-    overrides: Mapping[KeyPath, str]
+    overrides: Sequence[tuple[KeyPath, str]]
 
     def of(self, path: KeyPath) -> str:
         """How a message names the place: `Override 'a=b'`, `file, line 3`, or the file."""
-        for overridden, shown in reversed(self.overrides.items()):
+        for overridden, shown in reversed(self.overrides):
             if path and path[: len(overridden)] == overridden:
                 return f"Override {shown!r}"
         line = self.text.line_of(path)
         if line is not None:
             return f"{self.text.name}, line {line}"
-        for overridden, shown in reversed(self.overrides.items()):
+        for overridden, shown in reversed(self.overrides):
             if path and overridden[: len(path)] == path:
                 return f"Override {shown!r}"
         return self.text.name

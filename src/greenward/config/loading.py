@@ -97,24 +97,24 @@ def find_recipe(path: str | Path) -> Path:
     raise ConfigError(f"No recipe at {file}, and none of that name is shipped.", remedy=_suggest(file))
 
 
-def _suggest(missing: Path) -> str | None:
+def _suggest(missing: Path) -> str:
     folder = missing.parent
-    beside = [entry for entry in sorted(folder.glob("*.y*ml")) if entry.is_file()] if folder.is_dir() else []
-    by_name = {entry.name: str(entry) for entry in beside}
-    near = get_close_matches(missing.name, by_name, n=3, cutoff=0.4) or list(by_name)[:3]
-    hints = []
+    beside = (
+        [entry for entry in sorted(folder.glob("[!.]*.y*ml")) if entry.is_file()] if folder.is_dir() else []
+    )
+    shipped = shipped_recipes()
+    candidates = {name: name for name in shipped} | {entry.stem: str(entry) for entry in beside}
+    near = get_close_matches(missing.stem, candidates, n=3)
     if near:
-        hints.append(f"Files there: {', '.join(by_name[name] for name in near)}.")
-    if shipped := shipped_recipes():
-        hints.append(f"Shipped recipes: {', '.join(shipped)}.")
-    return " ".join(hints) or None
+        return f"Nearest: {', '.join(candidates[name] for name in near)}."
+    return f"Shipped recipes: {', '.join(shipped)}."
 
 
 def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
     data = text.data
     for override in overrides:
         _apply(data, override)
-    origin = Origin(text, {override.path: override.text for override in overrides})
+    origin = Origin(text, [(override.path, override.text) for override in overrides])
     try:
         # JSON in between: strict about types, yet a YAML list may fill a tuple.
         return Recipe.model_validate_json(json.dumps(data, default=str), strict=True)

@@ -89,6 +89,7 @@ class SupervisedConfig(Section):
     misconception_rate: Fraction = Field(
         0.7, description="share of corpus examples in which one component carries a plausible mistake"
     )
+    examples_per_problem: PositiveInt = Field(4, description="corpus examples drawn for each problem")
     max_steps: PositiveInt = 600
     max_seconds: PositiveFloat | None = Field(None, description="stop after so much time")
     batch_size: PositiveInt = 64
@@ -208,6 +209,8 @@ class SandboxConfig(Section):
 
 
 class WandbConfig(Section):
+    """Where the mirror on Weights & Biases goes; offline needs no account."""
+
     project: str = "greenward"
     entity: str | None = None
     mode: Literal["online", "offline"] = "offline"

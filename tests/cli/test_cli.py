@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import greenward
+from greenward.cli.main import main
+from greenward.config.loading import parse_recipe
+from greenward.errors import RunError
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    code = exit_.value.code
+    return 0 if code is None else int(code)
+
+
+class Recorder:
+    """Stands for a recipe function: records its calls, and returns or raises what it is told to."""
+
+    def __init__(self, outcome: Any = True) -> None:
+        self.outcome = outcome
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append((args, kwargs))
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    recorder.dry_run = Recorder(None)  # type: ignore[attr-defined]
+    fake = SimpleNamespace(train=recorder, dry_run=recorder.dry_run)  # type: ignore[attr-defined]
+    put_in_place(monkeypatch, "train", fake)
+    return recorder
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    put_in_place(monkeypatch, "demo", SimpleNamespace(demo=recorder))
+    return recorder
+
+
+def put_in_place(monkeypatch: pytest.MonkeyPatch, name: str, fake: object) -> None:
+    """Replaces the module `greenward.recipes.NAME`, so that the real one loads no torch here."""
+    import greenward.recipes
+
+    monkeypatch.setitem(sys.modules, f"greenward.recipes.{name}", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(greenward.recipes, name, fake, raising=False)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> str:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nseed: 4\n")
+    return str(file)
+
+
+class TestTrain:
+    def test_passes_the_resolved_recipe_and_options(self, train: Recorder, recipe_file: str) -> None:
+        assert run("train", recipe_file, "seed=5", "--output", "there", "--resume", "--quiet") == 0
+        expected = parse_recipe("name: mine\nseed: 5")
+        assert train.calls == [((expected, Path("there")), {"resume": True, "quiet": True})]
+
+    def test_run_is_named_after_the_recipe(self, train: Recorder, recipe_file: str) -> None:
+        run("train", recipe_file)
+        assert train.calls[0][0][1] == Path("runs/mine")
+
+    def test_dry_run_trains_nothing(self, train: Recorder, recipe_file: str) -> None:
+        assert run("train", recipe_file, "--dry-run") == 0
+        assert train.calls == []
+        assert train.dry_run.calls == [((parse_recipe("name: mine\nseed: 4"),), {})]  # type: ignore[attr-defined]
+
+    def test_interrupted_run_exits_with_130(
+        self, train: Recorder, recipe_file: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train.outcome = False
+        assert run("train", recipe_file) == 130
+        assert "Interrupted" in capsys.readouterr().err
+
+    def test_interrupt_outside_the_loop_exits_with_130(self, train: Recorder, recipe_file: str) -> None:
+        train.outcome = KeyboardInterrupt()
+        assert run("train", recipe_file) == 130
+
+    def test_error_of_the_users_is_one_message_without_traceback(
+        self, train: Recorder, recipe_file: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train.outcome = RunError("The disk is full.", remedy="Make room.")
+        assert run("train", recipe_file) == 2
+        captured = capsys.readouterr()
+        assert captured.err == "Error: The disk is full.\n  Make room.\n"
+        assert captured.out == ""
+
+    def test_error_of_ours_keeps_its_traceback(self, train: Recorder, recipe_file: str) -> None:
+        train.outcome = ZeroDivisionError()
+        with pytest.raises(ZeroDivisionError):
+            main(("train", recipe_file))
+
+    def test_bad_recipe_stops_before_anything_is_loaded(
+        self, train: Recorder, recipe_file: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("train", recipe_file, "training.max_stpes=1") == 2
+        assert "Nearest: training.max_steps" in capsys.readouterr().err
+        assert train.calls == []
+
+
+class TestDemo:
+    def test_defaults(self, demo: Recorder) -> None:
+        assert run("demo") == 0
+        ((args, kwargs),) = demo.calls
+        assert args == (Path("runs/demo"),)
+        assert kwargs == {"seeds": (0, 1), "overrides": (), "quiet": False, "resume": False}
+
+    def test_quick_overrides_are_good_and_the_users_come_last(self, demo: Recorder) -> None:
+        run("demo", "--quick", "--seeds", "3", "training.max_steps=9")
+        kwargs = demo.calls[0][1]
+        assert kwargs["seeds"] == (3,)
+        assert parse_recipe("warm_start: {}", kwargs["overrides"]).training.max_steps == 9
+
+    @pytest.mark.parametrize("seeds", ["", "a", "1,", "1,1", "-1"])
+    def test_seeds_that_are_none(self, demo: Recorder, seeds: str) -> None:
+        assert run("demo", "--seeds", seeds) == 2
+        assert demo.calls == []
+
+    def test_interrupted_demo_exits_with_130(self, demo: Recorder) -> None:
+        demo.outcome = False
+        assert run("demo") == 130
+
+
+class TestConfig:
+    def test_show_prints_a_recipe_that_loads_again(
+        self, recipe_file: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("config", "show", recipe_file, "seed=6") == 0
+        assert parse_recipe(capsys.readouterr().out) == parse_recipe("name: mine\nseed: 6")
+
+    def test_check(self, recipe_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("config", "check", recipe_file) == 0
+        assert "good" in capsys.readouterr().out
+        assert run("config", "check", recipe_file, "kind=sft") == 2
+        assert "warm_start" in capsys.readouterr().err
+
+    def test_schema(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("config", "schema") == 0
+        assert '"max_steps"' in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"greenward {greenward.__version__}\n"
+
+
+def test_unknown_command_and_option_exit_with_2() -> None:
+    assert run("trian") == 2
+    assert run("train", "--fast") == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", shell) == 0
+    assert "_GREENWARD_COMPLETE" in capsys.readouterr().out
+
+
+def complete(words: str, position: int) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", "from greenward.cli.main import main; main()"],
+        env={"_GREENWARD_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {line.partition(",")[2] for line in done.stdout.splitlines()}
+
+
+def test_commands_recipes_and_keys_are_completed() -> None:
+    assert complete("greenward tr", 1) == {"train"}
+    assert "quickstart" in complete("greenward train quick", 2)
+    assert complete("greenward train quickstart training.max_s", 3) == {"training.max_steps="}

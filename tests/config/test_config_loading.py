@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from greenward.config.loading import (
+    dump,
+    find_recipe,
+    load_recipe,
+    parse_recipe,
+    schema_json,
+    shipped_recipes,
+)
+from greenward.config.schema import Recipe
+from greenward.errors import ConfigError
+
+
+def message(text: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_recipe(text, overrides, name="r.yaml")
+    return str(caught.value)
+
+
+def test_empty_text_is_all_defaults() -> None:
+    assert parse_recipe("") == parse_recipe("# nothing\n") == Recipe()
+
+
+def test_values_are_read() -> None:
+    recipe = parse_recipe("seed: 3\ntraining:\n  learning_rate: 1e-4\n  adam_betas: [0.9, 0.95]\n")
+    assert recipe.seed == 3
+    assert recipe.training.learning_rate == 1e-4
+    assert recipe.training.adam_betas == (0.9, 0.95)
+
+
+class TestUnknownKeys:
+    def test_names_place_key_and_nearest(self) -> None:
+        said = message("seed: 1\ntraining:\n  max_stpes: 3\n")
+        assert said == "r.yaml, line 3: unknown key training.max_stpes. Nearest: training.max_steps."
+
+    def test_nearest_in_another_section(self) -> None:
+        assert "Nearest: warm_start.learning_rate, training.learning_rate." in message("learning_rate: 1e-4")
+
+    def test_inside_a_list(self) -> None:
+        said = message("rewards:\n  - name: tests\n    wieght: 2\n")
+        assert said == "r.yaml, line 3: unknown key rewards.0.wieght. Nearest: rewards.0.weight."
+
+    def test_in_an_override(self) -> None:
+        said = message("", "training.max_stpes=3")
+        assert said.startswith("Override 'training.max_stpes=3': unknown key training.max_stpes. Nearest")
+
+    def test_mistyped_section_in_an_override(self) -> None:
+        said = message("", "trianing.max_steps=3")
+        assert said.startswith("Override 'trianing.max_steps=3': unknown key trianing. Nearest: training")
+
+    def test_all_are_told_at_once(self) -> None:
+        assert len(message("sede: 1\nnmae: x\n").splitlines()) == 2
+
+
+class TestWrongValues:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("training: {max_steps: many}", "training.max_steps: expected a whole number, found 'many'"),
+            ("training: {max_steps: 2.5}", "training.max_steps: expected a whole number, found 2.5"),
+            ("training: {max_steps: true}", "training.max_steps: expected a whole number, found true"),
+            ("training: {max_steps: '5'}", "training.max_steps: expected a whole number, found '5'"),
+            ("training: {max_steps: 0}", "training.max_steps: expected a number more than 0, found 0"),
+            ("sampling: {top_p: 1.5}", "sampling.top_p: expected a number at most 1, found 1.5"),
+            ("training: {num_generations: 1}", "training.num_generations: expected a number at least 2"),
+            ("evaluation: {greedy: 1}", "evaluation.greedy: expected true or false, found 1"),
+            ("name: 12", "name: expected text, found 12"),
+            ("training: 3", "training: expected a section (keys and values), found 3"),
+            ("evaluation: {k: 3}", "evaluation.k: expected a list, found 3"),
+            ("training: {learning_rate: .nan}", "training.learning_rate: expected a number more than 0"),
+            ("seed:", "seed: expected a whole number, found nothing (null)"),
+        ],
+    )
+    def test_expected_and_found(self, text: str, expected: str) -> None:
+        said = message(text)
+        assert said.startswith("r.yaml, line 1: ")
+        assert expected in said
+
+    def test_choice_names_the_nearest(self) -> None:
+        said = message("algorithm: {loss: dpao}")
+        assert "expected 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo' or 'reinforce', found 'dpao'" in said
+        assert said.endswith("Nearest: dapo.")
+
+    def test_override_is_blamed_and_not_the_file(self) -> None:
+        said = message("training: {max_steps: 5}", "training.max_steps=-1")
+        assert said.startswith("Override 'training.max_steps=-1': training.max_steps: expected a number more")
+
+    def test_missing_key(self) -> None:
+        assert message("rewards:\n  - weight: 2\n") == "r.yaml, line 2: the key rewards.0.name is missing."
+
+    def test_impossible_combination_passes_through(self) -> None:
+        said = message("kind: sft")
+        assert said == "r.yaml: kind: sft needs the section warm_start (its data and settings)."
+
+    def test_impossible_combination_in_a_section_names_its_line(self) -> None:
+        said = message("seed: 1\nevaluation:\n  k: [16]\n")
+        assert said == (
+            "r.yaml, line 2: evaluation: k=16 needs at least as many samples per problem; samples is 8."
+        )
+
+
+class TestYaml:
+    def test_not_yaml_names_line_and_column(self) -> None:
+        assert message("seed: 1\nname: [a\n").startswith("r.yaml, line 3, column 1: not valid YAML: expected")
+
+    def test_duplicate_key_is_refused(self) -> None:
+        said = message("training:\n  max_steps: 1\n  max_steps: 2\n")
+        assert said.startswith("r.yaml, line 3, column 3: not valid YAML: the key 'max_steps' occurs twice")
+        assert "first on line 2" in said
+
+    @pytest.mark.parametrize("text", ["- 1\n", "words", "3"])
+    def test_no_keys_and_values(self, text: str) -> None:
+        assert "expected keys and values, found" in message(text)
+
+    @pytest.mark.parametrize(
+        "text", ["\x00", "? [1, 2]\n: 3", "a: !!python/object:os.system x", "*x", "a\tb: :"]
+    )
+    def test_odd_text_is_a_clear_error(self, text: str) -> None:
+        assert message(text).startswith("r.yaml")
+
+    @given(st.text(max_size=60))
+    def test_any_text_gives_a_recipe_or_a_config_error(self, text: str) -> None:
+        with contextlib.suppress(ConfigError):
+            parse_recipe(text)
+
+
+class TestOverrides:
+    def test_values_are_yaml(self) -> None:
+        recipe = parse_recipe(
+            "",
+            [
+                "training.learning_rate=1e-5",
+                "evaluation.k=[1,4]",
+                "evaluation.greedy=false",
+                "model.id=a/b=c",
+            ],
+        )
+        assert recipe.training.learning_rate == 1e-5
+        assert recipe.evaluation.k == (1, 4)
+        assert recipe.evaluation.greedy is False
+        assert recipe.model.id == "a/b=c"
+
+    def test_last_one_wins_over_the_file_and_earlier_ones(self) -> None:
+        assert parse_recipe("seed: 1", ["seed=2", "seed=3"]).seed == 3
+
+    def test_list_entries_by_number(self) -> None:
+        text = "rewards:\n  - {name: tests}\n  - {name: code_quality, weight: 0.1}\n"
+        assert [term.weight for term in parse_recipe(text, ["rewards.1.weight=2"]).rewards] == [1.0, 2.0]
+
+    def test_entry_of_a_default_list(self) -> None:
+        (term,) = parse_recipe("", ["rewards.0.weight=2"]).rewards
+        assert (term.name, term.weight) == ("tests", 2.0)
+
+    def test_next_entry_is_added(self) -> None:
+        recipe = parse_recipe("", ["rewards.1.name=code_quality", "rewards.1.weight=0.1"])
+        assert [term.name for term in recipe.rewards] == ["tests", "code_quality"]
+
+    def test_entry_beyond_the_end(self) -> None:
+        assert "rewards is a list of 1: expected a number from 0 to 1, found 5" in message(
+            "", "rewards.5.weight=2"
+        )
+
+    def test_section_that_is_off_is_switched_on(self) -> None:
+        recipe = parse_recipe("warm_start: null", ["warm_start.max_steps=5", "tracking.wandb.project=mine"])
+        assert recipe.warm_start is not None
+        assert recipe.warm_start.max_steps == 5
+        assert recipe.tracking.wandb is not None
+        assert recipe.tracking.wandb.project == "mine"
+
+    def test_section_is_switched_off(self) -> None:
+        assert parse_recipe("warm_start: {max_steps: 5}", ["warm_start=null"]).warm_start is None
+
+    @pytest.mark.parametrize("override", ["training.max_steps", "=3", "training..max_steps=3", "a b"])
+    def test_not_key_and_value(self, override: str) -> None:
+        said = message("", override)
+        assert f"Override {override!r}: expected key=value" in said
+
+    def test_key_below_a_plain_value(self) -> None:
+        assert "seed is 1, which has no keys of its own" in message("seed: 1", "seed.x=2")
+
+    def test_value_that_is_not_yaml(self) -> None:
+        assert message("", "seed=[1").startswith("Override 'seed=[1', line 1, column")
+
+
+class TestFiles:
+    def test_file_is_read_and_named_in_errors(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text("seed: 9\n")
+        assert load_recipe(file).seed == 9
+        file.write_text("seed: 9\nseeed: 9\n")
+        with pytest.raises(ConfigError, match=r"mine\.yaml, line 2: unknown key seeed"):
+            load_recipe(file)
+
+    def test_missing_file_names_the_nearest_beside_it(self, tmp_path: Path) -> None:
+        (tmp_path / "maths.yaml").touch()
+        with pytest.raises(ConfigError) as caught:
+            load_recipe(tmp_path / "math.yaml")
+        assert str(tmp_path / "maths.yaml") in str(caught.value)
+
+    def test_folder_is_no_recipe(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="is a folder"):
+            load_recipe(tmp_path)
+
+    def test_not_utf8(self, tmp_path: Path) -> None:
+        file = tmp_path / "latin.yaml"
+        file.write_bytes(b"name: caf\xe9\n")
+        with pytest.raises(ConfigError, match=r"not UTF-8 text \(byte 9\)"):
+            load_recipe(file)
+
+    def test_shipped_recipe_by_name(self) -> None:
+        assert find_recipe("quickstart").name == "quickstart.yaml"
+
+    def test_file_of_the_working_directory_comes_before_a_shipped_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "quickstart.yaml").write_text("seed: 77\n")
+        monkeypatch.chdir(tmp_path)
+        assert load_recipe("quickstart.yaml").seed == 77
+        assert load_recipe("quickstart").seed != 77
+
+    @pytest.mark.parametrize("name", sorted(shipped_recipes()))
+    def test_shipped_recipes_are_good_and_named_for_their_file(self, name: str) -> None:
+        assert load_recipe(name).name == name
+
+
+def test_dump_and_load_give_the_same_recipe() -> None:
+    recipe = parse_recipe(
+        "name: 'yes'\ntraining: {learning_rate: 2.5e-05}\nrewards: [{name: a:b, options: {x: 1e-9, y: [é]}}]"
+    )
+    text = dump(recipe)
+    assert parse_recipe(text) == recipe
+    assert "max_grad_norm: 1.0" in text  # defaults are written out
+
+
+def test_schema_describes_the_keys() -> None:
+    schema = json.loads(schema_json())
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(Recipe.model_fields)
