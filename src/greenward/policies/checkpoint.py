@@ -1,0 +1,267 @@
+"""Hugging Face model folders: what published models look like on disk, read and written.
+
+The decoder keeps some matrices fused; on disk they have the names and shapes that `transformers`
+and vLLM expect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from greenward.errors import CheckpointError
+from greenward.policies.decoder import Decoder, DecoderShape, RopeScaling
+from greenward.policies.tokenizer import Tokenizer, read_json
+
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+def resolve(model_id: str, cache_dir: str | None = None) -> Path:
+    """The local folder of a model: the folder itself, or a Hugging Face id's cached snapshot."""
+    folder = Path(model_id).expanduser()
+    if folder.is_dir():
+        return folder
+    if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
+        raise CheckpointError(
+            f"expected a model folder or a Hugging Face id (owner/name), found {model_id!r}: no such folder"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise CheckpointError(
+            f"model {model_id!r} must be fetched from the hub, and huggingface_hub is not installed",
+            remedy="pip install 'greenward[hf]', or give a local folder",
+        ) from error
+    patterns = ["*.json", "*.safetensors", "*.jinja"]
+    try:
+        return Path(snapshot_download(model_id, cache_dir=cache_dir, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        raise CheckpointError(
+            f"model {model_id!r} could not be fetched and is not in the cache: {error}",
+            remedy="check the id and the connection, or give a local folder",
+        ) from error
+
+
+def read_shape(folder: Path) -> DecoderShape | None:
+    """The decoder's shape from config.json; None when the architecture is not of this family."""
+    config = read_json(folder / "config.json")
+    family = config.get("model_type")
+    if family not in _ARCHITECTURES or not _plain(config):
+        return None
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "llama3"):
+        return None
+    try:
+        heads = config["num_attention_heads"]
+        return DecoderShape(
+            vocab_size=config["vocab_size"],
+            hidden_size=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            intermediate_size=config["intermediate_size"],
+            max_positions=config["max_position_embeddings"],
+            norm_eps=config.get("rms_norm_eps", 1e-6),
+            rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10000.0,
+            rope_scaling=_rope_scaling(rope) if kind == "llama3" else None,
+            qk_norm=family == "qwen3",
+            qkv_bias=family == "qwen2",
+            tied_embeddings=config.get("tie_word_embeddings", False),
+        )
+    except KeyError as error:
+        raise CheckpointError(f"expected the key {error} in {folder / 'config.json'}, found none") from error
+
+
+def _plain(config: dict[str, Any]) -> bool:
+    """Whether nothing in the config asks for what the decoder does not compute."""
+    return (
+        config.get("hidden_act", "silu") == "silu"
+        and not config.get("attention_bias")
+        and not config.get("mlp_bias")
+        and not config.get("use_sliding_window")
+        and "quantization_config" not in config
+    )
+
+
+def _rope_scaling(rope: dict[str, Any]) -> RopeScaling:
+    return RopeScaling(
+        factor=rope["factor"],
+        low_freq_factor=rope["low_freq_factor"],
+        high_freq_factor=rope["high_freq_factor"],
+        original_max_positions=rope["original_max_position_embeddings"],
+    )
+
+
+def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
+    """The config.json of a decoder."""
+    if shape.qk_norm and shape.qkv_bias:
+        raise CheckpointError("no published architecture has both QK-norm and QKV bias")
+    family = "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
+    scaling = None
+    if shape.rope_scaling is not None:
+        scaling = {
+            "rope_type": "llama3",
+            "factor": shape.rope_scaling.factor,
+            "low_freq_factor": shape.rope_scaling.low_freq_factor,
+            "high_freq_factor": shape.rope_scaling.high_freq_factor,
+            "original_max_position_embeddings": shape.rope_scaling.original_max_positions,
+        }
+    return {
+        "architectures": [_ARCHITECTURES[family]],
+        "model_type": family,
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.max_positions,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": scaling,
+        "tie_word_embeddings": shape.tied_embeddings,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
+    """Views of the decoder's weights under the names that Hugging Face uses."""
+    shape = decoder.shape
+    query, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    tensors = {"model.embed_tokens.weight": decoder.embedding, "model.norm.weight": decoder.final_norm}
+    if decoder.lm_head is not None:
+        tensors["lm_head.weight"] = decoder.lm_head
+    for index, layer in enumerate(decoder.layers):
+        prefix = f"model.layers.{index}."
+        attention = prefix + "self_attn."
+        tensors[prefix + "input_layernorm.weight"] = layer.attention_norm
+        tensors[prefix + "post_attention_layernorm.weight"] = layer.mlp_norm
+        tensors[attention + "o_proj.weight"] = layer.attention_out
+        tensors[prefix + "mlp.down_proj.weight"] = layer.down
+        for name, part in zip(("q", "k", "v"), layer.qkv.split((query, keys, keys))):
+            tensors[f"{attention}{name}_proj.weight"] = part
+        for name, part in zip(("gate", "up"), layer.gate_up.chunk(2)):
+            tensors[f"{prefix}mlp.{name}_proj.weight"] = part
+        if layer.qkv_bias is not None:
+            for name, part in zip(("q", "k", "v"), layer.qkv_bias.split((query, keys, keys))):
+                tensors[f"{attention}{name}_proj.bias"] = part
+        if layer.query_norm is not None:
+            tensors[attention + "q_norm.weight"] = layer.query_norm
+            tensors[attention + "k_norm.weight"] = layer.key_norm
+    return tensors
+
+
+@torch.no_grad()
+def load_weights(decoder: Decoder, folder: Path) -> None:
+    """Fill the decoder from a folder's safetensors, one file or sharded.
+
+    Raises CheckpointError, naming the file, for a tensor that is missing or of another shape and
+    for a file that is missing or cut short.
+    """
+    targets = published_tensors(decoder)
+    missing = set(targets)
+    for path in _weight_files(folder):
+        for name, tensor in _tensors_of(path, missing):
+            target = targets[name]
+            if tensor.shape != target.shape:
+                raise CheckpointError(
+                    f"expected {name} of shape {tuple(target.shape)} (config.json) in {path}, "
+                    f"found {tuple(tensor.shape)}"
+                )
+            target.copy_(tensor)
+            missing.discard(name)
+    if missing:
+        raise CheckpointError(
+            f"expected {len(targets)} tensors in {folder}, found {len(targets) - len(missing)}; "
+            f"the first missing one is {min(missing)}"
+        )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if index.is_file():
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+        return [folder / name for name in names]
+    found = sorted(path.name for path in folder.glob("*.bin"))
+    raise CheckpointError(
+        f"expected weights in {single} or {index.name}, found {', '.join(found) or 'neither'}",
+        remedy="convert pickled weights with save_pretrained(safe_serialization=True)" if found else None,
+    )
+
+
+def _tensors_of(path: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
+    if not path.is_file():
+        raise CheckpointError(f"expected weights in {path}, found no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(wanted.intersection(file.keys())):
+                yield name, file.get_tensor(name)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"expected whole safetensors in {path}, found {path.stat().st_size} bytes that are not: {error}",
+            remedy="the file is cut short or damaged: fetch or write it again",
+        ) from error
+
+
+def save(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write config, weights (in the compute type), tokenizer; the folder appears whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        dtype = decoder.compute_dtype
+        tensors = {
+            name: tensor.detach().to("cpu", dtype).clone()
+            for name, tensor in published_tensors(decoder).items()
+        }
+        save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
+        config = config_of(decoder.shape, dtype)
+        ends: dict[str, Any] = {
+            "eos_token_id": list(tokenizer.eos_ids) if len(tokenizer.eos_ids) > 1 else tokenizer.eos_id,
+            "pad_token_id": tokenizer.pad_id,
+            "bos_token_id": tokenizer.bos_id,
+        }
+        _write_json(draft / "config.json", config | ends)
+        _write_json(draft / "generation_config.json", ends)
+        tokenizer.save(draft)
+        replace_folder(draft, folder)
+    except OSError as error:
+        raise CheckpointError(f"the model could not be written to {folder}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def replace_folder(draft: Path, folder: Path) -> None:
+    """Put a finished folder in the place of another, which stays until the new one is there."""
+    draft.chmod(0o755)
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+        os.replace(folder, old)
+        os.replace(draft, folder)
+        shutil.rmtree(old)
+    else:
+        os.replace(draft, folder)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

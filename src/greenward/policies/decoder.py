@@ -1,0 +1,183 @@
+"""One decoder for the Llama/Qwen family, run over flat tokens.
+
+Every linear layer sees only real tokens: the sequences of a batch are laid one after another in one
+matrix and never padded. Who attends to whom is the caller's business: an `Attention` is handed the
+queries, keys and values of all tokens of a layer, and training, prefill and cached decoding each
+bring their own.
+
+Weights are kept in float32 and cast to `compute_dtype` where they are used, so that small updates
+are not rounded away in bfloat16. The projections of queries, keys and values are one matrix, and so
+are those of the MLP's gate and up; `checkpoint.py` splits them into the names Hugging Face uses.
+
+Shape suffixes: M tokens of the whole batch, E hidden size, H query heads, K key/value heads,
+X = H + 2K, D head dimension, F intermediate size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from greenward.policies.fused import rms_norm, swiglu
+
+Attention = Callable[[int, Tensor], Tensor]
+"""(layer, qkv_MXD before rotation) -> attended values (M, H·D)."""
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3.1's stretching of the rotary frequencies (`rope_type: llama3`)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    """Everything that fixes a decoder of the family, apart from its weights."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_positions: int
+    norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    tied_embeddings: bool = True
+
+
+class RotaryTable(nn.Module):
+    """Cosines and sines of the rotary embedding (Su et al. 2021, eq. 15), grown as needed."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+        frequencies = 1.0 / shape.rope_theta**exponents
+        if shape.rope_scaling is not None:
+            frequencies = _stretch(frequencies, shape.rope_scaling)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.register_buffer("table", torch.empty(0, 2, 0), persistent=False)
+
+    def forward(self, positions_M: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each (M, 1, D/2), at positions below `length`."""
+        if len(self.table) < length:
+            size = max(64, 1 << (length - 1).bit_length())
+            # Grown while sampling, the table must still serve training.
+            with torch.inference_mode(False):
+                frequencies: Tensor = self.frequencies
+                steps = torch.arange(size, device=frequencies.device, dtype=torch.float32)
+                angles = torch.outer(steps, frequencies)
+                self.table = torch.stack((angles.cos(), angles.sin()), dim=1)
+        rows = self.table.index_select(0, positions_M).to(dtype)
+        return rows[:, 0:1], rows[:, 1:2]
+
+
+def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Divide low frequencies by `factor`, keep high ones, blend in between (Llama 3.1)."""
+    wavelengths = 2 * math.pi / frequencies
+    turns = scaling.original_max_positions / wavelengths
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    blend = blend.clamp(0, 1)
+    return frequencies * (blend + (1 - blend) / scaling.factor)
+
+
+def rotate_(heads_MHD: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotate the half-split pairs of every head in place; a negated `sin` rotates back."""
+    first, second = heads_MHD.chunk(2, dim=-1)
+    first_sin = first * sin
+    first.mul_(cos).addcmul_(second, sin, value=-1)
+    second.mul_(cos).add_(first_sin)
+
+
+class Layer(nn.Module):
+    """One transformer block: pre-norm attention and SwiGLU, each added to the residual stream."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        E, D = shape.hidden_size, shape.head_dim
+        self.shape = shape
+        qkv_size = (shape.heads + 2 * shape.kv_heads) * D
+        self.attention_norm = nn.Parameter(torch.ones(E))
+        self.qkv = nn.Parameter(torch.empty(qkv_size, E))
+        self.qkv_bias = nn.Parameter(torch.zeros(qkv_size)) if shape.qkv_bias else None
+        self.query_norm = nn.Parameter(torch.ones(D)) if shape.qk_norm else None
+        self.key_norm = nn.Parameter(torch.ones(D)) if shape.qk_norm else None
+        self.attention_out = nn.Parameter(torch.empty(E, shape.heads * D))
+        self.mlp_norm = nn.Parameter(torch.ones(E))
+        self.gate_up = nn.Parameter(torch.empty(2 * shape.intermediate_size, E))
+        self.down = nn.Parameter(torch.empty(E, shape.intermediate_size))
+
+    def forward(self, x_ME: Tensor, index: int, attention: Attention) -> Tensor:
+        dtype, eps = x_ME.dtype, self.shape.norm_eps
+        normed_ME = rms_norm(x_ME, self.attention_norm.to(dtype), eps)
+        bias = None if self.qkv_bias is None else self.qkv_bias.to(dtype)
+        qkv_MXD = F.linear(normed_ME, self.qkv.to(dtype), bias).view(len(x_ME), -1, self.shape.head_dim)
+        if self.query_norm is not None and self.key_norm is not None:
+            H, K = self.shape.heads, self.shape.kv_heads
+            query, key, value = qkv_MXD.split((H, K, K), dim=1)
+            query = rms_norm(query, self.query_norm.to(dtype), eps)
+            key = rms_norm(key, self.key_norm.to(dtype), eps)
+            qkv_MXD = torch.cat((query, key, value), dim=1)
+        x_ME = torch.addmm(x_ME, attention(index, qkv_MXD), self.attention_out.to(dtype).t())
+        normed_ME = rms_norm(x_ME, self.mlp_norm.to(dtype), eps)
+        activated_MF = swiglu(F.linear(normed_ME, self.gate_up.to(dtype)))
+        return torch.addmm(x_ME, activated_MF, self.down.to(dtype).t())
+
+
+class Decoder(nn.Module):
+    """A causal language model: flat token ids to final hidden states; `unembedding` scores them."""
+
+    def __init__(self, shape: DecoderShape, *, compute_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.shape = shape
+        self.compute_dtype = compute_dtype
+        self.gradient_checkpointing = False
+        self.embedding = nn.Parameter(torch.empty(shape.vocab_size, shape.hidden_size))
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.final_norm = nn.Parameter(torch.ones(shape.hidden_size))
+        self.lm_head = None if shape.tied_embeddings else nn.Parameter(torch.empty_like(self.embedding))
+        self.rotary = RotaryTable(shape)
+
+    @property
+    def unembedding_VE(self) -> Tensor:
+        """The output projection in the compute type."""
+        return (self.embedding if self.lm_head is None else self.lm_head).to(self.compute_dtype)
+
+    def forward(self, token_ids_M: Tensor, attention: Attention) -> Tensor:
+        """Final hidden states (M, E), after the last norm."""
+        x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
+        for index, layer in enumerate(self.layers):
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x_ME = checkpoint(layer, x_ME, index, attention, use_reentrant=False)
+            else:
+                x_ME = layer(x_ME, index, attention)
+        return rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Random weights: fan-in scaled projections, residual outputs damped by depth (GPT-2 §2.3)."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("norm"):
+                parameter.fill_(1.0)
+            elif name.endswith("bias"):
+                parameter.zero_()
+            else:
+                embedding = name in ("embedding", "lm_head")
+                scale = 0.02 if embedding else parameter.shape[1] ** -0.5
+                if name.endswith(("attention_out", "down")):
+                    scale /= math.sqrt(2 * self.shape.layers)
+                parameter.normal_(0.0, scale, generator=generator)

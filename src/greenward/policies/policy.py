@@ -1,0 +1,195 @@
+"""The policy: weights and a tokenizer that answer prompts and score answers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from greenward.config.schema import ModelConfig, ShapeConfig
+from greenward.errors import CheckpointError, ConfigError
+from greenward.policies import checkpoint
+from greenward.policies.decoder import Decoder, DecoderShape
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.protocol import Completion, SamplingParams
+from greenward.policies.sampler import NativeSampler
+from greenward.policies.scoring import TokenScores, score_tokens
+from greenward.policies.shared_prefix import SharedPrefixAttention
+from greenward.policies.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Policy:
+    """A causal language model that samples completions and scores them with gradients.
+
+    Weights are float32 whatever `dtype` says: `dtype` is the type of the arithmetic, as in mixed
+    precision. `version` counts the optimizer steps behind the weights; whoever steps raises it.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, dtype: torch.dtype) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.dtype = dtype
+        self.version = 0
+        self._sampler: NativeSampler | None = None
+
+    @classmethod
+    def random(
+        cls,
+        shape: ShapeConfig,
+        tokenizer: Tokenizer,
+        *,
+        seed: int,
+        dtype: torch.dtype | str = "float32",
+        device: torch.device | str = "auto",
+    ) -> Policy:
+        """A Llama-shaped decoder from random weights, as large as the tokenizer's vocabulary needs."""
+        decoder = Decoder(
+            DecoderShape(
+                vocab_size=tokenizer.vocab_size,
+                hidden_size=shape.hidden_size,
+                layers=shape.layers,
+                heads=shape.heads,
+                kv_heads=shape.kv_heads,
+                head_dim=shape.hidden_size // shape.heads,
+                intermediate_size=shape.intermediate_size,
+                max_positions=shape.max_positions,
+            ),
+            compute_dtype=_dtype(dtype),
+        )
+        decoder.initialise(torch.Generator().manual_seed(seed))
+        return cls(decoder.to(resolve_device(device)), tokenizer, dtype=_dtype(dtype))
+
+    @classmethod
+    def load(cls, config: ModelConfig) -> Policy:
+        """The policy that a recipe's `model` section names by folder or Hugging Face id."""
+        if config.id is None:
+            raise ConfigError("model.id is not set: Policy.random makes a policy from model.shape")
+        folder = checkpoint.resolve(config.id, config.cache_dir)
+        return cls.from_folder(
+            folder,
+            dtype=config.dtype,
+            device=config.device,
+            gradient_checkpointing=config.gradient_checkpointing,
+        )
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: Path | str,
+        *,
+        dtype: torch.dtype | str = "float32",
+        device: torch.device | str = "auto",
+        gradient_checkpointing: bool = False,
+    ) -> Policy:
+        """Read a Hugging Face folder: with our decoder where it can, else through transformers."""
+        folder = Path(folder)
+        tokenizer = Tokenizer.load(folder)
+        shape = checkpoint.read_shape(folder)
+        if shape is None:
+            from greenward.policies.hf_fallback import TransformersPolicy
+
+            policy: Policy = TransformersPolicy.read(
+                folder, tokenizer, dtype=_dtype(dtype), device=resolve_device(device)
+            )
+        else:
+            decoder = Decoder(shape, compute_dtype=_dtype(dtype))
+            checkpoint.load_weights(decoder, folder)
+            policy = cls(decoder.to(resolve_device(device)), tokenizer, dtype=_dtype(dtype))
+        policy.set_gradient_checkpointing(gradient_checkpointing)
+        return policy
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def max_positions(self) -> int:
+        """The longest prompt and completion together, in tokens."""
+        return self._decoder.shape.max_positions
+
+    @property
+    def _decoder(self) -> Decoder:
+        assert isinstance(self.model, Decoder)
+        return self.model
+
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
+        """Trade a second forward pass for activations of one layer at a time."""
+        self._decoder.gradient_checkpointing = enabled
+
+    def save(self, folder: Path | str) -> None:
+        """Write a Hugging Face folder, weights in `dtype`; whole or not at all."""
+        checkpoint.save(self._decoder, self.tokenizer, Path(folder))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.model.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.model.named_parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights, exact (float32), for resuming."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        try:
+            self.model.load_state_dict(state)
+        except RuntimeError as error:
+            raise CheckpointError(f"the saved weights are not of this model's shape: {error}") from error
+
+    def frozen_copy(self) -> Policy:
+        """A reference policy: the same weights, never trained."""
+        model = copy.deepcopy(self.model).requires_grad_(False)
+        frozen = type(self)(model, self.tokenizer, dtype=self.dtype)
+        frozen.version = self.version
+        return frozen
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
+    ) -> list[list[Completion]]:
+        """`group_size` completions for each prompt; see `protocol.Sampler`."""
+        if self._sampler is None:
+            self._sampler = NativeSampler(self._decoder, self.tokenizer)
+        return self._sampler.sample(prompts, group_size, params, seed=seed, version=self.version)
+
+    def completion_logprobs(
+        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False
+    ) -> TokenScores:
+        """Log-probability, and where asked for entropy, of every completion token (B, T).
+
+        Both are of softmax(logits / temperature), differentiable, and 0 in the padding.
+        """
+        decoder = self._decoder
+        hidden_ME = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch))
+        logprobs_S, entropy_S = score_tokens(
+            hidden_ME.index_select(0, batch.scored_from_S),
+            decoder.unembedding_VE,
+            batch.completion_ids_BT[batch.completion_mask_BT],
+            temperature=temperature,
+            entropy=entropy,
+        )
+        mask_BT = batch.completion_mask_BT
+        return TokenScores(
+            _spread(logprobs_S, mask_BT), None if entropy_S is None else _spread(entropy_S, mask_BT)
+        )
+
+
+def resolve_device(device: torch.device | str) -> torch.device:
+    """`auto` is the first accelerator, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def _dtype(dtype: torch.dtype | str) -> torch.dtype:
+    return DTYPES[dtype] if isinstance(dtype, str) else dtype
+
+
+def _spread(values_S: Tensor, mask_BT: Tensor) -> Tensor:
+    """(S,) to (B, T), zeros where the mask is False."""
+    return values_S.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_S)

@@ -1,0 +1,84 @@
+"""Log-probabilities and entropies of chosen tokens without keeping [tokens, vocabulary] logits.
+
+Shape suffixes: S scored tokens, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Logits of one chunk take at most this many numbers (64 MB in float32).
+_CHUNK_NUMBERS = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Per completion token, 0 in the padding: log-probability and, where asked for, entropy in nats."""
+
+    logprobs_BT: Tensor
+    entropy_BT: Tensor | None
+
+
+class _ChunkedScores(torch.autograd.Function):
+    """Forward keeps only the log-sum-exp of each token; backward recomputes the logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_SE: Tensor, unembedding_VE: Tensor, targets_S: Tensor, scale: float, entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        S = len(hidden_SE)
+        logprobs_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
+        for part in _chunks(S, len(unembedding_VE)):
+            logits = _logits(hidden_SE[part], unembedding_VE, scale)
+            lse_S[part] = lse = logits.logsumexp(-1)
+            logprobs_S[part] = logits.gather(-1, targets_S[part, None]).squeeze(-1) - lse
+            if entropy:
+                entropy_S[part] = lse - (torch.exp(logits - lse[:, None]) * logits).sum(-1)
+        ctx.scale, ctx.entropy = scale, entropy
+        ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S)
+        return logprobs_S, entropy_S
+
+    @staticmethod
+    def backward(ctx: Any, grad_logprobs_S: Tensor, grad_entropy_S: Tensor) -> tuple[Any, ...]:
+        hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S = ctx.saved_tensors
+        grad_hidden_SE = torch.empty_like(hidden_SE)
+        grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
+        for part in _chunks(len(hidden_SE), len(unembedding_VE)):
+            logits = _logits(hidden_SE[part], unembedding_VE, ctx.scale)
+            logprobs = logits.sub_(lse_S[part, None])
+            probs = logprobs.exp()
+            if ctx.entropy:
+                # d entropy / d logit_i = -p_i (log p_i + entropy)
+                slope = logprobs.add_(entropy_S[part, None]).mul_(grad_entropy_S[part, None])
+                grad = slope.add_(grad_logprobs_S[part, None]).mul_(probs).neg_()
+            else:
+                grad = probs.mul_(-grad_logprobs_S[part, None])
+            grad.scatter_add_(1, targets_S[part, None], grad_logprobs_S[part, None])
+            grad = grad.mul_(ctx.scale).to(hidden_SE.dtype)
+            grad_hidden_SE[part] = grad @ unembedding_VE
+            grad_unembedding_VE += grad.t() @ hidden_SE[part]
+        return grad_hidden_SE, grad_unembedding_VE.to(unembedding_VE.dtype), None, None, None
+
+
+def score_tokens(
+    hidden_SE: Tensor, unembedding_VE: Tensor, targets_S: Tensor, *, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each target, and entropy, under softmax(hidden · unembeddingᵀ / temperature)."""
+    logprobs_S, entropy_S = _ChunkedScores.apply(
+        hidden_SE, unembedding_VE, targets_S, 1.0 / temperature, entropy
+    )
+    return logprobs_S, entropy_S if entropy else None
+
+
+def _logits(hidden: Tensor, unembedding_VE: Tensor, scale: float) -> Tensor:
+    logits = (hidden @ unembedding_VE.t()).float()
+    return logits if scale == 1.0 else logits.mul_(scale)
+
+
+def _chunks(tokens: int, vocab: int) -> list[slice]:
+    size = max(1, _CHUNK_NUMBERS // vocab)
+    return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]

@@ -1,0 +1,229 @@
+"""Text to token ids and back, over `tokenizers`; reads and writes Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from greenward.errors import CheckpointError
+from greenward.policies.chat_template import render
+
+END = "<|endoftext|>"
+PAD = "<|pad|>"
+
+# A newline takes the indentation after it, a word its leading space: short Python is then about one
+# token for each lexeme.
+_LEXEMES = r"\r?\n[ \t]*| ?[^\W\d]\w*| ?\d{1,3}| ?[^\s\w]+|[ \t]+(?=\S)|\s+"
+
+
+class Tokenizer:
+    """Encodes without adding special tokens; special tokens written out in the text become their ids.
+
+    `eos_ids` are all tokens that end a completion, `eos_id` the first of them; `pad_id` falls back
+    to `eos_id`. `chat_template` is the Jinja source, or None.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        eos_ids: Sequence[int],
+        pad_id: int | None = None,
+        bos_id: int | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        if not eos_ids:
+            raise CheckpointError(
+                "the tokenizer has no end-of-sequence token",
+                remedy="name one in generation_config.json or tokenizer_config.json (eos_token)",
+            )
+        self.backend = backend
+        self.eos_ids = tuple(eos_ids)
+        self.eos_id = self.eos_ids[0]
+        self.pad_id = self.eos_id if pad_id is None else pad_id
+        self.bos_id = bos_id
+        self.chat_template = chat_template
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special tokens included."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def special_ids(self) -> dict[str, int]:
+        """The id of each special token."""
+        added = self.backend.get_added_tokens_decoder()
+        return {token.content: id_ for id_, token in added.items() if token.special}
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids; with `add_special_tokens` as a model expects the start of a text (BOS for Llama)."""
+        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [e.ids for e in self.backend.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+
+    def decode_batch(self, batch: Iterable[Iterable[int]], *, skip_special_tokens: bool = True) -> list[str]:
+        rows = [[int(i) for i in ids] for ids in batch]
+        return self.backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+
+    def render_chat(
+        self, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Ids of a conversation in the model's chat format."""
+        if self.chat_template is None:
+            raise CheckpointError(
+                "expected a tokenizer with a chat template, found none",
+                remedy="set model.prompt_style to completion, or use an instruction-tuned model",
+            )
+        text = render(
+            self.chat_template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            bos_token="" if self.bos_id is None else self.backend.id_to_token(self.bos_id),
+            eos_token=self.backend.id_to_token(self.eos_id),
+        )
+        return self.encode(text)
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """The bytes that each id adds to a text; empty for special tokens.
+
+        A single token may hold part of a character, which is why stop strings are looked for in
+        bytes.
+        """
+        special = set(self.special_ids.values())
+        byte_level = "ByteLevel" in json.dumps(json.loads(self.backend.to_str())["decoder"])
+        table = []
+        for id_ in range(self.vocab_size):
+            token = self.backend.id_to_token(id_)
+            if token is None or id_ in special:
+                table.append(b"")
+            elif byte_level and all(char in _BYTE_OF_CHAR for char in token):
+                table.append(bytes(_BYTE_OF_CHAR[char] for char in token))
+            elif len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+                table.append(bytes.fromhex(token[3:5]))
+            else:
+                table.append(token.replace("\u2581", " ").encode())
+        return table
+
+    def save(self, folder: Path | str) -> None:
+        """Write tokenizer.json, tokenizer_config.json and, if any, chat_template.jinja."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backend.save(str(folder / "tokenizer.json"))
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": self.backend.id_to_token(self.eos_id),
+            "pad_token": self.backend.id_to_token(self.pad_id),
+            "clean_up_tokenization_spaces": False,
+        }
+        if self.bos_id is not None:
+            config["bos_token"] = self.backend.id_to_token(self.bos_id)
+        if self.chat_template is not None:
+            (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Tokenizer:
+        """Read a Hugging Face folder; ids that end a text come from all files that name one."""
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(
+                f"expected a tokenizer in {path}, found no such file",
+                remedy="save the model's tokenizer beside it (AutoTokenizer.save_pretrained)",
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise CheckpointError(f"expected a tokenizer in {path}, found: {error}") from error
+        backend.no_truncation()
+        backend.no_padding()
+        config = read_json(folder / "tokenizer_config.json", missing_ok=True)
+        eos_ids: list[int] = []
+        for source in ("generation_config.json", "config.json"):
+            found = read_json(folder / source, missing_ok=True).get("eos_token_id")
+            eos_ids += [] if found is None else found if isinstance(found, list) else [found]
+        eos_ids += _ids(backend, config, "eos_token")
+        template_file = folder / "chat_template.jinja"
+        if template_file.is_file():
+            template = template_file.read_text(encoding="utf-8")
+        else:
+            template = _default_template(config.get("chat_template"))
+        return cls(
+            backend,
+            eos_ids=list(dict.fromkeys(eos_ids)),
+            pad_id=next(iter(_ids(backend, config, "pad_token")), None),
+            bos_id=next(iter(_ids(backend, config, "bos_token")), None),
+            chat_template=template,
+        )
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A lossless byte-level BPE tokenizer of at most `vocab_size` ids for source code.
+
+    The 256 bytes and two special tokens are always there, so the smallest useful size is 258.
+    """
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_LEXEMES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(END, special=True), AddedToken(PAD, special=True)],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer(backend, eos_ids=[backend.token_to_id(END)], pad_id=backend.token_to_id(PAD))
+
+
+def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    """The object in a JSON file of a model folder."""
+    if missing_ok and not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"expected a JSON object in {path}, found: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"expected a JSON object in {path}, found a {type(found).__name__}")
+    return found
+
+
+def _ids(backend: tokenizers.Tokenizer, config: dict[str, Any], name: str) -> list[int]:
+    token = config.get(name)
+    content = token.get("content") if isinstance(token, dict) else token
+    id_ = None if content is None else backend.token_to_id(content)
+    return [] if id_ is None else [id_]
+
+
+def _default_template(found: Any) -> str | None:
+    """tokenizer_config.json holds one template or a list of named ones."""
+    if isinstance(found, list):
+        return {entry["name"]: entry["template"] for entry in found}.get("default")
+    return found
+
+
+def _bytes_to_chars() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte, inverted."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    chars = {chr(byte): byte for byte in printable}
+    return chars | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _bytes_to_chars()
