@@ -1,0 +1,174 @@
+"""Checkpoints that are whole or absent.
+
+A checkpoint is a folder `checkpoints/step_000020` with a `manifest.json` of every file's size and
+SHA-256. It is written beside its place, forced to disk, and renamed; `checkpoints/last` is a
+relative link to the newest, usable as a plain model folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import CheckpointError, RunError
+from greenward.runs.directory import RunDirectory, step_name, steps_in
+from greenward.runs.files import (
+    dump_json,
+    fsync_folder,
+    read_json,
+    remove_tree,
+    write_atomically,
+    writing,
+)
+
+MANIFEST = "manifest.json"
+_FULL_BELOW_BYTES = 1 << 20
+
+
+def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None], keep: int = 2) -> Path:
+    """Save a checkpoint: `write` fills an empty folder, which then takes its place at once.
+
+    Keeps the newest `keep` checkpoints. The metrics written so far are forced to disk first, so
+    that a checkpoint never stands without the rows before it.
+
+    Raises:
+        RunError: the file system refused; earlier checkpoints are untouched.
+    """
+    run.metrics.sync()
+    final = run.checkpoints / step_name(step)
+    temporary = run.checkpoints / f".{final.name}.writing"
+    _discard_leftovers(run.checkpoints)
+    with writing(str(final)):
+        try:
+            temporary.mkdir()
+            write(temporary)
+            _seal(temporary, step)
+            if final.exists():
+                remove_tree(final)
+            os.replace(temporary, final)
+        except Exception as error:
+            disk_is_full = shutil.disk_usage(run.checkpoints).free < _FULL_BELOW_BYTES
+            shutil.rmtree(temporary, ignore_errors=True)
+            # Serialisers report a full disk as errors of their own kind.
+            if disk_is_full and not isinstance(error, OSError):
+                raise RunError(
+                    f"cannot write {final}: the disk is full",
+                    remedy="Free some space and go on with --resume; earlier checkpoints are intact.",
+                ) from error
+            raise
+        _point_last_at(final)
+        fsync_folder(run.checkpoints)
+    for _, path in steps_in(run.checkpoints)[: -max(keep, 1)]:
+        remove_tree(path)
+    return final
+
+
+def latest_checkpoint(run: RunDirectory | Path) -> Path | None:
+    """The newest whole checkpoint, None when none was ever saved.
+
+    A damaged one is passed over with a warning.
+
+    Raises:
+        CheckpointError: there are checkpoints and all are damaged.
+    """
+    folder = run.checkpoints if isinstance(run, RunDirectory) else Path(run) / "checkpoints"
+    damage: CheckpointError | None = None
+    for _, path in reversed(steps_in(folder)):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            warnings.warn(f"passing over a damaged checkpoint: {error.message}", stacklevel=2)
+            damage = damage or error
+        else:
+            return path
+    if damage is not None:
+        raise CheckpointError(
+            f"every checkpoint in {folder} is damaged; the newest: {damage.message}",
+            remedy="Restore one from a copy, or start again in another directory.",
+        )
+    return None
+
+
+def verify(path: str | Path) -> None:
+    """Check every file of a checkpoint against its manifest.
+
+    Raises:
+        CheckpointError: a file is missing, cut short or changed; it says which, expected and found.
+    """
+    path = Path(path)
+    manifest = _manifest(path)
+    for name, expected in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing; the checkpoint is not whole")
+        size = file.stat().st_size
+        if size != expected["bytes"]:
+            raise CheckpointError(
+                f"{file}: expected {expected['bytes']:,} bytes, found {size:,}; it was cut short or changed",
+                remedy="Use an earlier checkpoint, or restore this one from a copy.",
+            )
+        if _sha256(file) != expected["sha256"]:
+            raise CheckpointError(
+                f"{file}: its content is not what was saved (SHA-256 differs from {MANIFEST})",
+                remedy="Use an earlier checkpoint, or restore this one from a copy.",
+            )
+
+
+def checkpoint_step(path: str | Path) -> int:
+    """The step after which the checkpoint at `path` was saved.
+
+    Raises:
+        CheckpointError: there is no readable manifest.
+    """
+    return int(_manifest(Path(path))["step"])
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = read_json(path / MANIFEST)
+    except RunError as error:
+        raise CheckpointError(f"{path / MANIFEST} is damaged: {error.message}") from error
+    if manifest is None:
+        raise CheckpointError(f"{path} has no {MANIFEST}: not a checkpoint, or not a whole one")
+    return manifest
+
+
+def _seal(folder: Path, step: int) -> None:
+    """Force every file to disk and write the manifest."""
+    files = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with open(file, "rb") as opened:
+            os.fsync(opened.fileno())
+        files[file.relative_to(folder).as_posix()] = {
+            "bytes": file.stat().st_size,
+            "sha256": _sha256(file),
+        }
+    write_atomically(folder / MANIFEST, dump_json({"step": step, "files": files}, indent=1).encode())
+    for inner in (path for path in folder.rglob("*") if path.is_dir()):
+        fsync_folder(inner)
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with open(file, "rb") as opened:
+        while block := opened.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _point_last_at(checkpoint: Path) -> None:
+    link = checkpoint.parent / ".last.writing"
+    link.unlink(missing_ok=True)
+    link.symlink_to(checkpoint.name)
+    os.replace(link, checkpoint.parent / "last")
+
+
+def _discard_leftovers(folder: Path) -> None:
+    """Remove what a kill left half written or half deleted."""
+    for path in folder.glob(".step_*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,210 @@
+"""The run directory: the local files that are the truth about a run.
+
+    config.yaml                  the resolved recipe
+    provenance.json              versions and machine, one entry per session
+    metrics.jsonl                one flat object per step
+    rollouts/step_000123.jsonl   the answers of a step
+    evaluations/step_000020.json
+    checkpoints/step_000020/     and `last`, a link to the newest
+    summary.json, report.html
+
+An arm of a run (`warm_start/`, `control/`) is a run directory inside it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from greenward.errors import RunError
+from greenward.runs.files import dump_json, read_json, remove_tree, to_json, write_atomically, writing
+from greenward.runs.lock import RunLock
+from greenward.runs.metrics import MetricsFile
+from greenward.runs.provenance import collect_provenance
+
+# Keys (or whole sections) that may differ on resume: they change no number of the steps before.
+MAY_CHANGE_ON_RESUME = (
+    "name",
+    "tracking",
+    "model.cache_dir",
+    "training.max_steps",
+    "training.checkpoint_interval_steps",
+    "training.keep_checkpoints",
+    "sandbox.workers",
+)
+
+_STEP_NAME = re.compile(r"step_(\d+)(?:\.jsonl?)?")
+
+
+def step_name(step: int) -> str:
+    """The name of a step's file or folder, without suffix."""
+    return f"step_{step:06d}"
+
+
+def steps_in(folder: Path) -> list[tuple[int, Path]]:
+    """The (step, path) pairs of a folder of rollouts, evaluations or checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    matches = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+class RunDirectory:
+    """One run, opened for writing; made by `create`, given free by `close` or `with`."""
+
+    def __init__(self, path: Path, config: dict[str, Any], lock: RunLock) -> None:
+        self.path = path
+        self.config = config
+        self.metrics = MetricsFile(path / "metrics.jsonl")
+        self._lock = lock
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config: Mapping[str, Any], *, resume: bool = False, device: str | None = None
+    ) -> RunDirectory:
+        """Open `path` for a new run, or to go on with the run that is there.
+
+        `resume` with nothing there starts a new run, so that one command serves a job that may
+        be requeued. `device` names the accelerator for provenance.json.
+
+        Raises:
+            RunError: a run is there and `resume` is False; it was made with another config; another
+                process writes it; or the folder cannot be written.
+        """
+        path = Path(path)
+        resolved: dict[str, Any] = to_json(config)
+        exists = is_run(path)
+        if exists and not resume:
+            raise RunError(
+                f"{path} already holds a run",
+                remedy="Go on with it by --resume, or choose another directory.",
+            )
+        with writing(str(path)):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(path)
+        try:
+            if exists:
+                _refuse_other_config(path, read_config(path), resolved)
+            with writing(str(path)):
+                for name in ("rollouts", "evaluations", "checkpoints"):
+                    (path / name).mkdir(exist_ok=True)
+            _add_session(path / "provenance.json", device)
+            text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
+            write_atomically(path / "config.yaml", text.encode())
+            return cls(path, resolved, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Write the answers of one step, one object a line; replaces the file of that step."""
+        path = self.path / "rollouts" / f"{step_name(step)}.jsonl"
+        write_atomically(path, "".join(dump_json(row) + "\n" for row in rows).encode())
+        return path
+
+    def write_evaluation(self, step: int, record: Mapping[str, Any]) -> Path:
+        """Write the evaluation after `step` steps; replaces the file of that step."""
+        path = self.path / "evaluations" / f"{step_name(step)}.json"
+        write_atomically(path, dump_json(record, indent=1).encode())
+        return path
+
+    def truncate_after(self, step: int) -> None:
+        """Forget everything newer than `step`, so that a resumed run repeats it exactly.
+
+        Rollouts, evaluations, checkpoints and metrics go; the summary and the report, which
+        describe a later state, go too. Safe to repeat after a kill.
+        """
+        for name in ("rollouts", "evaluations", "checkpoints"):
+            for found, path in steps_in(self.path / name):
+                if found > step:
+                    remove_tree(path) if path.is_dir() else path.unlink()
+        for name in ("summary.json", "report.html", "report.md", "report.json"):
+            (self.path / name).unlink(missing_ok=True)
+        self.metrics.truncate_after(step)
+
+    def close(self) -> None:
+        """Give the run free for other writers."""
+        self._lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run was begun at `path`."""
+    return (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The resolved config of the run at `path`.
+
+    Raises:
+        RunError: there is none, or it is not a mapping.
+    """
+    file = path / "config.yaml"
+    if not file.is_file():
+        raise RunError(f"{path} has no config.yaml, so it is not a run directory")
+    try:
+        config = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise RunError(f"{file} is not valid YAML: {error}") from error
+    if not isinstance(config, dict):
+        raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
+    return config
+
+
+def read_evaluations(path: Path) -> list[dict[str, Any]]:
+    """The evaluations of the run at `path`, oldest first."""
+    records = (read_json(file) for _, file in steps_in(path / "evaluations"))
+    return [record for record in records if record is not None]
+
+
+def _refuse_other_config(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    before, after = dict(_flatten(old)), dict(_flatten(new))
+    differences = [
+        f"    {key}: {_shown(before, key)} -> {_shown(after, key)}"
+        for key in {**before, **after}
+        if before.get(key, _ABSENT) != after.get(key, _ABSENT) and not _may_change(key)
+    ]
+    if differences:
+        raise RunError(
+            "\n".join([f"{path} was made with another config:", *differences]),
+            remedy="Resume with the old values, or choose another directory.",
+        )
+
+
+_ABSENT = object()
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "not set"
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE_ON_RESUME)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _add_session(path: Path, device: str | None) -> None:
+    record = read_json(path) or {"sessions": []}
+    record["sessions"].append(collect_provenance(device))
+    write_atomically(path, dump_json(record, indent=2).encode())

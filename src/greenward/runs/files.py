@@ -1,0 +1,184 @@
+"""Writing that survives a kill and a full disk: whole lines, whole files, or nothing.
+
+Every failure of the file system becomes a `RunError` that says what was being written. Reading
+tolerates exactly one defect, a torn last line, which is what a killed writer leaves behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import RunError
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `RunError` that names `what` was being written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        remedy = "Check the permissions of the folder, or choose another one."
+        if error.errno in _DISK_FULL:
+            reason = "the disk is full"
+            remedy = "Free some space and go on with --resume; what was written before is intact."
+        raise RunError(f"cannot write {what}: {reason}", remedy=remedy) from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing: temporary file, fsync, rename.
+
+    Raises:
+        RunError: the file system refused; a file that stood at `path` before is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(str(path)):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_folder(path.parent)
+
+
+def fsync_folder(path: Path) -> None:
+    """Make renames inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line, whole or not at all, and hand it to the operating system at once.
+
+    Raises:
+        RunError: the file system refused; the lines written before are untouched.
+    """
+    content = line.encode() + b"\n"
+    with writing(str(path)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            size_before = os.fstat(descriptor).st_size
+            try:
+                written = 0
+                while written < len(content):
+                    written += os.write(descriptor, content[written:])
+            except OSError:
+                os.ftruncate(descriptor, size_before)
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder so that a kill halfway never leaves half a folder under its own name."""
+    doomed = path.with_name(f".{path.name}.deleted")
+    with writing(str(path.parent)):
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.replace(path, doomed)
+        shutil.rmtree(doomed)
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON data for `value`. NaN and infinities become the strings NaN, Infinity, -Infinity.
+
+    JSON has no such numbers, `null` would forget which one it was, and a diverged gradient must
+    not look like a missing one. Scalars of numpy and torch are taken by their `item()`.
+
+    Raises:
+        TypeError: something that is neither plain data nor a scalar.
+    """
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if callable(getattr(value, "item", None)):
+        return to_json(value.item())
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    """`value` as valid JSON, one line unless `indent` is given."""
+    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def from_json_number(value: Any) -> Any:
+    """The number that `to_json` wrote as a string, or the value as it is."""
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The rows of a JSONL file. `torn` is the unfinished last line, None when there is none."""
+
+    rows: tuple[dict[str, Any], ...]
+    torn: str | None = None
+
+
+def read_jsonl(path: Path) -> Lines:
+    """Read one JSON object a line. A missing file has no rows; a torn last line is reported.
+
+    Raises:
+        RunError: a broken line that is not the last one.
+    """
+    if not path.exists():
+        return Lines(())
+    lines = path.read_bytes().split(b"\n")
+    tail = lines.pop()  # empty when the last line is finished
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        row = _json_object(line)
+        if row is None:
+            if number == len(lines) and not tail:
+                return Lines(tuple(rows), torn=line.decode(errors="replace"))
+            raise RunError(f"{path}, line {number}: expected a JSON object, found {line[:80]!r}")
+        rows.append(row)
+    return Lines(tuple(rows), torn=tail.decode(errors="replace") if tail.strip() else None)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read one JSON object; None when there is no such file.
+
+    Raises:
+        RunError: the file is not a JSON object.
+    """
+    if not path.exists():
+        return None
+    record = _json_object(path.read_bytes())
+    if record is None:
+        raise RunError(f"{path}: expected a JSON object", remedy="Delete the file, or restore it.")
+    return record
+
+
+def _json_object(content: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,59 @@
+"""One writer per run directory.
+
+A POSIX record lock, because the kernel frees it when its process dies, however it dies, and a
+forked worker does not inherit it: a lock of a dead process is never in the way. The file's text
+only serves the message.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import warnings
+from pathlib import Path
+
+from greenward.errors import RunError
+from greenward.runs.files import writing
+
+_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+# Record locks do not exclude a second opener in the same process, so this does.
+_held_here: set[Path] = set()
+
+
+class RunLock:
+    """Held from construction to `release`.
+
+    Raises:
+        RunError: another process, or another object in this one, writes the same run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder.resolve() / ".lock"
+        if self._path in _held_here:
+            raise RunError(f"{folder} is already open for writing in this process")
+        with writing(str(self._path)):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._descriptor, 100).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            if error.errno not in _UNSUPPORTED:
+                raise RunError(
+                    f"{folder} is being written by another process ({holder or 'unknown'})",
+                    remedy="Wait for it, stop it, or choose another directory.",
+                ) from error
+            warnings.warn(f"{folder}: this file system has no locks; keep to one writer", stacklevel=3)
+            self._descriptor = -1
+            return
+        _held_here.add(self._path)
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, f"pid {os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Give the run free. Calling it twice is harmless."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _held_here.discard(self._path)

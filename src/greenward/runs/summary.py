@@ -1,0 +1,52 @@
+"""summary.json: how a run ended, what it reached and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from greenward.runs.directory import RunDirectory, is_run, read_evaluations
+from greenward.runs.files import dump_json, read_json, write_atomically
+
+ARM_NAMES = ("warm_start", "control")
+
+RunStatus = Literal["finished", "interrupted"]
+
+
+def write_summary(
+    run: RunDirectory,
+    *,
+    status: RunStatus,
+    steps: int,
+    wall_seconds: float,
+    peak_rss_mb: float | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write and return the summary of a run.
+
+    `before` and `after` are the metrics of its first and newest evaluation (None without one),
+    `arms` the summaries of the runs inside it. `wall_seconds` counts all sessions, `extra` adds
+    keys of the caller's own.
+
+    Raises:
+        RunError: the file system refused.
+    """
+    evaluations = read_evaluations(run.path)
+    summary = {
+        "status": status,
+        "steps": steps,
+        "wall_seconds": wall_seconds,
+        "peak_rss_mb": peak_rss_mb,
+        "before": evaluations[0]["metrics"] if evaluations else None,
+        "after": evaluations[-1]["metrics"] if evaluations else None,
+        "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
+        **(extra or {}),
+    }
+    write_atomically(run.path / "summary.json", dump_json(summary, indent=2).encode())
+    return summary
+
+
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of the run at `path`, None while there is none."""
+    return read_json(path / "summary.json")

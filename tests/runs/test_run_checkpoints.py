@@ -1,0 +1,130 @@
+"""Checkpoints are whole or absent, and a damaged one is named and passed over."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from greenward.errors import CheckpointError, RunError
+from greenward.runs.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint, verify
+from greenward.runs.directory import RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunDirectory.create(tmp_path / "run", {"seed": 0}) as run:
+        yield run
+
+
+def filler(text: str):
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_text(text)
+        (folder / "state").mkdir()
+        (folder / "state/optimizer.pt").write_text(text * 2)
+
+    return write
+
+
+def names(run: RunDirectory) -> list[str]:
+    return sorted(path.name for path in run.checkpoints.iterdir())
+
+
+def test_the_newest_are_kept_and_last_is_a_plain_model_folder(run):
+    for step in (20, 40, 60):
+        save_checkpoint(run, step, filler(f"weights {step}"), keep=2)
+    assert names(run) == ["last", "step_000040", "step_000060"]
+    assert (run.checkpoints / "last" / "model.safetensors").read_text() == "weights 60"
+    assert (run.checkpoints / "last").readlink() == Path("step_000060")
+    assert latest_checkpoint(run) == latest_checkpoint(run.path) == run.checkpoints / "step_000060"
+    assert checkpoint_step(run.checkpoints / "last") == 60
+
+
+def test_a_run_can_be_moved_with_its_link(run, tmp_path):
+    save_checkpoint(run, 1, filler("a"))
+    run.close()
+    moved = run.path.rename(tmp_path / "elsewhere")
+    verify(moved / "checkpoints/last")
+
+
+def test_saving_a_step_again_replaces_it(run):
+    save_checkpoint(run, 20, filler("a"))
+    save_checkpoint(run, 20, filler("b"))
+    assert names(run) == ["last", "step_000020"]
+    assert (run.checkpoints / "last/model.safetensors").read_text() == "b"
+
+
+def test_a_file_cut_short_is_named_with_both_sizes_and_the_one_before_is_used(run):
+    save_checkpoint(run, 20, filler("weights"))
+    newest = save_checkpoint(run, 40, filler("weights"))
+    (newest / "state/optimizer.pt").write_text("weigh")
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt: expected 14 bytes, found 5"):
+        verify(newest)
+    with pytest.warns(UserWarning, match=r"optimizer\.pt"):
+        assert latest_checkpoint(run) == run.checkpoints / "step_000020"
+
+
+def test_changed_missing_and_unsealed_files_are_found(run):
+    path = save_checkpoint(run, 20, filler("weights"))
+    (path / "model.safetensors").write_text("WEIGHTS")
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        verify(path)
+    (path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        verify(path)
+    (path / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError, match="damaged"):
+        verify(path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no manifest.json"):
+        verify(path)
+
+
+def test_when_all_are_damaged_a_run_does_not_silently_start_over(run):
+    (save_checkpoint(run, 20, filler("a")) / "model.safetensors").write_text("")
+    with pytest.warns(UserWarning), pytest.raises(CheckpointError, match="every checkpoint"):
+        latest_checkpoint(run)
+
+
+def test_no_checkpoint_is_none(run):
+    assert latest_checkpoint(run) is None
+
+
+def test_a_failed_save_leaves_the_earlier_one_and_no_rubbish(run):
+    save_checkpoint(run, 20, filler("a"))
+
+    def disk_full(folder: Path) -> None:
+        (folder / "model.safetensors").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunError, match=r"step_000040: the disk is full"):
+        save_checkpoint(run, 40, disk_full)
+    assert names(run) == ["last", "step_000020"]
+    verify(run.checkpoints / "last")
+
+
+def test_a_serialiser_that_hides_the_full_disk_is_still_a_run_error(run, monkeypatch):
+    def torch_like(folder: Path) -> None:
+        monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 0}))
+        raise RuntimeError("PytorchStreamWriter failed writing file")
+
+    with pytest.raises(RunError, match="disk is full"):
+        save_checkpoint(run, 40, torch_like)
+
+
+def test_a_bug_in_the_writer_stays_a_bug(run):
+    def broken(folder: Path) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_checkpoint(run, 40, broken)
+    assert names(run) == []
+
+
+def test_what_a_kill_left_behind_is_swept_up(run):
+    (run.checkpoints / ".step_000040.writing").mkdir()
+    (run.checkpoints / ".step_000020.deleted").mkdir()
+    assert latest_checkpoint(run) is None
+    save_checkpoint(run, 60, filler("a"))
+    assert names(run) == ["last", "step_000060"]

@@ -1,0 +1,192 @@
+"""The run directory: created once, resumed only as it was, written by one process, never harmed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from greenward.errors import RunError
+from greenward.runs import files
+from greenward.runs.directory import RunDirectory, read_evaluations
+from greenward.runs.summary import read_summary, write_summary
+
+CONFIG = {
+    "name": "one",
+    "seed": 0,
+    "training": {"max_steps": 10, "learning_rate": 1e-5, "adam_betas": (0.9, 0.99)},
+    "tracking": {"wandb": None},
+}
+
+
+def changed(**updates: object) -> dict[str, object]:
+    return {**CONFIG, **updates}
+
+
+def test_a_new_run_records_config_and_provenance_without_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "secret-key-value")
+    with RunDirectory.create(tmp_path / "run", CONFIG):
+        pass
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text()) == json.loads(json.dumps(CONFIG))
+    text = (tmp_path / "run/provenance.json").read_text()
+    session = json.loads(text)["sessions"][0]
+    assert session["packages"]["greenward"] and session["cpu_count"] >= 1
+    assert "secret-key-value" not in text
+    assert os.uname().nodename not in text
+
+
+def test_creating_over_a_run_is_refused_and_says_how_to_go_on(tmp_path):
+    RunDirectory.create(tmp_path / "run", CONFIG).close()
+    with pytest.raises(RunError, match="already holds a run") as caught:
+        RunDirectory.create(tmp_path / "run", CONFIG)
+    assert "--resume" in str(caught.value) and "another directory" in str(caught.value)
+
+
+def test_resume_with_another_config_names_each_key(tmp_path):
+    RunDirectory.create(tmp_path / "run", CONFIG).close()
+    other = changed(seed=1, training={**CONFIG["training"], "learning_rate": 3e-4}, extra_key=True)
+    with pytest.raises(RunError) as caught:
+        RunDirectory.create(tmp_path / "run", other, resume=True)
+    message = str(caught.value)
+    assert "seed: 0 -> 1" in message
+    assert "training.learning_rate: 1e-05 -> 0.0003" in message
+    assert "extra_key: not set -> true" in message
+    assert "max_steps" not in message
+
+
+def test_resume_allows_a_longer_run_and_other_trackers(tmp_path):
+    RunDirectory.create(tmp_path / "run", CONFIG).close()
+    other = changed(
+        name="two",
+        training={**CONFIG["training"], "max_steps": 20},
+        tracking={"wandb": {"project": "p", "mode": "offline"}},
+    )
+    with RunDirectory.create(tmp_path / "run", other, resume=True) as run:
+        assert run.config["training"]["max_steps"] == 20
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["name"] == "two"
+    assert len(json.loads((tmp_path / "run/provenance.json").read_text())["sessions"]) == 2
+
+
+def test_resume_with_nothing_there_starts_a_run(tmp_path):
+    with RunDirectory.create(tmp_path / "a/b/run", CONFIG, resume=True) as run:
+        assert run.metrics.last_step is None
+
+
+def test_a_refused_resume_leaves_the_run_free(tmp_path):
+    RunDirectory.create(tmp_path / "run", CONFIG).close()
+    with pytest.raises(RunError):
+        RunDirectory.create(tmp_path / "run", changed(seed=5), resume=True)
+    RunDirectory.create(tmp_path / "run", CONFIG, resume=True).close()
+
+
+def test_two_writers_in_one_process_are_refused(tmp_path):
+    with RunDirectory.create(tmp_path / "run", CONFIG):
+        with pytest.raises(RunError, match="already open"):
+            RunDirectory.create(tmp_path / "run", CONFIG, resume=True)
+    RunDirectory.create(tmp_path / "run", CONFIG, resume=True).close()
+
+
+def test_another_process_is_refused_until_the_holder_is_killed(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\n"
+            "from greenward.runs.directory import RunDirectory\n"
+            "run = RunDirectory.create(sys.argv[1], {'seed': 0})\n"
+            "print('ready', flush=True)\n"
+            "time.sleep(60)\n",
+            str(tmp_path / "run"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "ready\n"
+        with pytest.raises(RunError, match=f"pid {holder.pid}"):
+            RunDirectory.create(tmp_path / "run", {"seed": 0}, resume=True)
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with RunDirectory.create(tmp_path / "run", {"seed": 0}, resume=True) as run:
+        run.metrics.append(0, {"loss": 1.0})
+
+
+def test_a_full_disk_says_what_was_being_written_and_harms_nothing(tmp_path, monkeypatch):
+    run = RunDirectory.create(tmp_path / "run", CONFIG)
+    run.metrics.append(1, {"loss": 1.0})
+    run.write_evaluation(0, {"metrics": {}})
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")}
+    real_write = os.write
+
+    def half_write(descriptor: int, content: bytes) -> int:
+        if half_write.first:  # a full disk takes part of the line before it refuses
+            half_write.first = False
+            return real_write(descriptor, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    half_write.first = True
+    monkeypatch.setattr(files.os, "write", half_write)
+    with pytest.raises(RunError, match=r"metrics\.jsonl: the disk is full"):
+        run.metrics.append(2, {"loss": 0.5})
+    monkeypatch.undo()
+
+    def no_fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", no_fsync)
+    with pytest.raises(RunError, match=r"step_000000\.json.*--resume"):
+        try:
+            run.write_evaluation(0, {"metrics": {"pass@1": 1}})
+        except RunError as error:
+            raise RunError(str(error).replace("\n", " ")) from error
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")} == before
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+    run.metrics.append(2, {"loss": 0.5})
+    run.close()
+
+
+def test_an_unwritable_place_is_a_run_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        RunDirectory.create(tmp_path / "file/run", CONFIG)
+
+
+def test_truncation_forgets_everything_newer_than_the_checkpoint(tmp_path):
+    with RunDirectory.create(tmp_path / "run", CONFIG) as run:
+        for step in range(5):
+            run.metrics.append(step, {"loss": step / 2})
+            run.write_rollouts(step, [{"answer": "x"}])
+            run.write_evaluation(step, {"metrics": {}, "step": step})
+            (run.checkpoints / f"step_{step:06d}").mkdir()
+        write_summary(run, status="finished", steps=5, wall_seconds=1.0)
+        run.truncate_after(2)
+        run.truncate_after(2)
+        names = [sorted(p.stem for p in (run.path / d).iterdir()) for d in ("rollouts", "evaluations")]
+        assert names == [["step_000000", "step_000001", "step_000002"]] * 2
+        assert len(list(run.checkpoints.iterdir())) == 3
+        assert read_summary(run.path) is None
+        run.metrics.append(3, {"loss": 9.0})
+    assert [record["step"] for record in read_evaluations(tmp_path / "run")] == [0, 1, 2]
+
+
+def test_the_summary_takes_before_and_after_from_the_evaluations_and_arms(tmp_path):
+    with RunDirectory.create(tmp_path / "run", CONFIG) as run:
+        with RunDirectory.create(run.path / "control", CONFIG) as control:
+            write_summary(control, status="finished", steps=3, wall_seconds=4.0)
+        for step, value in ((0, 0.3), (20, 0.7)):
+            record = {"step": step, "metrics": {"pass@1": {"value": value, "low": 0, "high": 1}}}
+            run.write_evaluation(step, record)
+        summary = write_summary(run, status="finished", steps=20, wall_seconds=9.0, peak_rss_mb=512.0)
+    assert summary["before"]["pass@1"]["value"] == 0.3
+    assert summary["after"]["pass@1"]["value"] == 0.7
+    assert summary["arms"]["control"]["steps"] == 3
+    assert read_summary(Path(tmp_path / "run")) == summary

@@ -1,0 +1,83 @@
+"""metrics.jsonl: valid JSON whatever the numbers, readable after a kill, exact after truncation."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from greenward.errors import RunError
+from greenward.runs.metrics import MetricsFile, read_metrics, without_timing
+
+
+def reject_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def test_non_finite_numbers_are_valid_json_and_come_back(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path).append(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": None, "e": "text"})
+    json.loads(path.read_text(), parse_constant=reject_constant)
+    row = read_metrics(path).rows[0]
+    assert math.isnan(row["a"]) and row["b"] == math.inf and row["c"] == -math.inf
+    assert row["d"] is None and row["e"] == "text"
+
+
+def test_floats_come_back_bit_for_bit(tmp_path):
+    values = {f"v{i}": float(x) for i, x in enumerate(np.random.default_rng(0).normal(size=50) * 1e-7)}
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.append(3, {**values, "numpy": np.float32(0.1)})
+    (row,) = read_metrics(file.path).rows
+    assert row == {"step": 3, **values, "numpy": float(np.float32(0.1))}
+
+
+@pytest.mark.parametrize("tail", [b'{"step": 3, "lo', b'{"step": 3, "loss": 1.0}', b"\xff\xfe", b'{"st\n'])
+def test_a_torn_last_line_is_reported_and_then_cut_off(tmp_path, tail):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n' + tail)
+    log = read_metrics(path)
+    assert [row["step"] for row in log.rows] == [1, 2] and log.torn
+    MetricsFile(path).append(3, {"loss": 2.0})
+    log = read_metrics(path)
+    assert [row["step"] for row in log.rows] == [1, 2, 3] and log.torn is None
+
+
+def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\nnot json\n{"step": 3}\n')
+    with pytest.raises(RunError, match="line 2"):
+        read_metrics(path)
+
+
+def test_truncation_restores_the_bytes_of_the_shorter_run(tmp_path):
+    short, long = MetricsFile(tmp_path / "short.jsonl"), MetricsFile(tmp_path / "long.jsonl")
+    for step in range(7):
+        values = {"loss": math.pi / (step + 1), "kl": math.nan, "text": "é\n"}
+        long.append(step, values)
+        if step <= 4:
+            short.append(step, values)
+    long.truncate_after(4)
+    assert long.path.read_bytes() == short.path.read_bytes()
+    assert long.last_step == 4
+    long.append(5, {"loss": 1.0})
+
+
+def test_steps_never_go_back_and_rows_stay_flat(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.append(5, {})
+    with pytest.raises(RunError, match="step 4 comes after step 5"):
+        file.append(4, {})
+    with pytest.raises(TypeError, match="'nested'"):
+        file.append(6, {"nested": {"a": 1}})
+    MetricsFile(file.path).append(6, {})
+
+
+def test_timing_is_everything_under_its_prefixes():
+    row = {"step": 1, "loss": 2.0, "time/step": 3.0, "perf/rss_mb": 4.0, "timeouts": 5}
+    assert without_timing(row) == {"step": 1, "loss": 2.0, "timeouts": 5}
+
+
+def test_a_missing_file_has_no_rows(tmp_path):
+    assert read_metrics(tmp_path / "metrics.jsonl").rows == ()
