@@ -77,7 +77,7 @@ def test_changed_missing_and_unsealed_files_are_found(run):
     with pytest.raises(CheckpointError, match="damaged"):
         verify(path)
     (path / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match="no manifest.json"):
+    with pytest.raises(CheckpointError, match=r"no manifest\.json"):
         verify(path)
 
 

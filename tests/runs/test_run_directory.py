@@ -87,9 +87,8 @@ def test_a_refused_resume_leaves_the_run_free(tmp_path):
 
 
 def test_two_writers_in_one_process_are_refused(tmp_path):
-    with RunDirectory.create(tmp_path / "run", CONFIG):
-        with pytest.raises(RunError, match="already open"):
-            RunDirectory.create(tmp_path / "run", CONFIG, resume=True)
+    with RunDirectory.create(tmp_path / "run", CONFIG), pytest.raises(RunError, match="already open"):
+        RunDirectory.create(tmp_path / "run", CONFIG, resume=True)
     RunDirectory.create(tmp_path / "run", CONFIG, resume=True).close()
 
 

@@ -1,0 +1,155 @@
+"""Live progress: bars on a terminal, a plain line now and then in a log file, nothing when quiet.
+
+Goes to standard error, so that standard output stays free for results. `NO_COLOR` is respected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from greenward.runs.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass
+class _Phase:
+    total: int | None
+    first_step: int | None = None  # where this session began, which is not 0 after a resume
+    started: float = 0.0
+    last_line: float = float("-inf")
+    task: TaskID | None = None
+
+
+class Progress:
+    """Shows how far each phase is. Use as a context manager.
+
+    Several phases may run at once: `advance` names the one it means, or means the newest.
+    `console` and `clock` (seconds) are for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._phases: dict[str, _Phase] = {}
+        self._newest = ""
+        self._console: Console | None = None
+        self._bars: RichProgress | None = None
+        if quiet:
+            return
+        from rich.console import Console
+
+        self._console = console or Console(stderr=True)
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._bars = _bars(self._console)
+
+    def __enter__(self) -> Progress:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Begin a phase of `total` steps, None when their number is not known."""
+        self._newest = name
+        phase = self._phases[name] = _Phase(total)
+        if self._bars is not None:
+            phase.task = self._bars.add_task(printable(name), total=total, numbers="", eta="")
+        elif self._console is not None:
+            self._print(name if total is None else f"{name}: {total} steps")
+
+    def advance(
+        self,
+        step: int,
+        *,
+        phase: str | None = None,
+        reward: float | None = None,
+        pass_rate: float | None = None,
+        loss: float | None = None,
+        tokens_per_second: float | None = None,
+    ) -> None:
+        """Say that `step` steps of a phase are done, and what the last one measured."""
+        if self._console is None:
+            return
+        name = phase or self._newest
+        state = self._phases[name]
+        now = self._clock()
+        if state.first_step is None:
+            state.first_step, state.started = step, now
+        numbers = _numbers(reward=reward, pass_rate=pass_rate, loss=loss, tokens_per_second=tokens_per_second)
+        eta = _eta(state, step, now)
+        if self._bars is not None and state.task is not None:
+            self._bars.update(state.task, completed=step, numbers=numbers, eta=eta)
+        elif step == state.total or now - state.last_line >= SECONDS_BETWEEN_LINES:
+            state.last_line = now
+            of = "" if state.total is None else f"/{state.total}"
+            self._print("  ".join(part for part in (f"{name}  step {step}{of}", numbers, eta) if part))
+
+    def message(self, text: str) -> None:
+        """Print a line above the bars. Control characters in it are stripped."""
+        if self._console is not None:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        assert self._console is not None
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _numbers(
+    *,
+    reward: float | None,
+    pass_rate: float | None,
+    loss: float | None,
+    tokens_per_second: float | None,
+) -> str:
+    parts = []
+    if reward is not None:
+        parts.append(f"reward {reward:+.2f}")
+    if pass_rate is not None:
+        parts.append(f"pass {pass_rate:.0%}")
+    if loss is not None and reward is None:  # a policy-gradient loss says nothing to a watcher
+        parts.append(f"loss {loss:.3f}")
+    if tokens_per_second is not None:
+        parts.append(f"{tokens_per_second:,.0f} tok/s")
+    return "  ".join(parts)
+
+
+def _eta(state: _Phase, step: int, now: float) -> str:
+    if state.total is None or state.first_step is None or step <= state.first_step:
+        return ""
+    per_step = (now - state.started) / (step - state.first_step)
+    seconds = max(0, round(per_step * (state.total - step)))
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"ETA {hours}:{minutes:02d}:{seconds:02d}" if hours else f"ETA {minutes}:{seconds:02d}"
+
+
+def _bars(console: Console) -> RichProgress:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    return RichProgress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24, complete_style="green", finished_style="green"),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[eta]}", style="dim", markup=False),
+        console=console,
+    )

@@ -1,0 +1,158 @@
+"""Mirrors of the metrics: TensorBoard and Weights & Biases.
+
+The local files are the truth. A mirror is optional, asks nothing on the terminal, and never stops
+a run: the first failure is a warning, after which that mirror is left alone.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlparse
+
+from greenward.errors import ConfigError
+
+WANDB_HOST = "https://api.wandb.ai"
+
+
+class MetricSink(Protocol):
+    """Takes the metrics of one step after another."""
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> list[MetricSink]:
+    """The mirrors that the `tracking` section of a recipe asks for, each of them fail-safe.
+
+    `path` is the run directory and `config` the resolved recipe.
+
+    Raises:
+        ConfigError: a package is missing, or W&B is online without a key.
+    """
+    sinks: list[MetricSink] = []
+    if tracking.get("tensorboard"):
+        sinks.append(FailSafeSink("TensorBoard", lambda: TensorBoardSink(path / "tensorboard")))
+    wandb = tracking.get("wandb")
+    if wandb is not None:
+        sinks.append(FailSafeSink("Weights & Biases", lambda: WandbSink(path, config, **wandb)))
+    return sinks
+
+
+class FailSafeSink:
+    """A sink that warns once when it fails and is silent from then on.
+
+    Raises:
+        ConfigError: `make` raised one; that is a wrong recipe, not a failing mirror.
+    """
+
+    def __init__(self, name: str, make: Callable[[], MetricSink]) -> None:
+        self._name = name
+        self._sink: MetricSink | None = None
+        self._sink = self._guard(make)
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        if self._sink is not None:
+            sink = self._sink
+            self._guard(lambda: sink.log(step, values))
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._guard(self._sink.close)
+            self._sink = None
+
+    def _guard(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a tracker raises, the run goes on
+            self._sink = None
+            warnings.warn(f"{self._name} failed and is off from now on: {error}", stacklevel=3)
+            return None
+
+
+class TensorBoardSink:
+    """Event files in `folder`; numbers only, other values are left to metrics.jsonl.
+
+    Raises:
+        ConfigError: the package tensorboard is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise _missing("tensorboard") from error
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        for key, value in _numbers(values).items():
+            self._writer.add_scalar(key, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbSink:
+    """A W&B run, written locally unless `mode` is online. Never asks for a login.
+
+    Raises:
+        ConfigError: the package wandb is missing, or `mode` is online and there is no key.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, Any],
+        *,
+        project: str,
+        entity: str | None = None,
+        mode: str = "offline",
+    ) -> None:
+        os.environ.setdefault("WANDB_SILENT", "true")
+        try:
+            import wandb
+        except ImportError as error:
+            raise _missing("wandb") from error
+        if mode == "online" and not _has_wandb_key():
+            raise ConfigError(
+                "tracking.wandb.mode is online, but there is no W&B key",
+                remedy="Set WANDB_API_KEY, or use tracking.wandb.mode=offline and `wandb sync` later.",
+            )
+        self._run = wandb.init(
+            project=project, entity=entity, mode=mode, name=path.name, dir=str(path), config=dict(config)
+        )
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        self._run.log(_numbers(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in values.items() if isinstance(value, (bool, int, float))}
+
+
+def _missing(package: str) -> ConfigError:
+    return ConfigError(
+        f"tracking.{package} is on, but the package {package} is not installed",
+        remedy=f"Run `pip install 'greenward[{package}]'`, or turn tracking.{package} off.",
+    )
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", WANDB_HOST)).hostname or ""
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
