@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from greenward.problems.families.composition import Composition
+from greenward.problems.families.composition import ID_PREFIX, Composition
 from greenward.problems.families.generate import stable_hash
 from greenward.problems.problem import Problem
 
@@ -27,7 +27,7 @@ class CorpusExample:
 
 
 def corpus(
-    problems: Iterable[Problem], misconception_rate: float, seed: int, *, examples_per_problem: int = 1
+    problems: Iterable[Problem], misconception_rate: float, seed: int, *, examples_per_problem: int = 8
 ) -> list[CorpusExample]:
     """`examples_per_problem` examples for each generated problem, in the order of the problems.
 
@@ -48,9 +48,16 @@ def corpus(
     return examples
 
 
-def corpus_texts(examples: Iterable[CorpusExample]) -> Iterator[str]:
-    """The whole program of each example, for training a tokenizer."""
-    return (example.prompt_text + example.completion_text for example in examples)
+def corpus_texts(problems: Iterable[Problem]) -> Iterator[str]:
+    """Whole programs with every lexeme that an answer may need, for training a tokenizer.
+
+    Generated problems give the right program and the misconceived ones, others their reference.
+    """
+    for problem in problems:
+        yield problem.reference
+        if problem.task_id.startswith(ID_PREFIX):
+            for bodies in failing_bodies(problem):
+                yield from (problem.starter_code + body for body in bodies)
 
 
 def failing_bodies(problem: Problem) -> list[list[str]]:
@@ -59,26 +66,8 @@ def failing_bodies(problem: Problem) -> list[list[str]]:
     A misconception that the other operations mask on every case is left out.
     """
     chain = Composition.of(problem.task_id)
-    by_operation = (
-        [
-            chain.body(expressions)
-            for misconception in operation.misconceptions
-            if _fails(
-                problem,
-                chain,
-                expressions := (*chain.expressions[:i], misconception, *chain.expressions[i + 1 :]),
-            )
-        ]
-        for i, operation in enumerate(chain.operations)
-    )
-    return [bodies for bodies in by_operation if bodies]
-
-
-def _fails(problem: Problem, chain: Composition, expressions: tuple[str, ...]) -> bool:
-    for case in problem.cases:
-        try:
-            if chain.evaluate(expressions, case.args[0]) != case.expected:
-                return True
-        except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError):
-            return True
-    return False
+    by_position: list[list[str]] = [[] for _ in chain.operations]
+    for position, expressions in chain.misconceived():
+        if any(chain.gives_otherwise(expressions, case.args[0], case.expected) for case in problem.cases):
+            by_position[position].append(chain.body(expressions))
+    return [bodies for bodies in by_position if bodies]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.problems.families.catalog import OPERATIONS, OPERATIONS_TAKING
+from greenward.problems.families.library import OPERATIONS, OPERATIONS_TAKING
 from greenward.problems.families.operation import Kind, Operation, compiled
 
 ENTRY_POINT = "solve"
 ID_PREFIX = "families/"
+
+# What a misconceived expression may raise on the values of the generated problems.
+_MISTAKES = (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError)
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Composition:
         if not task_id.startswith(ID_PREFIX) or not all(name in OPERATIONS for name in names):
             raise ProblemError(
                 f"expected the id of a generated problem ({ID_PREFIX}<operation>+…), found {task_id!r}.",
-                remedy="Only problems from greenward.problems.families.generate have a corpus.",
+                remedy="Only generated problems have a corpus; for others set warm_start.data to a file.",
             )
         return cls(tuple(OPERATIONS[name] for name in names))
 
@@ -62,21 +66,35 @@ class Composition:
         """The function body that assigns each expression but the last, which it returns."""
         assignments = (
             f"    {operation.gives.value} = {expression}\n"
-            for operation, expression in zip(self.operations, expressions[:-1])
+            for operation, expression in zip(self.operations[:-1], expressions[:-1], strict=True)
         )
         return f"{''.join(assignments)}    return {expressions[-1]}\n"
 
     def evaluate(self, expressions: tuple[str, ...], value: Any) -> Any:
         """What `body(expressions)` returns for `value`; raises what it raises."""
-        for operation, expression in zip(self.operations, expressions):
+        for operation, expression in zip(self.operations, expressions, strict=True):
             value = compiled(operation.takes, expression)(value)
         return value
+
+    def gives_otherwise(self, expressions: tuple[str, ...], value: Any, expected: Any) -> bool:
+        """Whether `body(expressions)` returns something else than `expected` for `value`, or raises."""
+        try:
+            return bool(self.evaluate(expressions, value) != expected)
+        except _MISTAKES:
+            return True
+
+    def misconceived(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """(position, expressions) for every misconception of one operation, all others being right."""
+        right = self.expressions
+        for position, operation in enumerate(self.operations):
+            for misconception in operation.misconceptions:
+                yield position, (*right[:position], misconception, *right[position + 1 :])
 
     def shorter(self) -> Iterator[Composition]:
         """The compositions that leave out some of the operations and still fit this signature."""
         for kept in range(1, (1 << len(self.operations)) - 1):
             operations = tuple(op for i, op in enumerate(self.operations) if kept >> i & 1)
-            fits = all(a.gives is b.takes for a, b in zip(operations, operations[1:]))
+            fits = all(a.gives is b.takes for a, b in pairwise(operations))
             if fits and operations[0].takes is self.takes and operations[-1].gives is self.gives:
                 yield Composition(operations)
 

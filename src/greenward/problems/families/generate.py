@@ -29,8 +29,10 @@ def generate(config: FamiliesConfig) -> ProblemSet:
     """Every worthwhile composition of 1 to `config.max_depth` operations as a problem.
 
     A composition is left out when its outputs are nearly constant or large on its test inputs, or
-    when it equals a shorter one on all of them (the leftover operation would go untested). With
-    `config.limit` only so many are made, drawn by a stable hash of the composition and the seed.
+    when it equals a shorter one on all of them (the leftover operation would go untested). Each problem
+    has the edge cases of its input kind, a random draw, and whatever further input it takes to catch
+    a misconception. With `config.limit` only so many problems are made, drawn by a stable hash of the
+    composition and the seed.
     """
     chains = [chain for depth in range(1, config.max_depth + 1) for chain in compositions(depth)]
     if config.limit is not None:
@@ -81,18 +83,37 @@ def _worthwhile_problems(chains: Sequence[Composition], seed: int) -> Iterator[P
     pools = {kind: input_pool(kind, seed) for kind in Kind}
     for chain in chains:
         rng = random.Random(stable_hash(f"cases/{seed}/{chain.task_id}"))
-        inputs = [*EDGE_INPUTS[chain.takes], *rng.sample(pools[chain.takes], RANDOM_INPUTS)]
-        outputs = _small_outputs(chain, inputs)
-        if outputs is not None and _is_varied(outputs) and not _is_redundant(chain, inputs, outputs):
-            yield _problem(chain, inputs, outputs)
+        pool = pools[chain.takes]
+        drawn = [*EDGE_INPUTS[chain.takes], *rng.sample(pool, RANDOM_INPUTS)]
+        outputs = _small_outputs(chain, drawn)
+        if outputs is None or not _is_varied(outputs) or _is_redundant(chain, drawn, outputs):
+            continue
+        tried = list(zip(drawn, outputs, strict=True))
+        yield _problem(chain, [*tried, *_revealing(chain, tried, pool)])
 
 
-def _problem(chain: Composition, inputs: Sequence[Any], outputs: Sequence[Any]) -> Problem:
+def _revealing(
+    chain: Composition, tried: Sequence[tuple[Any, Any]], pool: Sequence[Any]
+) -> list[tuple[Any, Any]]:
+    """Further (input, output) pairs for the misconceptions that the tried ones would let pass."""
+    revealing: list[tuple[Any, Any]] = []
+    for _, expressions in chain.misconceived():
+        if any(chain.gives_otherwise(expressions, *pair) for pair in (*tried, *revealing)):
+            continue
+        for value in pool:
+            outputs = _small_outputs(chain, [value])
+            if outputs is not None and chain.gives_otherwise(expressions, value, outputs[0]):
+                revealing.append((value, outputs[0]))
+                break
+    return revealing
+
+
+def _problem(chain: Composition, pairs: Sequence[tuple[Any, Any]]) -> Problem:
     return Problem(
         task_id=chain.task_id,
         prompt=chain.specification,
         entry_point=ENTRY_POINT,
-        cases=tuple(Case((value,), expected) for value, expected in zip(inputs, outputs)),
+        cases=tuple(Case((value,), expected) for value, expected in pairs),
         starter_code=chain.starter_code,
         reference=chain.starter_code + chain.body(chain.expressions),
         comparison=Comparison(tolerance=0.0),
@@ -127,9 +148,10 @@ def _is_varied(outputs: Sequence[Any]) -> bool:
 
 
 def _is_redundant(chain: Composition, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    if list(inputs) == list(outputs):
-        return True
-    return any(
-        all(part.evaluate(part.expressions, value) == output for value, output in zip(inputs, outputs))
+    return list(inputs) == list(outputs) or any(
+        all(
+            part.evaluate(part.expressions, value) == output
+            for value, output in zip(inputs, outputs, strict=True)
+        )
         for part in chain.shorter()
     )

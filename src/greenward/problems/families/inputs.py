@@ -9,7 +9,7 @@ from greenward.problems.families.operation import Kind
 
 EDGE_INPUTS: dict[Kind, tuple[Any, ...]] = {
     Kind.NUMBERS: ([], [0], [4], [-3], [2, 2, 2], [5, 3, 0, -1, 3]),
-    Kind.NUMBER: (0, 1, -1, 2, -10),
+    Kind.NUMBER: (0, 1, -1, 7, -10),
     Kind.TEXT: ("", " ", "a", "Hi 5", "  two  words "),
     Kind.WORDS: ([], [""], ["ox"], ["fig", "fig"], ["Owl", "ant", "a"]),
 }
@@ -18,7 +18,7 @@ RANDOM_INPUTS = 7  # drawn for each problem, from a pool of POOL_SIZE for its ki
 POOL_SIZE = 60
 
 _VOCABULARY = (
-    "apple", "Bee", "cat", "dog", "echo", "Fox", "go", "HAT", "ink", "Jam", "kiwi", "level", "mad2",
+    "Apple", "Bee", "cat", "DoG", "Echo", "Fox", "go", "HAT", "ink", "Jam", "kiwi", "level", "mad2",
     "No", "otter", "pi", "Quiz", "r2d2", "sea", "to", "UP", "vine", "we", "x-ray", "yes", "zoo", "a", "I",
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ def _numbers(rng: random.Random) -> list[int]:
 
 
 def _number(rng: random.Random) -> int:
-    return rng.randint(-30, 47)
+    return rng.randint(-20, 47)
 
 
 def _words(rng: random.Random) -> list[str]:

@@ -1,0 +1,246 @@
+"""The simple JSON format: one object for each problem, in a list or one after the other.
+
+    [{"function_name": "add", "docstring": "Add two numbers.", "starter_code": "",
+      "test_cases": [[2, 3, 5], {"input": [0, 0], "output": 0}]}, …]
+
+A test case is a list of the inputs and, last, the expected output, or an object. When the starter
+code or the reference takes two or more arguments, a case whose only input is a list of as many
+values (`[[2, 3], 5]`, as older files have it) is spread over them; without either, it is one list.
+JSON has no tuples, so a list that is expected may come back as a tuple.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import ProblemError
+from greenward.problems.json_rows import Row, found, read_rows
+from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+from greenward.problems.signature import Signature, made_up_names, read_signature, starter_code
+from greenward.runs.files import write_atomically
+
+DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
+
+_EXAMPLE = '{"function_name": …, "docstring": …, "test_cases": [[input…, output], …], "starter_code": ""}'
+_KEYS = (
+    "function_name", "docstring", "test_cases", "starter_code",
+    "task_id", "reference", "tests", "setup_code", "tags", "comparison",
+)  # fmt: skip
+
+
+def load_json(path: str | Path) -> ProblemSet:
+    """The problems of a file, JSON or JSON Lines, in its order, named for the file.
+
+    Raises `ProblemError` naming the file, the row, its line and the field that is wrong.
+    """
+    path = Path(path)
+    problems: dict[str, Problem] = {}
+    first_seen: dict[str, Row] = {}
+    for row in read_rows(path, example=_EXAMPLE):
+        problem = _problem(row)
+        if problem.task_id in problems:
+            row.refuse(
+                "task_id" if "task_id" in row.values else "function_name",
+                f"gives the id {problem.task_id!r}, which {first_seen[problem.task_id].place} has already",
+                remedy="Give one of them a task_id of its own.",
+            )
+        problems[problem.task_id] = problem
+        first_seen[problem.task_id] = row
+    if not problems:
+        raise ProblemError(
+            f"{path}: there is no problem in the file.", remedy=f"Expected rows of {_EXAMPLE}."
+        )
+    return ProblemSet(problems.values(), name=path.stem)
+
+
+def save_json(problems: Iterable[Problem], path: str | Path) -> None:
+    """Write problems so that `load_json` gives equal ones back; the whole file or nothing.
+
+    Raises `ProblemError` for a value that JSON would change (a tuple, a set, NaN, a key that is not
+    text), `RunError` when the file system refuses.
+    """
+    rows = [json.dumps(_to_row(problem), ensure_ascii=False) for problem in problems]
+    text = "[\n" + ",\n".join(f"  {row}" for row in rows) + "\n]\n"
+    write_atomically(Path(path), text.encode("utf-8", errors="backslashreplace"))
+
+
+def _problem(row: Row) -> Problem:
+    for key in row.values:
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(_KEYS)}."
+            row.refuse(key, "is not known", remedy=hint)
+    name = row.text("function_name")
+    if not name.isidentifier() or keyword.iskeyword(name):
+        row.refuse("function_name", f"must be the name of a Python function, found {name!r}")
+    docstring = row.text("docstring")
+    starter = row.text("starter_code", default="")
+    reference = row.text("reference", default="")
+    reference_signature = _signature(row, "reference", reference, name)
+    signature = _signature(row, "starter_code", starter, name) or reference_signature
+    cases = _cases(row, signature)
+    tests = row.texts("tests")
+    for number, test in enumerate(tests, start=1):
+        if (error := _syntax_error(test)) is not None:
+            row.refuse("tests", f"is not Python in test {number}: {error}")
+    if not cases and not tests:
+        row.refuse(
+            "test_cases", "is empty: nothing would judge an answer", remedy="Add [input…, output] lists."
+        )
+    if not starter.strip():
+        names = signature.names if signature else made_up_names(_common_arity(row, cases))
+        starter = starter_code(name, names, docstring)
+    task_id = row.text("task_id", default=name)
+    if not task_id:
+        row.refuse("task_id", "is empty")
+    return Problem(
+        task_id=task_id,
+        prompt=docstring,
+        entry_point=name,
+        cases=cases,
+        tests=tests,
+        setup_code=row.text("setup_code", default=""),
+        starter_code=starter,
+        reference=reference,
+        comparison=_comparison(row),
+        tags=row.texts("tags"),
+    )
+
+
+def _signature(row: Row, field: str, source: str, function_name: str) -> Signature | None:
+    if not source.strip():
+        return None
+    try:
+        signature = read_signature(source, function_name)
+    except (SyntaxError, ValueError) as error:
+        row.refuse(field, f"is not Python: {error}")
+    if signature is None:
+        row.refuse(field, f"does not define the function {function_name!r}")
+    return signature
+
+
+def _syntax_error(source: str) -> str | None:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _cases(row: Row, signature: Signature | None) -> tuple[Case, ...]:
+    if "test_cases" not in row.values and row.values.get("tests"):
+        return ()
+    values = row.values.get("test_cases")
+    if not isinstance(values, list):
+        row.refuse(
+            "test_cases",
+            f"must be a list of [input…, output] lists, found {found(row.values, 'test_cases')}",
+            remedy="Example: [[2, 3, 5], [0, 0, 0]] for add(a, b).",
+        )
+    return tuple(_case(row, number, value, signature) for number, value in enumerate(values, start=1))
+
+
+def _case(row: Row, number: int, value: Any, signature: Signature | None) -> Case:
+    if isinstance(value, list) and value:
+        case = Case(_spread(tuple(value[:-1]), signature), value[-1])
+    elif isinstance(value, dict) and {"input", "output"} <= value.keys() <= {"input", "output", "kwargs"}:
+        if not isinstance(value["input"], list):
+            row.refuse("test_cases", f"must give 'input' as a list of arguments in test case {number}")
+        if not isinstance(value.get("kwargs", {}), dict):
+            row.refuse("test_cases", f"must give 'kwargs' as an object in test case {number}")
+        case = Case(tuple(value["input"]), value["output"], value.get("kwargs", {}))
+    else:
+        row.refuse(
+            "test_cases",
+            f"must hold [input…, output] lists, found {json.dumps(value)[:60]} as test case {number}",
+            remedy='The object form is {"input": [argument, …], "output": value}.',
+        )
+    if signature is not None and not case.kwargs and not signature.accepts(len(case.args)):
+        row.refuse(
+            "test_cases",
+            f"gives {len(case.args)} inputs in test case {number}, but the function takes {signature}",
+            remedy="The last element of a test case is the expected output, all others are inputs.",
+        )
+    return case
+
+
+def _spread(args: tuple[Any, ...], signature: Signature | None) -> tuple[Any, ...]:
+    """The arguments of a case in the older form `[[a, b], output]`; other arguments as they are."""
+    if signature is None or signature.least < 2 or len(args) != 1 or not isinstance(args[0], list):
+        return args
+    return tuple(args[0]) if signature.accepts(len(args[0])) else args
+
+
+def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:
+    arities = {len(case.args) for case in cases}
+    if len(arities) != 1 or any(case.kwargs for case in cases):
+        what = f"{sorted(arities)} inputs" if cases else "assert statements only"
+        row.refuse(
+            "starter_code",
+            f"is empty, and the test cases do not tell the signature (found {what})",
+            remedy="Give the signature as starter_code, for example 'def f(a, b=0):\\n', or a reference.",
+        )
+    return arities.pop()
+
+
+def _comparison(row: Row) -> Comparison:
+    values = row.values.get("comparison", {})
+    known = isinstance(values, dict) and values.keys() <= {"tolerance", "tuple_is_list"}
+    merged = {**vars(DEFAULT_COMPARISON), **values} if known else {}
+    tolerance, tuple_is_list = merged.get("tolerance"), merged.get("tuple_is_list")
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if not is_number or not 0 <= tolerance < math.inf or not isinstance(tuple_is_list, bool):
+        row.refuse(
+            "comparison",
+            f'must be like {{"tolerance": 1e-6, "tuple_is_list": true}}, found {json.dumps(values)[:60]}',
+        )
+    return Comparison(tolerance=float(tolerance), tuple_is_list=tuple_is_list)
+
+
+def _to_row(problem: Problem) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "function_name": problem.entry_point,
+        "docstring": problem.prompt,
+        "test_cases": [_to_test_case(case) for case in problem.cases],
+        "starter_code": problem.starter_code,
+    }
+    if problem.task_id != problem.entry_point:
+        row["task_id"] = problem.task_id
+    for key in ("reference", "setup_code"):
+        if getattr(problem, key):
+            row[key] = getattr(problem, key)
+    for key in ("tests", "tags"):
+        if getattr(problem, key):
+            row[key] = list(getattr(problem, key))
+    if problem.comparison != DEFAULT_COMPARISON:
+        row["comparison"] = vars(problem.comparison)
+    _check_survives(problem, row)
+    return row
+
+
+def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
+    # A single list as input would read as the older form that spreads it over the arguments.
+    if case.kwargs:
+        return {"input": list(case.args), "kwargs": dict(case.kwargs), "output": case.expected}
+    if len(case.args) == 1 and isinstance(case.args[0], list):
+        return {"input": list(case.args), "output": case.expected}
+    return [*case.args, case.expected]
+
+
+def _check_survives(problem: Problem, row: dict[str, Any]) -> None:
+    try:
+        survives = json.loads(json.dumps(row)) == row
+    except (TypeError, ValueError):
+        survives = False
+    if not survives:
+        raise ProblemError(
+            f"{problem.task_id}: a test case holds a value that JSON would change or cannot hold.",
+            remedy="JSON holds null, booleans, finite numbers, texts, lists and objects with text keys.",
+        )

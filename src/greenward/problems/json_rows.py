@@ -1,0 +1,131 @@
+"""The rows of a JSON or JSON Lines file, each with the place that an error message names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from greenward.errors import ProblemError
+
+_DECODER = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
+_WHITESPACE = " \t\r\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One object of a file, and where it stands."""
+
+    file: Path
+    number: int
+    line: int
+    values: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        return f"row {self.number} (line {self.line})"
+
+    def refuse(self, field: str, problem: str, *, remedy: str | None = None) -> NoReturn:
+        """Raise the `ProblemError` that says what is wrong with a field of this row."""
+        raise ProblemError(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
+
+    def text(self, field: str, *, default: str | None = None) -> str:
+        value = self.values.get(field, default)
+        if not isinstance(value, str):
+            self.refuse(field, f"must be text, found {found(self.values, field)}")
+        if "\0" in value:
+            self.refuse(field, "holds a null character, which Python source cannot")
+        return value
+
+    def texts(self, field: str) -> tuple[str, ...]:
+        values = self.values.get(field, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            self.refuse(field, f"must be a list of texts, found {json.dumps(values)[:60]}")
+        return tuple(values)
+
+
+def found(values: dict[str, Any], field: str) -> str:
+    """What a field holds, in words; `nothing` when it is missing."""
+    return _type_name(values[field]) if field in values else "nothing"
+
+
+def read_rows(path: Path, *, example: str) -> Iterator[Row]:
+    """The objects of a JSON array, or those that follow one another, as in JSON Lines.
+
+    Raises `ProblemError`, with `example` as the remedy, when the file is missing, is not UTF-8 or
+    not JSON, or holds anything else than objects.
+    """
+    remedy = f"Expected a list, or one line each, of {example}."
+    if not path.is_file():
+        raise ProblemError(f"{path}: there is no such file.", remedy=remedy)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProblemError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    line = 1
+    counted_to = 0
+    try:
+        for number, (position, value) in enumerate(_elements(text), start=1):
+            line += text.count("\n", counted_to, position)
+            counted_to = position
+            if not isinstance(value, dict):
+                raise ProblemError(
+                    f"{path}, row {number} (line {line}): expected an object, found {_type_name(value)}.",
+                    remedy=remedy,
+                )
+            yield Row(path, number, line, value)
+    except json.JSONDecodeError as error:
+        raise ProblemError(
+            f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}).", remedy=remedy
+        ) from None
+
+
+def _elements(text: str) -> Iterator[tuple[int, Any]]:
+    """(position, value) of each element; one at a time, because `json.loads` forgets positions."""
+    start = _skip_space(text, 0)
+    if not text.startswith("[", start):
+        while start < len(text):
+            value, end = _decode(text, start)
+            yield start, value
+            start = _skip_space(text, end)
+        return
+    start = _skip_space(text, start + 1)
+    closed = text.startswith("]", start)
+    while not closed:
+        value, end = _decode(text, start)
+        yield start, value
+        start = _skip_space(text, end)
+        closed = text.startswith("]", start)
+        if not closed:
+            if not text.startswith(",", start):
+                raise json.JSONDecodeError("expected ',' or ']' after a row", text, start)
+            start = _skip_space(text, start + 1)
+    end = _skip_space(text, start + 1)
+    if end < len(text):
+        raise json.JSONDecodeError("text after the closing bracket", text, end)
+
+
+def _decode(text: str, start: int) -> tuple[Any, int]:
+    try:
+        return _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:  # NaN, an endless integer, brackets without end
+        raise json.JSONDecodeError(str(error), text, start) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _skip_space(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position
+
+
+def _type_name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

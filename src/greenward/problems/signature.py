@@ -1,0 +1,63 @@
+"""The signature of an entry point: read from source, or made up when there is no source."""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The positional parameters of a function. `most` is None for `*args`."""
+
+    names: tuple[str, ...]
+    least: int
+    most: int | None
+
+    def accepts(self, inputs: int) -> bool:
+        """Whether a call with so many positional inputs binds."""
+        return self.least <= inputs and (self.most is None or inputs <= self.most)
+
+    def __str__(self) -> str:
+        if self.most == self.least:
+            return str(self.least)
+        return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+
+
+def read_signature(source: str, function_name: str) -> Signature | None:
+    """The signature of the last top-level `function_name` in `source`; None if there is none.
+
+    `source` may end in a signature without a body. Raises `SyntaxError` for anything else that is
+    not Python.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        tree = ast.parse(source.rstrip() + "\n    pass\n")
+    for node in reversed(tree.body):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == function_name:
+            positional = [*node.args.posonlyargs, *node.args.args]
+            return Signature(
+                names=tuple(argument.arg for argument in positional),
+                least=len(positional) - len(node.args.defaults),
+                most=None if node.args.vararg else len(positional),
+            )
+    return None
+
+
+def made_up_names(count: int) -> tuple[str, ...]:
+    """`a`, `b`, `c` … for arguments whose names are unknown."""
+    if count <= len(string.ascii_lowercase):
+        return tuple(string.ascii_lowercase[:count])
+    return tuple(f"a{position}" for position in range(1, count + 1))
+
+
+def starter_code(function_name: str, argument_names: Sequence[str], docstring: str) -> str:
+    """A signature and its docstring, indented and escaped, ready to be continued."""
+    text = docstring.strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    if text.endswith('"'):
+        text = f'{text[:-1]}\\"'
+    lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+    return f'def {function_name}({", ".join(argument_names)}):\n    """{lines.lstrip()}"""\n'
