@@ -119,7 +119,8 @@ def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_p
         return False
     except BaseException as error:
         if is_program:
-            sys.__excepthook__(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+            below_us = error.__traceback__ and error.__traceback__.tb_next
+            sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
         _end(send, "load_error", *_describe(error))
         return False
     return True

@@ -1,0 +1,166 @@
+"""Assert statements taken apart, so that the answer's side and the expected side never meet.
+
+`assert f(2) == 4` becomes the expression `f(2)`, evaluated in the answer's process, and the
+expression `4`, evaluated elsewhere; the comparison is made by the grader. A test of another shape
+is judged by its truth in the answer's process, where an answer could tamper with it: `split` is
+False, and the grader counts it.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import Enum
+
+from greenward.errors import ProblemError
+
+
+class Relation(str, Enum):
+    """How the two sides of an assertion are held together."""
+
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+    IDENTICAL = "is"
+    NOT_IDENTICAL = "is not"
+    MEMBER = "in"
+    NOT_MEMBER = "not in"
+    CLOSE = "close"
+    TRUE = "true"
+    FALSE = "false"
+    COMPLETES = "completes"
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """One test: `actual` is evaluated with the answer, `expected` (if any) without it.
+
+    `relative` and `absolute` are the tolerances of CLOSE.
+    """
+
+    source: str
+    actual: str
+    relation: Relation
+    expected: str | None = None
+    split: bool = True
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
+_RELATIONS: dict[type[ast.cmpop], Relation] = {
+    ast.Eq: Relation.EQUAL,
+    ast.NotEq: Relation.NOT_EQUAL,
+    ast.Is: Relation.IDENTICAL,
+    ast.IsNot: Relation.NOT_IDENTICAL,
+    ast.In: Relation.MEMBER,
+    ast.NotIn: Relation.NOT_MEMBER,
+}
+_SINGLETONS = (None, True, False)
+
+
+def parse_assertion(source: str, entry_point: str) -> Assertion:
+    """One test taken apart. Raises `ProblemError` if it is not Python."""
+    try:
+        body = ast.parse(source.replace("\r\n", "\n").strip()).body
+    except (SyntaxError, ValueError) as error:
+        raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
+    if not body:
+        raise ProblemError(f"the test {source!r} is empty.")
+    if len(body) == 1 and isinstance(body[0], ast.Assert):
+        test = body[0].test
+        found = _take_apart(test, source, entry_point)
+        return found or Assertion(source, ast.unparse(test), Relation.TRUE, split=False)
+    # Several statements: run as they are; they pass if they raise nothing.
+    code = f"exec({ast.unparse(ast.Module(body, []))!r}, globals())"
+    return Assertion(source, code, Relation.COMPLETES, split=False)
+
+
+def _take_apart(test: ast.expr, source: str, entry_point: str) -> Assertion | None:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _uses(test.operand, entry_point):
+        inner = _take_apart(test.operand, source, entry_point)
+        if inner is not None and inner.relation is Relation.TRUE:
+            return Assertion(source, inner.actual, Relation.FALSE)
+        return None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _comparison(test.left, test.ops[0], test.comparators[0], source, entry_point)
+    if isinstance(test, ast.Call):
+        return _is_close(test, source, entry_point) or _truth(test, source, entry_point)
+    return None
+
+
+def _truth(test: ast.Call, source: str, entry_point: str) -> Assertion | None:
+    if isinstance(test.func, ast.Name) and test.func.id == entry_point:
+        return Assertion(source, ast.unparse(test), Relation.TRUE)
+    return None
+
+
+def _comparison(
+    left: ast.expr, operator: ast.cmpop, right: ast.expr, source: str, entry_point: str
+) -> Assertion | None:
+    if isinstance(operator, (ast.Lt, ast.LtE)):
+        return _is_near(left, right, source, entry_point)
+    relation = _RELATIONS.get(type(operator))
+    if relation is None:
+        return None
+    if relation in (Relation.EQUAL, Relation.NOT_EQUAL) and _uses(right, entry_point):
+        left, right = right, left
+    if not _uses(left, entry_point) or _uses(right, entry_point):
+        return None
+    if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not (
+        isinstance(right, ast.Constant) and any(right.value is one for one in _SINGLETONS)
+    ):
+        return None
+    return Assertion(source, ast.unparse(left), relation, ast.unparse(right))
+
+
+def _is_near(left: ast.expr, right: ast.expr, source: str, entry_point: str) -> Assertion | None:
+    """`abs(f(x) - y) < eps`."""
+    bound = _number(right)
+    if bound is None or not (isinstance(left, ast.Call) and _name(left.func) == "abs" and len(left.args) == 1):
+        return None
+    difference = left.args[0]
+    if not (isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub)):
+        return None
+    return _close(difference.left, difference.right, source, entry_point, relative=0.0, absolute=bound)
+
+
+def _is_close(test: ast.Call, source: str, entry_point: str) -> Assertion | None:
+    """`math.isclose(f(x), y, rel_tol=…, abs_tol=…)`."""
+    if _name(test.func) not in ("math.isclose", "isclose") or len(test.args) != 2:
+        return None
+    tolerances = {"rel_tol": 1e-9, "abs_tol": 0.0}
+    for keyword in test.keywords:
+        value = _number(keyword.value)
+        if keyword.arg not in tolerances or value is None:
+            return None
+        tolerances[keyword.arg] = value
+    return _close(
+        *test.args, source, entry_point, relative=tolerances["rel_tol"], absolute=tolerances["abs_tol"]
+    )
+
+
+def _close(
+    one: ast.expr, other: ast.expr, source: str, entry_point: str, *, relative: float, absolute: float
+) -> Assertion | None:
+    if _uses(other, entry_point):
+        one, other = other, one
+    if not _uses(one, entry_point) or _uses(other, entry_point):
+        return None
+    return Assertion(
+        source, ast.unparse(one), Relation.CLOSE, ast.unparse(other), relative=relative, absolute=absolute
+    )
+
+
+def _uses(node: ast.expr, name: str) -> bool:
+    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
+
+
+def _name(node: ast.expr) -> str:
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+
+
+def _number(node: ast.expr) -> float | None:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return float(value) if isinstance(value, (int, float)) else None

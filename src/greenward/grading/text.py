@@ -1,0 +1,51 @@
+"""Hostile text and values made fit to show: bounded, without control characters."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from greenward.sandbox.codec import PlainDict, PlainSet
+
+MAX_MESSAGE_CHARS = 300
+MAX_VALUE_CHARS = 120
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
+
+
+def sanitise(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
+    """`text` cut to `max_chars`; control, direction and zero-width characters become U+FFFD."""
+    text = text.replace("\r\n", "\n")
+    short = text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+    return _HIDDEN.sub("\ufffd", short)
+
+
+def show(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
+    """A flat plain value as Python would write it, bounded whatever its size."""
+    return sanitise(_written(value, max_chars), max_chars)
+
+
+def _written(value: Any, budget: int) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 400:
+        return f"<an int of {value.bit_length()} bits>"
+    if isinstance(value, (str, bytes)):
+        return repr(value[:budget])
+    if isinstance(value, PlainDict):
+        return "{" + _joined(value.entries, budget, lambda e, b: f"{_written(e[0], b)}: {_written(e[1], b)}") + "}"
+    if isinstance(value, PlainSet):
+        return "{" + _joined(value.elements, budget, _written) + "}" if value.elements else "set()"
+    if isinstance(value, list):
+        return "[" + _joined(value, budget, _written) + "]"
+    if isinstance(value, tuple):
+        return "(" + _joined(value, budget, _written) + (",)" if len(value) == 1 else ")")
+    return repr(value)
+
+
+def _joined(values: Any, budget: int, write: Any) -> str:
+    parts: list[str] = []
+    for value in values:
+        if budget <= 0:
+            parts.append("…")
+            break
+        parts.append(write(value, budget))
+        budget -= len(parts[-1]) + 2
+    return ", ".join(parts)
