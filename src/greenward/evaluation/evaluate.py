@@ -197,7 +197,7 @@ class _Drawing:
 
     def _grade(self, chunk: Sequence[tuple[Problem, str | None, bool]]) -> list[JudgedAnswer]:
         began = time.perf_counter()
-        verdicts = self._grader.grade([(problem, code or "") for problem, code, _ in chunk])
+        verdicts = self._grader.grade([(problem, code) for problem, code, _ in chunk])
         self.grading_seconds += time.perf_counter() - began
         return [
             JudgedAnswer(code, verdict, truncated)
