@@ -115,7 +115,9 @@ def _comparison(
 def _is_near(left: ast.expr, right: ast.expr, source: str, entry_point: str) -> Assertion | None:
     """`abs(f(x) - y) < eps`."""
     bound = _number(right)
-    if bound is None or not (isinstance(left, ast.Call) and _name(left.func) == "abs" and len(left.args) == 1):
+    if bound is None or not (
+        isinstance(left, ast.Call) and _name(left.func) == "abs" and len(left.args) == 1
+    ):
         return None
     difference = left.args[0]
     if not (isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub)):

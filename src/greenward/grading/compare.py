@@ -41,7 +41,9 @@ def equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
 def close(actual: Any, expected: Any, *, relative: float, absolute: float) -> bool:
     """Whether two numbers lie within the tolerances, as in `math.isclose`; False for anything else."""
     return (
-        type(actual) in _NUMBERS and type(expected) in _NUMBERS and _is_close(actual, expected, relative, absolute)
+        type(actual) in _NUMBERS
+        and type(expected) in _NUMBERS
+        and _is_close(actual, expected, relative, absolute)
     )
 
 

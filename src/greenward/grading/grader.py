@@ -60,9 +60,13 @@ class Grader:
             if code is None or not code.strip():
                 return _without_running(plan, Status.NO_CODE, "there is no code in the answer")
             if len(code) > MAX_CODE_CHARS:
-                return _without_running(plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters")
+                return _without_running(
+                    plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters"
+                )
             plans.append(plan)
-            return Job(code, problem.entry_point, plan.calls, plan.expressions, problem.setup_code, self.limits)
+            return Job(
+                code, problem.entry_point, plan.calls, plan.expressions, problem.setup_code, self.limits
+            )
 
         def settle(job: int, result: RunResult) -> Verdict:
             self.unsplit_tests += sum(not test.split for test in plans[job].tests)
@@ -73,7 +77,9 @@ class Grader:
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
         results = dict(
-            self._run_once(codes, lambda code: code, lambda code: Job(code, limits=self.limits), lambda _, r: r)
+            self._run_once(
+                codes, lambda code: code, lambda code: Job(code, limits=self.limits), lambda _, r: r
+            )
         )
         return [results[index] for index in range(len(codes))]
 

@@ -138,9 +138,12 @@ def _plan_tests(problem: Problem, oracle: Callable[[], Executor]) -> Plan:
 def _test(assertion: Assertion, found: dict[str, Any], problem: Problem) -> Test:
     expected = None if assertion.expected is None else found[assertion.expected]
     if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not isinstance(
-        expected, (str, list, tuple)  # PlainSet and PlainDict are tuples, too
+        expected,
+        (str, list, tuple),  # PlainSet and PlainDict are tuples, too
     ):
-        raise ProblemError(f"{problem.task_id}: the test {assertion.source!r} looks for a member of no container.")
+        raise ProblemError(
+            f"{problem.task_id}: the test {assertion.source!r} looks for a member of no container."
+        )
     return Test(
         description=sanitise(assertion.actual if assertion.split else assertion.source),
         relation=assertion.relation,
@@ -168,12 +171,12 @@ def _evaluate(problem: Problem, expressions: list[str], executor: Executor) -> d
 
     Those that cannot be had (they use names that only an answer defines) are left out.
     """
-    job = Job(
-        code="", expressions=tuple(expressions), setup_code=problem.setup_code, limits=_ORACLE_LIMITS
-    )
+    job = Job(code="", expressions=tuple(expressions), setup_code=problem.setup_code, limits=_ORACLE_LIMITS)
     ((_, result),) = executor.run([job])
     if result.outcome is Outcome.INFRASTRUCTURE:
-        raise ProblemError(f"{problem.task_id}: its expected values could not be computed: {result.error_message}.")
+        raise ProblemError(
+            f"{problem.task_id}: its expected values could not be computed: {result.error_message}."
+        )
     return {
         expression: one.value
         for expression, one in zip(expressions, result.results, strict=False)

@@ -9,7 +9,9 @@ from greenward.sandbox.codec import PlainDict, PlainSet
 
 MAX_MESSAGE_CHARS = 300
 MAX_VALUE_CHARS = 120
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
+)
 
 
 def sanitise(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
@@ -30,7 +32,11 @@ def _written(value: Any, budget: int) -> str:
     if isinstance(value, (str, bytes)):
         return repr(value[:budget])
     if isinstance(value, PlainDict):
-        return "{" + _joined(value.entries, budget, lambda e, b: f"{_written(e[0], b)}: {_written(e[1], b)}") + "}"
+        return (
+            "{"
+            + _joined(value.entries, budget, lambda e, b: f"{_written(e[0], b)}: {_written(e[1], b)}")
+            + "}"
+        )
     if isinstance(value, PlainSet):
         return "{" + _joined(value.elements, budget, _written) + "}" if value.elements else "set()"
     if isinstance(value, list):

@@ -40,11 +40,11 @@ class PlainDict(NamedTuple):
     entries: list[list[Any]]
 
 
-def encode(value: Any) -> str:
+def encode(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     """The text of a plain value. Raises `PlainDataError`."""
     text = _dumps(_to_json(value, MAX_DEPTH))
-    if len(text) > MAX_CHARS:
-        raise PlainDataError(f"the value takes {len(text)} characters; at most {MAX_CHARS} are allowed")
+    if len(text) > max_chars:
+        raise PlainDataError(f"the value takes {len(text)} characters; at most {max_chars} are allowed")
     return text
 
 
@@ -67,7 +67,9 @@ def canonical(value: Any) -> Any:
 
 
 # Bound once: code that runs later in the same process cannot swap them.
-_dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_dumps = json.JSONEncoder(
+    ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
 _real, _imag = complex.real.__get__, complex.imag.__get__  # type: ignore[attr-defined]
 _is_finite = math.isfinite
 

@@ -209,7 +209,9 @@ def check_limits(limits: Limits) -> None:
         value = getattr(limits, field.name)
         least = MIN_MEMORY_BYTES if field.name == "memory_bytes" else 0
         if not (math.isfinite(value) and value > least):
-            raise SandboxError(f"the limit {field.name} must be a finite number above {least}, not {value!r}.")
+            raise SandboxError(
+                f"the limit {field.name} must be a finite number above {least}, not {value!r}."
+            )
 
 
 def _after_result(task: _Task, result: RunResult) -> RunResult:

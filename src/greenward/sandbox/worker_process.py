@@ -34,7 +34,8 @@ class WorkerProcess:
     def __init__(self, folder: str) -> None:
         if sys.platform != "linux":
             raise SandboxError(
-                f"the sandbox needs Linux, not {sys.platform}.", remedy="Run greenward in a Linux container or VM."
+                f"the sandbox needs Linux, not {sys.platform}.",
+                remedy="Run greenward in a Linux container or VM.",
             )
         os.mkdir(folder, 0o700)
         self.deadline = float("inf")
@@ -42,7 +43,17 @@ class WorkerProcess:
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, str(theirs.fileno()), folder, str(os.getpid())],
+                [
+                    sys.executable,
+                    "-s",
+                    "-S",
+                    "-B",
+                    "-c",
+                    _BOOTSTRAP,
+                    str(theirs.fileno()),
+                    folder,
+                    str(os.getpid()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -73,7 +84,9 @@ class WorkerProcess:
                 f"a sandbox worker did not start within {timeout_seconds:g} s. Its last words: {words or 'none'}"
             ) from None
 
-    def send(self, header: dict[str, Any], payload: bytes, *, wall_seconds: float, grace_seconds: float) -> None:
+    def send(
+        self, header: dict[str, Any], payload: bytes, *, wall_seconds: float, grace_seconds: float
+    ) -> None:
         """Hands over one job and sets the deadline. A worker that is gone shows at `receive`."""
         self.deadline = time.monotonic() + wall_seconds + grace_seconds
         self._channel.settimeout(grace_seconds)

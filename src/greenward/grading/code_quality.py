@@ -1,0 +1,126 @@
+"""Code quality read off the syntax tree, in the trusted process, without running anything.
+
+Each sub-term lies in [0, 1]; the score is their weighted mean; code that does not parse scores 0.
+
+- `length`: 1 up to `max_statements` statements, then max_statements / statements.
+- `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then
+  max_complexity / complexity (McCabe 1976: one more than the number of decisions).
+- `names`: the share of assigned and imported names that are read somewhere.
+- `hygiene`: 1, halved for each bare `except`, mutable default argument, `global` and wildcard import.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from greenward.errors import ConfigError
+from greenward.grading.grader import Grader
+from greenward.grading.graded_answer import GradedAnswer
+
+MAX_PARSED_CHARS = 20_000
+SUB_TERMS = ("length", "complexity", "names", "hygiene")
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_DECISIONS = (
+    ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.comprehension, ast.Assert,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CodeQuality:
+    """The weighted mean of the sub-terms above. `weights` names the ones that count.
+
+    Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
+    """
+
+    name: str = "code_quality"
+    weight: float = 1.0
+    weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUB_TERMS, 1.0))
+    max_statements: int = 30
+    max_complexity: int = 10
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.weights if name not in SUB_TERMS]
+        if unknown:
+            raise ConfigError(
+                f"code_quality has no sub-term {unknown[0]!r}.", remedy=f"Sub-terms: {', '.join(SUB_TERMS)}."
+            )
+        if not sum(self.weights.values()) > 0 or min(self.weights.values()) < 0:
+            raise ConfigError("the weights of code_quality must not be negative and must sum to more than 0.")
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        return [self.of_code(answer.code or "") for answer in answers]
+
+    def of_code(self, code: str) -> float:
+        """The score of one program."""
+        tree = parse_bounded(code)
+        if tree is None or not tree.body:
+            return 0.0
+        nodes = list(ast.walk(tree))
+        parts = {
+            "length": min(1.0, self.max_statements / max(1, sum(isinstance(n, ast.stmt) for n in nodes))),
+            "complexity": min(1.0, self.max_complexity / worst_complexity(tree)),
+            "names": share_of_names_read(nodes),
+            "hygiene": 0.5 ** sum(map(_offences, nodes)),
+        }
+        return sum(weight * parts[name] for name, weight in self.weights.items()) / sum(self.weights.values())
+
+
+def parse_bounded(code: str) -> ast.Module | None:
+    """The syntax tree of hostile code; None if it does not parse or is too long to be looked at."""
+    if len(code) > MAX_PARSED_CHARS:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def worst_complexity(tree: ast.Module) -> int:
+    """The largest cyclomatic complexity of any function, or of the top level, each without the functions in it."""
+    worst, pending = 1, [tree.body]
+    while pending:
+        decisions, inside = 0, list[ast.AST](pending.pop())
+        while inside:
+            node = inside.pop()
+            if isinstance(node, _FUNCTIONS):
+                pending.append(node.body if isinstance(node.body, list) else [node.body])
+                continue
+            if isinstance(node, ast.BoolOp):
+                decisions += len(node.values) - 1
+            elif isinstance(node, _DECISIONS):
+                decisions += 1
+            inside.extend(ast.iter_child_nodes(node))
+        worst = max(worst, 1 + decisions)
+    return worst
+
+
+def share_of_names_read(nodes: Sequence[ast.AST]) -> float:
+    """Of the names that code binds by assignment or import (`_` aside), the share that it also reads."""
+    bound: set[str] = set()
+    read: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            (bound if isinstance(node.ctx, ast.Store) else read).add(node.id)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            bound.add(node.target.id)
+    counted = {name for name in bound if not name.startswith("_") and name != "*"}
+    return len(counted & read) / len(counted) if counted else 1.0
+
+
+def _offences(node: ast.AST) -> int:
+    if isinstance(node, ast.ExceptHandler):
+        return int(node.type is None)
+    if isinstance(node, ast.arguments):
+        defaults = [*node.defaults, *(default for default in node.kw_defaults if default is not None)]
+        return sum(isinstance(default, (ast.List, ast.Dict, ast.Set)) for default in defaults)
+    if isinstance(node, ast.ImportFrom):
+        return sum(alias.name == "*" for alias in node.names)
+    return int(isinstance(node, ast.Global))

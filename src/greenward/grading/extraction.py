@@ -1,0 +1,77 @@
+"""Code out of model text. Whatever the text, this ends quickly and runs nothing."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import Literal
+
+from greenward.problems.problem import Problem
+
+Style = Literal["completion", "chat"]
+
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)")
+_PYTHON = ("", "python", "py", "python3")
+_CODE_START = re.compile(r"^(?:async\s+def|def|class|import|from|@)\b|^@", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The code of an answer, or None and the reason why there is none."""
+
+    code: str | None
+    reason: str = ""
+
+
+def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
+    """The program in a model's answer.
+
+    `completion`: the starter code followed by the answer, unchanged. `chat`: what was thought
+    (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry
+    point, else the last; a block that was never closed counts up to the end. Without any block, an
+    answer that itself defines the entry point is taken from its first line of code on.
+    """
+    if style == "completion":
+        if not text.strip():
+            return Extracted(None, "the completion is empty")
+        return Extracted(problem.starter_code + text)
+    spoken = _without_thoughts(text)
+    if not spoken.strip():
+        return Extracted(None, "nothing follows the thoughts" if text.strip() else "the answer is empty")
+    defines = re.compile(rf"^(?:async\s+def|def|class)\s+{re.escape(problem.entry_point)}\b", re.MULTILINE)
+    blocks = [code for language, code in _fenced_blocks(spoken) if language in _PYTHON and code.strip()]
+    if blocks:
+        return Extracted(next((code for code in reversed(blocks) if defines.search(code)), blocks[-1]))
+    if defines.search(spoken):
+        start = _CODE_START.search(spoken)
+        return Extracted(spoken[start.start() :] if start else spoken)
+    return Extracted(None, f"no Python block and no definition of {problem.entry_point}")
+
+
+def _without_thoughts(text: str) -> str:
+    """The text after the last closed thought, up to a thought that was never closed."""
+    return text.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def _fenced_blocks(text: str) -> list[tuple[str, str]]:
+    """(language, code) of each fenced block, by lines, in one pass."""
+    blocks: list[tuple[str, str]] = []
+    fence, language, lines = "", "", list[str]()
+    for line in text.splitlines():
+        match = _FENCE.match(line)
+        if fence:
+            if match and match[1].startswith(fence) and not line.strip(" \t" + fence[0]):
+                blocks.append((language, _joined(lines)))
+                fence = ""
+            else:
+                lines.append(line)
+        elif match:
+            fence, language, lines = match[1], match[2].lower(), []
+    if fence:
+        blocks.append((language, _joined(lines)))
+    return blocks
+
+
+def _joined(lines: list[str]) -> str:
+    return textwrap.dedent("\n".join(lines)) + "\n"
