@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from greenward.errors import CheckpointError
-from greenward.policies.decoder import Decoder, DecoderShape, RopeScaling
+from greenward.policies.decoder import Decoder, DecoderShape, Layer, RopeScaling
 from greenward.policies.tokenizer import Tokenizer, read_json
 
 _ARCHITECTURES = {
@@ -147,24 +147,28 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     """Views of the decoder's weights under the names that Hugging Face uses."""
     shape = decoder.shape
     query, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    tensors = {"model.embed_tokens.weight": decoder.embedding, "model.norm.weight": decoder.final_norm}
+    tensors: dict[str, Tensor] = {
+        "model.embed_tokens.weight": decoder.embedding,
+        "model.norm.weight": decoder.final_norm,
+    }
     if decoder.lm_head is not None:
         tensors["lm_head.weight"] = decoder.lm_head
     for index, layer in enumerate(decoder.layers):
+        assert isinstance(layer, Layer)
         prefix = f"model.layers.{index}."
         attention = prefix + "self_attn."
         tensors[prefix + "input_layernorm.weight"] = layer.attention_norm
         tensors[prefix + "post_attention_layernorm.weight"] = layer.mlp_norm
         tensors[attention + "o_proj.weight"] = layer.attention_out
         tensors[prefix + "mlp.down_proj.weight"] = layer.down
-        for name, part in zip(("q", "k", "v"), layer.qkv.split((query, keys, keys))):
+        for name, part in zip(("q", "k", "v"), layer.qkv.split((query, keys, keys)), strict=True):
             tensors[f"{attention}{name}_proj.weight"] = part
-        for name, part in zip(("gate", "up"), layer.gate_up.chunk(2)):
+        for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
             tensors[f"{prefix}mlp.{name}_proj.weight"] = part
         if layer.qkv_bias is not None:
-            for name, part in zip(("q", "k", "v"), layer.qkv_bias.split((query, keys, keys))):
+            for name, part in zip(("q", "k", "v"), layer.qkv_bias.split((query, keys, keys)), strict=True):
                 tensors[f"{attention}{name}_proj.bias"] = part
-        if layer.query_norm is not None:
+        if layer.query_norm is not None and layer.key_norm is not None:
             tensors[attention + "q_norm.weight"] = layer.query_norm
             tensors[attention + "k_norm.weight"] = layer.key_norm
     return tensors
@@ -225,33 +229,40 @@ def _tensors_of(path: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
 
 
 def save(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write config, weights (in the compute type), tokenizer; the folder appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    """Write config, weights (in the compute type) and tokenizer as one Hugging Face folder."""
+
+    def write(draft: Path) -> None:
         dtype = decoder.compute_dtype
-        tensors = {
-            name: tensor.detach().to("cpu", dtype).clone()
-            for name, tensor in published_tensors(decoder).items()
-        }
+        published = published_tensors(decoder)
+        tensors = {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in published.items()}
         save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
-        config = config_of(decoder.shape, dtype)
         ends: dict[str, Any] = {
             "eos_token_id": list(tokenizer.eos_ids) if len(tokenizer.eos_ids) > 1 else tokenizer.eos_id,
             "pad_token_id": tokenizer.pad_id,
             "bos_token_id": tokenizer.bos_id,
         }
-        _write_json(draft / "config.json", config | ends)
+        _write_json(draft / "config.json", config_of(decoder.shape, dtype) | ends)
         _write_json(draft / "generation_config.json", ends)
         tokenizer.save(draft)
-        replace_folder(draft, folder)
-    except OSError as error:
+
+    save_folder(folder, write)
+
+
+def save_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a draft beside `folder`, then put it in its place: whole or not at all."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            write(draft)
+            _replace(draft, folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the model could not be written to {folder}: {error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
-def replace_folder(draft: Path, folder: Path) -> None:
+def _replace(draft: Path, folder: Path) -> None:
     """Put a finished folder in the place of another, which stays until the new one is there."""
     draft.chmod(0o755)
     if folder.exists():

@@ -63,6 +63,9 @@ class DecoderShape:
 class RotaryTable(nn.Module):
     """Cosines and sines of the rotary embedding (Su et al. 2021, eq. 15), grown as needed."""
 
+    frequencies: Tensor
+    table: Tensor  # (positions, 2, D/2)
+
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
@@ -78,9 +81,8 @@ class RotaryTable(nn.Module):
             size = max(64, 1 << (length - 1).bit_length())
             # Grown while sampling, the table must still serve training.
             with torch.inference_mode(False):
-                frequencies: Tensor = self.frequencies
-                steps = torch.arange(size, device=frequencies.device, dtype=torch.float32)
-                angles = torch.outer(steps, frequencies)
+                steps = torch.arange(size, device=self.frequencies.device, dtype=torch.float32)
+                angles = torch.outer(steps, self.frequencies)
                 self.table = torch.stack((angles.cos(), angles.sin()), dim=1)
         rows = self.table.index_select(0, positions_M).to(dtype)
         return rows[:, 0:1], rows[:, 1:2]

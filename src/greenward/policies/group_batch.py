@@ -81,6 +81,7 @@ class GroupBatch:
     positions_M: Tensor
     longest: int  # positions are below this
     buckets: tuple[Bucket, ...]
+    row_prompts: tuple[np.ndarray, ...]  # each row's prompt
     scored_from_S: Tensor  # index into M of the token whose hidden state predicts each scored token
     completion_ids_BT: Tensor
     completion_mask_BT: Tensor
@@ -101,12 +102,36 @@ class GroupBatch:
             )
         groups = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
         answers = [[np.asarray(c, dtype=np.int64) for c in group] for group in completions]
-        for n, (prompt, group) in enumerate(zip(groups, answers)):
+        for n, (prompt, group) in enumerate(zip(groups, answers, strict=True)):
             if not len(prompt) or not group or not all(len(c) for c in group):
                 raise GreenwardError(
-                    f"expected a prompt and completions of at least one token each, found an empty one in group {n}"
+                    "expected a prompt and completions of at least one token each, "
+                    f"found an empty one in group {n}"
                 )
         return _lay_out(groups, answers, pad_id, torch.device(device))
+
+    def padded_rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For models that cannot share prompts: each row's prompt and completion, right-padded.
+
+        Token ids and mask, both (B, L), and, for each scored token, the index into (B · L) of the
+        token that predicts it.
+        """
+        lengths_B = self.completion_mask_BT.sum(1).cpu().numpy()
+        completions = self.completion_ids_BT.cpu().numpy()
+        width = max(len(p) + n for p, n in zip(self.row_prompts, lengths_B, strict=True))
+        token_ids = np.full((len(lengths_B), width), completions[0, 0])
+        mask = np.zeros((len(lengths_B), width), dtype=np.int64)
+        scored_from = []
+        for b, (prompt, n) in enumerate(zip(self.row_prompts, lengths_B, strict=True)):
+            end = len(prompt) + n
+            token_ids[b, :end] = np.concatenate((prompt, completions[b, :n]))
+            mask[b, :end] = 1
+            scored_from.append(np.arange(b * width + len(prompt) - 1, b * width + end - 1))
+        arrays = (token_ids, mask, np.concatenate(scored_from))
+        token_ids_BL, mask_BL, scored_from_S = (
+            torch.from_numpy(x).to(self.token_ids_M.device) for x in arrays
+        )
+        return token_ids_BL, mask_BL, scored_from_S
 
 
 def _lay_out(
@@ -154,6 +179,7 @@ def _lay_out(
         positions_M=torch.from_numpy(positions_M).to(device),
         longest=int(positions_M.max()) + 1,
         buckets=tuple(buckets),
+        row_prompts=tuple(prompts[n] for n in range(len(prompts)) for _ in answers[n]),
         scored_from_S=torch.from_numpy(np.concatenate(scored_from).astype(np.int64)).to(device),
         completion_ids_BT=torch.from_numpy(completion_ids).to(device),
         completion_mask_BT=torch.from_numpy(mask).to(device),

@@ -15,8 +15,9 @@ from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import checkpoint
 from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.group_batch import GroupBatch
+from greenward.policies.native_engine import NativeEngine
 from greenward.policies.protocol import Completion, SamplingParams
-from greenward.policies.sampler import NativeSampler
+from greenward.policies.sampler import DecodingEngine, GroupSampler
 from greenward.policies.scoring import TokenScores, score_tokens
 from greenward.policies.shared_prefix import SharedPrefixAttention
 from greenward.policies.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ class Policy:
         self.tokenizer = tokenizer
         self.dtype = dtype
         self.version = 0
-        self._sampler: NativeSampler | None = None
+        self._sampler: GroupSampler | None = None
 
     @classmethod
     def random(
@@ -154,8 +155,11 @@ class Policy:
     ) -> list[list[Completion]]:
         """`group_size` completions for each prompt; see `protocol.Sampler`."""
         if self._sampler is None:
-            self._sampler = NativeSampler(self._decoder, self.tokenizer)
+            self._sampler = GroupSampler(self._engine(), self.tokenizer)
         return self._sampler.sample(prompts, group_size, params, seed=seed, version=self.version)
+
+    def _engine(self) -> DecodingEngine:
+        return NativeEngine(self._decoder)
 
     def completion_logprobs(
         self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False
@@ -175,7 +179,7 @@ class Policy:
         )
         mask_BT = batch.completion_mask_BT
         return TokenScores(
-            _spread(logprobs_S, mask_BT), None if entropy_S is None else _spread(entropy_S, mask_BT)
+            spread(logprobs_S, mask_BT), None if entropy_S is None else spread(entropy_S, mask_BT)
         )
 
 
@@ -190,6 +194,6 @@ def _dtype(dtype: torch.dtype | str) -> torch.dtype:
     return DTYPES[dtype] if isinstance(dtype, str) else dtype
 
 
-def _spread(values_S: Tensor, mask_BT: Tensor) -> Tensor:
+def spread(values_S: Tensor, mask_BT: Tensor) -> Tensor:
     """(S,) to (B, T), zeros where the mask is False."""
     return values_S.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_S)

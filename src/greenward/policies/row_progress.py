@@ -50,7 +50,7 @@ class RowProgress:
         return [
             Completion(ids[:length].copy(), logprobs[:length].copy(), reason, version)
             for ids, logprobs, length, reason in zip(
-                self._token_ids_RT, self._logprobs_RT, self._lengths_R, self._reasons
+                self._token_ids_RT, self._logprobs_RT, self._lengths_R, self._reasons, strict=True
             )
         ]
 

@@ -1,44 +1,62 @@
-"""The native sampler: prompts prefilled once per group, a static cache, finished rows leave.
+"""Sampling: prompts prefilled once per group, rows decoded side by side, finished rows leave.
 
-Shape suffixes: B rows being decoded, N groups, H query heads, K key/value heads, X = H + 2K,
-D head dimension, P prompt tokens, M tokens of all prompts, V vocabulary.
+What computes the logits is behind `DecodingEngine`: our decoder (`native_engine.py`) or any
+model of `transformers` (`hf_fallback.py`).
+
+Shape suffixes: B rows being decoded, N prompts, T positions, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from greenward.errors import GreenwardError
-from greenward.policies.decode_attention import DecodeAttention, PrefillAttention
-from greenward.policies.decoder import Decoder
 from greenward.policies.protocol import Completion, SamplingParams
 from greenward.policies.row_progress import RowProgress
 from greenward.policies.token_choice import choose_tokens, row_keys, uniforms
 from greenward.policies.tokenizer import Tokenizer
 
-# Finished rows are dropped when they are this share of the batch: dropping copies the cache.
+# Finished rows are dropped when so few are left of the batch: dropping copies the cache.
 _COMPACT_BELOW = 0.75
 
 
-class NativeSampler:
-    """Draws completions from a `Decoder`.
+class DecodingEngine(Protocol):
+    """One batch of rows at a time, each row a completion in the making. Rows are group-major."""
 
-    At most `max_rows` completions, and `max_cache_bytes` of their keys and values, are decoded at
-    once; larger requests are worked off in parts with the same result.
+    max_positions: int
+
+    def rows_at_once(self, max_tokens: int) -> int:
+        """How many rows of `max_tokens` fit into the memory set aside for their caches."""
+        ...
+
+    def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
+        """Prefill; logits (B, V) of every row's first token, B the sum of `group_sizes`."""
+        ...
+
+    def step(self, token_ids_B: Tensor) -> Tensor:
+        """Feed each row its newest token; logits (B, V) of the next."""
+        ...
+
+    def keep(self, kept_B: np.ndarray) -> None:
+        """Go on with these rows only (ascending places in the current batch)."""
+        ...
+
+
+class GroupSampler:
+    """Draws completions from an engine, at most `max_rows` at once.
+
+    Larger requests are worked off in parts; the completions do not depend on the parts.
     """
 
-    def __init__(
-        self, decoder: Decoder, tokenizer: Tokenizer, *, max_rows: int = 512, max_cache_bytes: int = 1 << 30
-    ) -> None:
-        self.decoder = decoder
+    def __init__(self, engine: DecodingEngine, tokenizer: Tokenizer, *, max_rows: int = 512) -> None:
+        self.engine = engine
         self.tokenizer = tokenizer
         self.max_rows = max_rows
-        self.max_cache_bytes = max_cache_bytes
-        self._cache = torch.empty(0)
 
     @torch.inference_mode()
     def sample(
@@ -51,31 +69,32 @@ class NativeSampler:
         version: int = 0,
     ) -> list[list[Completion]]:
         """As `protocol.Sampler.sample`; `version` is stamped on the completions."""
-        check_prompts(prompts, params, self.decoder.shape.max_positions)
+        check_prompts(prompts, params, self.engine.max_positions)
         keys_NG = row_keys(prompts, group_size, seed)
         done: dict[tuple[int, int], Completion] = {}
         for part in self._parts(prompts, group_size, params):
             rows = [(n, g) for n, samples in part for g in samples]
-            keys_B = np.array([keys_NG[row] for row in rows], dtype=np.uint64)
             completions = self._sample_part(
-                [prompts[n] for n, _ in part], [len(samples) for _, samples in part], params, keys_B, version
+                [prompts[n] for n, _ in part],
+                [len(samples) for _, samples in part],
+                params,
+                uniforms(np.array([keys_NG[row] for row in rows]), params.max_tokens),
+                version,
             )
-            done.update(zip(rows, completions))
+            done.update(zip(rows, completions, strict=True))
         return [[done[n, g] for g in range(group_size)] for n in range(len(prompts))]
 
     def _parts(
         self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams
     ) -> list[list[tuple[int, range]]]:
         """Groups (or pieces of one) in order of prompt length, so many at a time as memory allows."""
-        shape, size = self.decoder.shape, self.decoder.compute_dtype.itemsize
-        token_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * size
-        row_limit = max(1, min(self.max_rows, self.max_cache_bytes // (token_bytes * params.max_tokens)))
+        limit = max(1, min(self.max_rows, self.engine.rows_at_once(params.max_tokens)))
         parts: list[list[tuple[int, range]]] = [[]]
         rows = 0
         for n in sorted(range(len(prompts)), key=lambda n: len(prompts[n])):
-            for first in range(0, group_size, row_limit):
-                samples = range(first, min(first + row_limit, group_size))
-                if rows + len(samples) > row_limit:
+            for first in range(0, group_size, limit):
+                samples = range(first, min(first + limit, group_size))
+                if rows + len(samples) > limit:
                     parts.append([])
                     rows = 0
                 parts[-1].append((n, samples))
@@ -87,40 +106,24 @@ class NativeSampler:
         prompts: list[Sequence[int]],
         group_sizes: list[int],
         params: SamplingParams,
-        keys_B: np.ndarray,
+        uniforms_BT: np.ndarray,
         version: int,
     ) -> list[Completion]:
-        device = self.decoder.embedding.device
-        prefill = PrefillAttention(self.decoder, prompts, device)
-        hidden_ME = self.decoder(prefill.token_ids_M, prefill)
-        attention = DecodeAttention(self.decoder, prefill, group_sizes, params.max_tokens - 1, self._cache_of)
-        progress = RowProgress(len(keys_B), params, self.tokenizer)
-        uniforms_BT = uniforms(keys_B, params.max_tokens)
-        first_of_row = prefill.last_N.repeat_interleave(torch.tensor(group_sizes, device=device))
-        hidden_BE = hidden_ME.index_select(0, first_of_row)
-        unembedding_EV = self.decoder.unembedding_VE.t()
+        progress = RowProgress(len(uniforms_BT), params, self.tokenizer)
+        logits_BV = self.engine.start(prompts, group_sizes, params.max_tokens)
         for step in range(params.max_tokens):
-            uniforms_B = torch.from_numpy(uniforms_BT[progress.rows_B, step]).to(device)
-            token_ids_B, logprobs_B = choose_tokens(hidden_BE @ unembedding_EV, params, uniforms_B)
+            uniforms_B = torch.from_numpy(uniforms_BT[progress.rows_B, step]).to(logits_BV.device)
+            token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
             progress.record(step, token_ids_B, logprobs_B)
             alive = progress.alive_B.mean()
             if alive == 0 or step + 1 == params.max_tokens:
                 break
             if alive <= _COMPACT_BELOW:
-                kept = progress.drop_finished()
-                attention.keep(kept, step)
-                token_ids_B = token_ids_B.index_select(0, torch.from_numpy(kept).to(device))
-            attention.advance(step)
-            hidden_BE = self.decoder(token_ids_B, attention)
+                kept_B = progress.drop_finished()
+                self.engine.keep(kept_B)
+                token_ids_B = token_ids_B[torch.from_numpy(kept_B)]
+            logits_BV = self.engine.step(token_ids_B)
         return progress.completions(version)
-
-    def _cache_of(self, *size: int) -> Tensor:
-        """The cache's memory, kept between calls: fresh pages cost more than the arithmetic."""
-        numbers = int(np.prod(size))
-        dtype, device = self.decoder.compute_dtype, self.decoder.embedding.device
-        if self._cache.numel() < numbers or self._cache.dtype != dtype or self._cache.device != device:
-            self._cache = torch.empty(numbers, dtype=dtype, device=device)
-        return self._cache[:numbers].view(size)
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_positions: int) -> None:

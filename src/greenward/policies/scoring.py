@@ -74,6 +74,15 @@ def score_tokens(
     return logprobs_S, entropy_S if entropy else None
 
 
+def score_logits(
+    logits_SV: Tensor, targets_S: Tensor, *, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same from logits that exist already."""
+    logprobs_SV = torch.log_softmax(logits_SV.float() / temperature, dim=-1)
+    logprobs_S = logprobs_SV.gather(1, targets_S[:, None]).squeeze(1)
+    return logprobs_S, -(logprobs_SV.exp() * logprobs_SV).sum(-1) if entropy else None
+
+
 def _logits(hidden: Tensor, unembedding_VE: Tensor, scale: float) -> Tensor:
     logits = (hidden @ unembedding_VE.t()).float()
     return logits if scale == 1.0 else logits.mul_(scale)

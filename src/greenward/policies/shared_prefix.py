@@ -60,7 +60,7 @@ class _Function(torch.autograd.Function):
         rotate_(qkv_MXD[:, : H + K], layout.cos, layout.sin)
         out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, layout.shape.head_dim))
         saved = [qkv_MXD, out_MHD]
-        for bucket, mask in zip(layout.buckets, layout.masks):
+        for bucket, mask in zip(layout.buckets, layout.masks, strict=True):
             prompt = layout.heads(bucket.prompts.pad(qkv_MXD))
             prompt_out, prompt_lse = attend(*prompt, causal=True)
             bucket.prompts.unpad_into(prompt_out.transpose(1, 2), out_MHD)
@@ -84,7 +84,7 @@ class _Function(torch.autograd.Function):
         grad_MHD = grad_out.view_as(out_MHD)
         grad_qkv_MXD = torch.empty_like(qkv_MXD)
         remaining = iter(lses)
-        for bucket, mask in zip(layout.buckets, layout.masks):
+        for bucket, mask in zip(layout.buckets, layout.masks, strict=True):
             prompt = layout.heads(bucket.prompts.pad(qkv_MXD))
             grad, out = (bucket.prompts.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
             grads = _Heads(*attend_backward(grad, *prompt, out, next(remaining), causal=True))
@@ -93,14 +93,9 @@ class _Function(torch.autograd.Function):
                 lse = next(remaining)
                 grad, out = (bucket.owns.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
                 own_grads = _Heads(*attend_backward(grad, *own, out, lse, causal=True))
+                grad, query, out, lse = (_by_group(x, bucket) for x in (grad, own.query, out, lse))
                 through_prompt = _Heads(
-                    *attend_backward(
-                        *(_by_group(x, bucket) for x in (grad, own.query)),
-                        prompt.key,
-                        prompt.value,
-                        *(_by_group(x, bucket) for x in (out, lse)),
-                        mask_BS=mask,
-                    )
+                    *attend_backward(grad, query, prompt.key, prompt.value, out, lse, mask_BS=mask)
                 )
                 grads.key.add_(through_prompt.key)
                 grads.value.add_(through_prompt.value)

@@ -88,10 +88,13 @@ class Tokenizer:
             self.chat_template,
             messages,
             add_generation_prompt=add_generation_prompt,
-            bos_token="" if self.bos_id is None else self.backend.id_to_token(self.bos_id),
-            eos_token=self.backend.id_to_token(self.eos_id),
+            bos_token="" if self.bos_id is None else self._token(self.bos_id),
+            eos_token=self._token(self.eos_id),
         )
         return self.encode(text)
+
+    def _token(self, id_: int) -> str:
+        return self.backend.id_to_token(id_) or ""
 
     @cached_property
     def token_bytes(self) -> list[bytes]:
@@ -104,8 +107,8 @@ class Tokenizer:
         byte_level = "ByteLevel" in json.dumps(json.loads(self.backend.to_str())["decoder"])
         table = []
         for id_ in range(self.vocab_size):
-            token = self.backend.id_to_token(id_)
-            if token is None or id_ in special:
+            token = self._token(id_)
+            if id_ in special:
                 table.append(b"")
             elif byte_level and all(char in _BYTE_OF_CHAR for char in token):
                 table.append(bytes(_BYTE_OF_CHAR[char] for char in token))
@@ -122,12 +125,12 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": self.backend.id_to_token(self.eos_id),
-            "pad_token": self.backend.id_to_token(self.pad_id),
+            "eos_token": self._token(self.eos_id),
+            "pad_token": self._token(self.pad_id),
             "clean_up_tokenization_spaces": False,
         }
         if self.bos_id is not None:
-            config["bos_token"] = self.backend.id_to_token(self.bos_id)
+            config["bos_token"] = self._token(self.bos_id)
         if self.chat_template is not None:
             (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -156,7 +159,7 @@ class Tokenizer:
         eos_ids += _ids(backend, config, "eos_token")
         template_file = folder / "chat_template.jinja"
         if template_file.is_file():
-            template = template_file.read_text(encoding="utf-8")
+            template: str | None = template_file.read_text(encoding="utf-8")
         else:
             template = _default_template(config.get("chat_template"))
         return cls(
@@ -188,7 +191,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    return Tokenizer(backend, eos_ids=[backend.token_to_id(END)], pad_id=backend.token_to_id(PAD))
+    return Tokenizer(backend, eos_ids=[0], pad_id=1)  # the trainer numbers special tokens first
 
 
 def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The attention of sampling: prefill that fills the prompts' cache, and decoding over two caches.
+"""Decoding with our decoder: a cache of prompts that whole groups share, and one of rows' own tokens.
 
 Shape suffixes: B rows being decoded, N groups, H query heads, K key/value heads, X = H + 2K,
 D head dimension, P prompt tokens, M tokens of all prompts.
@@ -6,7 +6,8 @@ D head dimension, P prompt tokens, M tokens of all prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,8 @@ class PrefillAttention:
     of each bucket, in order of length.
     """
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], device: torch.device) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> None:
+        device = decoder.embedding.device
         self.shape = decoder.shape
         self.members = bucket_by_length([len(prompt) for prompt in prompts])
         self.spans: list[Span] = []
@@ -49,7 +51,7 @@ class PrefillAttention:
         H, K = self.shape.heads, self.shape.kv_heads
         rotate_(qkv_MXD[:, : H + K], self.cos, self.sin)
         out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, self.shape.head_dim))
-        for span, cache in zip(self.spans, self.caches):
+        for span, cache in zip(self.spans, self.caches, strict=True):
             query, key, value = span.pad(qkv_MXD).transpose(1, 2).split((H, K, K), dim=1)
             key, value = key.contiguous(), value.contiguous()
             cache.append((key, value))
@@ -77,31 +79,23 @@ class _Bucket:
 class DecodeAttention:
     """Each row's newest token over its group's prompt and its own tokens.
 
-    Rows are ordered by group, and groups by prompt length. `allocate` gives the memory of the rows'
-    own cache.
+    Rows are ordered by group, and groups by prompt length. `own_cache` is (layers, 2 for keys and
+    values, B, K, tokens, D).
     """
 
     def __init__(
-        self,
-        decoder: Decoder,
-        prefill: PrefillAttention,
-        group_sizes: Sequence[int],
-        own_tokens: int,
-        allocate: Callable[..., Tensor],
+        self, decoder: Decoder, prefill: PrefillAttention, group_sizes: Sequence[int], own_cache: Tensor
     ) -> None:
-        self.shape = shape = decoder.shape
+        self.shape = decoder.shape
         self.rotary, self.dtype = decoder.rotary, decoder.compute_dtype
         self.device = prefill.last_N.device
+        self.own_cache = own_cache
         self.groups_B = np.repeat(np.arange(len(group_sizes)), group_sizes)
         self.lengths_B = prefill.lengths_N.index_select(0, self._on_device(self.groups_B))
-        self.longest = int(prefill.lengths_N.max()) + own_tokens
-        # (layers, keys and values, rows, K, own_tokens, D)
-        self.own_cache = allocate(
-            shape.layers, 2, len(self.groups_B), shape.kv_heads, own_tokens, shape.head_dim
-        )
+        self.longest = int(prefill.lengths_N.max()) + own_cache.shape[-2]
         self.buckets = [
             _Bucket(members, cache, padding_mask(span.lengths, span.width, self.dtype, self.device), slice(0))
-            for members, span, cache in zip(prefill.members, prefill.spans, prefill.caches)
+            for members, span, cache in zip(prefill.members, prefill.spans, prefill.caches, strict=True)
         ]
         self._arrange()
 
@@ -129,7 +123,7 @@ class DecodeAttention:
         key, value = cache[:, :, :, : self.step + 1]
         over_own = attend(query_BHD.unsqueeze(2), key, value)
         over_prompt = [self._attend_prompt(bucket, layer, query_BHD[bucket.rows]) for bucket in self.buckets]
-        out, lse = over_prompt[0] if len(over_prompt) == 1 else map(torch.cat, zip(*over_prompt))
+        out, lse = over_prompt[0] if len(over_prompt) == 1 else map(torch.cat, zip(*over_prompt, strict=True))
         return merge(over_own, (out.unsqueeze(2), lse.unsqueeze(2)))[0].flatten(1)
 
     def _attend_prompt(self, bucket: _Bucket, layer: int, query_bHD: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,3 +162,48 @@ class DecodeAttention:
 
     def _on_device(self, indices: np.ndarray) -> Tensor:
         return torch.from_numpy(indices).to(self.device)
+
+
+class NativeEngine:
+    """The `DecodingEngine` of our decoder.
+
+    `max_cache_bytes` bounds the rows' own keys and values; their memory is kept between batches,
+    because fresh pages cost more than the arithmetic of a small model.
+    """
+
+    def __init__(self, decoder: Decoder, *, max_cache_bytes: int = 1 << 30) -> None:
+        self.decoder = decoder
+        self.max_positions = decoder.shape.max_positions
+        self.max_cache_bytes = max_cache_bytes
+        self._memory = torch.empty(0)
+
+    def rows_at_once(self, max_tokens: int) -> int:
+        shape = self.decoder.shape
+        numbers = 2 * shape.layers * shape.kv_heads * shape.head_dim * max_tokens
+        return self.max_cache_bytes // (numbers * self.decoder.compute_dtype.itemsize)
+
+    def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
+        prefill = PrefillAttention(self.decoder, prompts)
+        hidden_ME = self.decoder(prefill.token_ids_M, prefill)
+        own_cache = self._cache(sum(group_sizes), max_tokens - 1)
+        self._attention = DecodeAttention(self.decoder, prefill, group_sizes, own_cache)
+        self._unembedding_EV = self.decoder.unembedding_VE.t()
+        self._fed = 0
+        logits_NV = hidden_ME.index_select(0, prefill.last_N) @ self._unembedding_EV
+        return logits_NV.repeat_interleave(torch.tensor(group_sizes, device=logits_NV.device), dim=0)
+
+    def step(self, token_ids_B: Tensor) -> Tensor:
+        self._attention.advance(self._fed)
+        self._fed += 1
+        return self.decoder(token_ids_B, self._attention) @ self._unembedding_EV
+
+    def keep(self, kept_B: np.ndarray) -> None:
+        self._attention.keep(kept_B, self._fed)
+
+    def _cache(self, rows: int, tokens: int) -> Tensor:
+        shape, dtype, device = self.decoder.shape, self.decoder.compute_dtype, self.decoder.embedding.device
+        size = (shape.layers, 2, rows, shape.kv_heads, tokens, shape.head_dim)
+        numbers = math.prod(size)
+        if self._memory.numel() < numbers or self._memory.device != device:
+            self._memory = torch.empty(numbers, dtype=dtype, device=device)
+        return self._memory[:numbers].view(size)

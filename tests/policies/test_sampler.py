@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import copy
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from greenward.config.schema import ShapeConfig
+from greenward.errors import GreenwardError
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.policy import Policy
+from greenward.policies.protocol import SamplingParams, StopReason
+from greenward.policies.row_progress import StopStrings
+from greenward.policies.sampler import GroupSampler
+from greenward.policies.token_choice import choose_tokens, row_keys, uniforms
+
+PROMPTS = [[5, 6, 7], [9] * 12, [4, 8, 15, 16, 23, 42], [30, 31]]
+SHAPE = ShapeConfig(layers=2, hidden_size=32, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)
+
+
+@pytest.fixture(scope="module")
+def policy(tokenizer):
+    """A random policy whose completions end early about as often as not."""
+    policy = Policy.random(SHAPE, tokenizer, seed=1, device="cpu")
+    with torch.no_grad():
+        policy.model.embedding.mul_(8)
+        policy.model.embedding[tokenizer.eos_id].mul_(4)
+    return policy
+
+
+def assert_same(first, second):
+    for one, other in zip(first, second, strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        assert one.stop_reason == other.stop_reason
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+
+
+def test_completions_end_at_the_end_token_or_the_limit(policy, tokenizer):
+    groups = policy.sample(PROMPTS, 8, SamplingParams(max_tokens=20), seed=0)
+    reasons = set()
+    for completion in (c for group in groups for c in group):
+        reasons.add(completion.stop_reason)
+        ends = np.flatnonzero(completion.token_ids == tokenizer.eos_id)
+        if completion.stop_reason is StopReason.END:
+            assert ends.tolist() == [len(completion.token_ids) - 1]
+        else:
+            assert not len(ends) and len(completion.token_ids) == 20
+    assert reasons == {StopReason.END, StopReason.LENGTH}
+
+
+def test_logprobs_after_finished_rows_left_are_those_of_the_policy(policy):
+    groups = policy.sample(PROMPTS, 16, SamplingParams(max_tokens=30), seed=3)
+    assert len({len(c.token_ids) for group in groups for c in group}) > 5
+    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
+    scores = policy.completion_logprobs(batch).logprobs_BT.detach().numpy()
+    for row, completion in zip(scores, (c for group in groups for c in group), strict=True):
+        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=1e-4)
+
+
+def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
+    params = SamplingParams(max_tokens=20)
+    together = policy.sample(PROMPTS, 6, params, seed=5)
+    for prompt, group in zip(PROMPTS, together, strict=True):
+        assert_same(policy.sample([prompt], 6, params, seed=5)[0], group)
+        assert_same(policy.sample([prompt], 2, params, seed=5)[0], group[:2])
+    shorter = policy.sample(PROMPTS, 6, SamplingParams(max_tokens=5), seed=5)
+    for short, long in zip(chain(*shorter), chain(*together), strict=True):
+        assert short.token_ids.tolist() == long.token_ids[:5].tolist()
+
+
+def test_a_bound_on_rows_changes_nothing(policy):
+    params = SamplingParams(max_tokens=12)
+    expected = policy.sample(PROMPTS, 5, params, seed=2)
+    bounded = GroupSampler(policy._engine(), policy.tokenizer, max_rows=3).sample(PROMPTS, 5, params, seed=2)
+    for one, other in zip(expected, bounded, strict=True):
+        assert_same(one, other)
+
+
+def test_seeds_and_repeated_prompts_give_other_completions(policy):
+    params = SamplingParams(max_tokens=20)
+    twice = policy.sample([PROMPTS[0], PROMPTS[0]], 2, params, seed=0)
+    other_seed = policy.sample([PROMPTS[0]], 2, params, seed=1)
+    texts = {tuple(c.token_ids) for group in (*twice, *other_seed) for c in group}
+    assert len(texts) == 6
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).expand(40000, -1)
+    u = torch.from_numpy(uniforms(row_keys([[1]], 40000, seed=0)[0], 3)[:, 2])
+    ids, logprobs = choose_tokens(logits, SamplingParams(temperature=0.5), u)
+    expected = torch.softmax(logits[0] / 0.5, -1)
+    found = torch.bincount(ids, minlength=4) / 40000
+    assert (found - expected).abs().max() < 4 * (0.25 / 40000) ** 0.5
+    torch.testing.assert_close(logprobs, expected.log()[ids])
+
+
+def test_random_numbers_are_uniform_and_uncorrelated():
+    u = uniforms(row_keys([[1], [2]], 2000, seed=7).ravel(), 50)
+    assert u.min() >= 0 and u.max() < 1
+    counts, _ = np.histogram(u, bins=20, range=(0, 1))
+    chi_square = ((counts - 10000) ** 2 / 10000).sum()
+    assert chi_square < 43.8  # 99.9 % quantile, 19 degrees of freedom
+    for lagged in (u[:, :-1], u[:, 1:]), (u[:-1], u[1:]), (u[:2000], u[2000:]):
+        a, b = (x.ravel() - 0.5 for x in lagged)
+        assert abs((a * b).mean() * 12) < 5 / np.sqrt(a.size)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=3),
+        SamplingParams(top_p=0.6),
+        SamplingParams(temperature=2.0, top_k=5, top_p=0.8),
+        SamplingParams(top_k=1),
+        SamplingParams(top_p=1e-6),
+    ],
+)
+def test_filtered_draws_agree_with_the_filters_of_transformers(params):
+    processors = pytest.importorskip("transformers.generation.logits_process")
+    logits = torch.randn(64, 12, generator=torch.Generator().manual_seed(0)) * 2
+    expected = logits / params.temperature
+    if params.top_k:
+        expected = processors.TopKLogitsWarper(params.top_k)(None, expected)
+    if params.top_p < 1:
+        expected = processors.TopPLogitsWarper(params.top_p)(None, expected)
+    expected = torch.log_softmax(expected, -1)
+    for u in np.linspace(0, 1 - 2**-23, 50, dtype=np.float32):
+        ids, logprobs = choose_tokens(logits, params, torch.full((64,), float(u)))
+        torch.testing.assert_close(logprobs, expected.gather(1, ids[:, None]).squeeze(1))
+        assert torch.isfinite(logprobs).all()
+
+
+def test_stop_strings_are_found_across_tokens_and_characters(tokenizer):
+    text = "x = 'é∑'\n\ndef next(a):\n"
+    for stop in ("\n\ndef", "é", "∑'\n", "next("):
+        stops = StopStrings((stop, "never"), 1, tokenizer)
+        ids = tokenizer.encode(text)
+        completed = [stops.completed(0, token_id) for token_id in ids]
+        first = completed.index(True)
+        assert stop in tokenizer.decode(ids[: first + 1])
+        assert stop not in tokenizer.decode(ids[:first])
+
+
+def test_sampling_stops_at_a_stop_string_and_keeps_its_tokens(policy, tokenizer):
+    plain = policy.sample(PROMPTS, 4, SamplingParams(max_tokens=20), seed=0)
+    for n, group in enumerate(plain):
+        for g, completion in enumerate(group):
+            data = b"".join(tokenizer.token_bytes[i] for i in completion.token_ids)
+            stop = next((chr(byte) for byte in data[len(data) // 2 :] if 32 < byte < 127), None)
+            if stop is None:
+                continue
+            params = SamplingParams(max_tokens=20, stop_strings=(stop,))
+            stopped = policy.sample(PROMPTS, 4, params, seed=0)[n][g]
+            T = len(stopped.token_ids)
+            assert stopped.stop_reason is StopReason.STOP_STRING
+            assert stopped.token_ids.tolist() == completion.token_ids[:T].tolist()
+            assert stop.encode() in tokenizer.token_bytes[stopped.token_ids[-1]]
+            return
+    pytest.fail("no completion held a printable character")
+
+
+def test_a_prompt_without_room_is_refused(policy):
+    with pytest.raises(GreenwardError, match=r"prompt 1 has 50 tokens; with max_tokens 20 .* 64 positions"):
+        policy.sample([[3], [3] * 50], 1, SamplingParams(max_tokens=20), seed=0)
+    with pytest.raises(GreenwardError, match="prompt 0"):
+        policy.sample([[]], 1, SamplingParams(), seed=0)
+
+
+def test_sampling_follows_the_weights_after_a_step(policy):
+    changed = Policy(copy.deepcopy(policy.model), policy.tokenizer, dtype=policy.dtype)
+    params = SamplingParams(max_tokens=10, temperature=0.0)
+    changed.sample(PROMPTS, 1, params, seed=0)
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    groups = changed.sample(PROMPTS, 1, params, seed=0)
+    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
+    scores = changed.completion_logprobs(batch).logprobs_BT.detach().numpy()
+    for row, (completion,) in zip(scores, groups, strict=True):
+        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=1e-4)
