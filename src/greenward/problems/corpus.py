@@ -1,8 +1,10 @@
 """Supervised examples for generated problems, honestly imperfect at a stated rate.
 
-A right example holds the reference body. In a misconceived one exactly one operation, chosen
-uniformly, carries one of its misconceptions; its body fails at least one case of the problem, which
-is found by running it. So the share of right examples is the share of passing ones.
+A right example holds the reference body. In a misconceived one exactly one operation carries one of
+its misconceptions: always the more error-prone operation of that specification, as people trip over
+the same thing again and again. Its body fails at least one case of the problem, which is found by
+running it. So the share of right examples is the share of passing ones, and above a rate of one half
+the right body is within reach but not what a reader of the corpus would write first.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ def corpus(
         chain = Composition.of(problem.task_id)
         rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
         right_body = chain.body(chain.expressions)
-        wrong_bodies = failing_bodies(problem)
+        wrong_bodies = _bodies_of_the_most_error_prone(chain, _failing_by_position(problem, chain))
         for _ in range(examples_per_problem):
             misconceived = rng.random() < misconception_rate and bool(wrong_bodies)
-            body = rng.choice(rng.choice(wrong_bodies)) if misconceived else right_body
+            body = rng.choice(wrong_bodies) if misconceived else right_body
             examples.append(CorpusExample(problem.task_id, problem.starter_code, body, misconceived))
     return examples
 
@@ -65,9 +67,20 @@ def failing_bodies(problem: Problem) -> list[list[str]]:
 
     A misconception that the other operations mask on every case is left out.
     """
-    chain = Composition.of(problem.task_id)
-    by_position: list[list[str]] = [[] for _ in chain.operations]
+    return list(_failing_by_position(problem, Composition.of(problem.task_id)).values())
+
+
+def _failing_by_position(problem: Problem, chain: Composition) -> dict[int, list[str]]:
+    """The failing misconceived bodies by the position of the operation that is wrong."""
+    by_position: dict[int, list[str]] = {}
     for position, expressions in chain.misconceived():
         if any(chain.gives_otherwise(expressions, case.args[0], case.expected) for case in problem.cases):
-            by_position[position].append(chain.body(expressions))
-    return [bodies for bodies in by_position if bodies]
+            by_position.setdefault(position, []).append(chain.body(expressions))
+    return by_position
+
+
+def _bodies_of_the_most_error_prone(chain: Composition, failing: dict[int, list[str]]) -> list[str]:
+    """The wrong bodies of the operation that ranks first in error-proneness, a fixed random order."""
+    if not failing:
+        return []
+    return failing[max(failing, key=lambda i: stable_hash(f"error-prone/{chain.operations[i].name}"))]
