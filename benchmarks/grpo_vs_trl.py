@@ -1,0 +1,365 @@
+"""One GRPO step, greenward beside TRL's GRPOTrainer, in one run.
+
+Both load the same random checkpoint, answer the same prompts, score answers with the same function
+and use the same number of threads. Each lives in a process of its own, waits while the other
+works, and the steps alternate (A B A B …), so that a change of the machine's load meets both. A
+round's ratio is TRL's time over greenward's; the table shows its minimum, median and maximum.
+
+    python benchmarks/grpo_vs_trl.py --trl-python PATH/TO/TRL/VENV/bin/python
+
+See benchmarks/README.md for how to make that environment. It measures speed, not learning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+SHAPE = {"layers": 4, "hidden_size": 128, "heads": 4, "kv_heads": 4, "intermediate_size": 384}
+VOCAB_SIZE = 300
+PARTS = ("sampling", "grading", "update", "step")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trl-python", help="interpreter of an environment with trl==1.16.0")
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[64, 320])
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--completions", type=int, default=256, help="per step")
+    parser.add_argument("--max-tokens", type=int, default=64, help="per completion")
+    parser.add_argument("--rounds", type=int, default=7, help="measured steps of each")
+    parser.add_argument("--warmup", type=int, default=2, help="steps of each before measuring")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--micro-batch", type=int, default=64, help="greenward's rows per forward/backward")
+    parser.add_argument("--trl-micro-batch", type=int, default=256, help="TRL's per_device_train_batch_size")
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--worker", choices=["greenward", "trl"], help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def reward_of(text: str) -> float:
+    """Cheap, on text, and different within a group: the number of distinct characters."""
+    return len(set(text)) / 64
+
+
+# The orchestrator.
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.worker:
+        run_worker(arguments)
+        return
+    if arguments.trl_python is None:
+        sys.exit("--trl-python is needed: see benchmarks/README.md")
+    results = []
+    for prompt_tokens in arguments.prompt_tokens:
+        with tempfile.TemporaryDirectory() as folder:
+            make_inputs(Path(folder), arguments, prompt_tokens)
+            result = compare(Path(folder), arguments) | {"prompt_tokens": prompt_tokens}
+        results.append(result)
+        print_table(result, arguments)
+    if arguments.json:
+        settings = {k: v for k, v in vars(arguments).items() if k not in ("json", "folder", "worker", "trl_python")}
+        record = {"settings": settings, "shape": SHAPE, "machine": machine(arguments.device), "results": results}
+        arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int) -> None:
+    """The checkpoint that both load and the prompts that both answer."""
+    from greenward.config.schema import ShapeConfig
+    from greenward.policies.policy import Policy
+    from greenward.policies.tokenizer import train_tokenizer
+
+    rng = random.Random(0)
+    tokenizer = train_tokenizer(["".join(rng.choices(WORDS, k=50)) for _ in range(200)], VOCAB_SIZE)
+    shape = ShapeConfig(**SHAPE, max_positions=max(512, prompt_tokens * 2 + arguments.max_tokens))
+    Policy.random(shape, tokenizer, seed=0, device="cpu").save(folder / "model")
+    prompts = []
+    for _ in range(arguments.completions // arguments.group_size):
+        length = round(prompt_tokens * rng.uniform(0.85, 1.15))
+        text = ""
+        while len(tokenizer.encode(text)) < length:
+            text += rng.choice(WORDS)
+        prompts.append(text)
+    (folder / "prompts.json").write_text(json.dumps(prompts))
+
+
+WORDS = "def return for while in range ( ) : = + - * / [ ] values total index if else not and or len sum sorted \n".split(
+    " "
+)
+
+
+class Worker:
+    """A trainer in a process of its own: takes one step for each line it is sent."""
+
+    def __init__(self, python: str, name: str, folder: Path) -> None:
+        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        command = [python, __file__, *sys.argv[1:], "--worker", name, "--folder", str(folder)]
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._name = name
+        self.about = self._receive()
+
+    def step(self) -> dict[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("step\n")
+        self._process.stdin.flush()
+        return self._receive()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("RESULT "):
+                message: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+                return message
+        _, errors = self._process.communicate()
+        sys.exit(f"the {self._name} worker ended early:\n{errors[-3000:]}")
+
+
+def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    workers: list[Worker] = []
+    try:
+        for python, name in ((sys.executable, "greenward"), (arguments.trl_python, "trl")):
+            workers.append(Worker(python, name, folder))
+        ours, theirs = workers
+        for _ in range(arguments.warmup):
+            ours.step(), theirs.step()
+        pairs = [(ours.step(), theirs.step()) for _ in range(arguments.rounds)]
+        return {
+            "greenward": [pair[0] for pair in pairs],
+            "trl": [pair[1] for pair in pairs],
+            "versions": {"greenward": ours.about, "trl": theirs.about},
+            "ratios": {part: spread([their[part] / our[part] for our, their in pairs]) for part in PARTS},
+        }
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+
+
+def print_table(result: dict[str, Any], arguments: argparse.Namespace) -> None:
+    print(
+        f"\nprompts of about {result['prompt_tokens']} tokens, {arguments.completions} completions of at most "
+        f"{arguments.max_tokens} tokens in groups of {arguments.group_size}, {arguments.dtype}, {arguments.device}, "
+        f"{arguments.threads} threads, {arguments.rounds} rounds"
+    )
+    print(f"{'':10}{'greenward s':>24}{'TRL s':>24}{'TRL / greenward':>24}")
+    for part in PARTS:
+        cells = [spread([step[part] for step in result[name]]) for name in ("greenward", "trl")]
+        cells.append(result["ratios"][part])
+        texts = [f"{c['median']:.3f} [{c['min']:.3f}, {c['max']:.3f}]" for c in cells]
+        print(f"{part:10}{texts[0]:>24}{texts[1]:>24}{texts[2]:>24}")
+
+
+def machine(device: str) -> dict[str, Any]:
+    import torch
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()
+    return {"device": name, "cpus": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
+
+
+# The workers.
+
+
+def run_worker(arguments: argparse.Namespace) -> None:
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    prompts = json.loads((arguments.folder / "prompts.json").read_text())
+    run = run_greenward if arguments.worker == "greenward" else run_trl
+    run(arguments, prompts, torch)
+
+
+def wait_for_turn() -> bool:
+    return bool(sys.stdin.readline())
+
+
+def send(message: dict[str, Any]) -> None:
+    print("RESULT " + json.dumps(message), flush=True)
+
+
+def synchronise(torch: Any, device: str) -> Callable[[], None]:
+    return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+
+
+def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any) -> None:
+    import numpy as np
+
+    import greenward
+    from greenward.algorithms.advantages import ESTIMATORS
+    from greenward.algorithms.learner import Learner
+    from greenward.algorithms.on_policy import OnPolicy
+    from greenward.config.schema import AlgorithmConfig, TrainingConfig
+    from greenward.environments.episode import Episode, Turn
+    from greenward.environments.single_turn import Collection
+    from greenward.grading.verdict import Status, Verdict
+    from greenward.policies.policy import Policy
+    from greenward.policies.protocol import SamplingParams
+    from greenward.problems.problem import Problem, ProblemSet
+
+    policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device=arguments.device)
+    sampling = SamplingParams(max_tokens=arguments.max_tokens)
+    settled = synchronise(torch, arguments.device)
+
+    class TextReward:
+        """An environment that rewards the text itself."""
+
+        def collect(
+            self, policy: Policy, problems: Sequence[Problem], *, seed: int, first_group_id: int = 0
+        ) -> Collection:
+            started = time.perf_counter()
+            prompt_ids = [tuple(policy.tokenizer.encode(problem.prompt)) for problem in problems]
+            groups = policy.sample(prompt_ids, arguments.group_size, sampling, seed=seed)
+            settled()
+            sampled = time.perf_counter()
+            episodes = []
+            for group_id, (ids, group) in enumerate(zip(prompt_ids, groups), start=first_group_id):
+                for completion in group:
+                    turn = Turn(
+                        "writer",
+                        ids,
+                        completion.token_ids,
+                        completion.logprobs,
+                        np.ones(len(completion.token_ids), dtype=bool),
+                        completion.stop_reason,
+                        completion.policy_version,
+                    )
+                    text = policy.tokenizer.decode(completion.token_ids)
+                    rewards = {"writer": reward_of(text)}
+                    episodes.append(Episode((turn,), rewards, group_id, str(group_id), Verdict(Status.FAILED), text))
+            return Collection(episodes, sampled - started, time.perf_counter() - sampled)
+
+    training = TrainingConfig(
+        max_steps=10**6,
+        prompts_per_step=len(prompts),
+        num_generations=arguments.group_size,
+        micro_batch_sequences=arguments.micro_batch,
+        learning_rate=1e-6,
+    )
+    problems = ProblemSet(Problem(str(i), prompt, entry_point="") for i, prompt in enumerate(prompts))
+    learner = Learner(policy, AlgorithmConfig(), training, max_completion_tokens=arguments.max_tokens)
+    method = OnPolicy(
+        policy,
+        TextReward(),
+        ESTIMATORS["grpo"],
+        learner,
+        problems,
+        prompts_per_step=len(prompts),
+        temperature=1.0,
+        seed=0,
+    )
+    send({"greenward": greenward.__version__, "torch": torch.__version__})
+    step = 0
+    while wait_for_turn():
+        started = time.perf_counter()
+        metrics = method.step(step)
+        settled()
+        seconds = time.perf_counter() - started
+        parts = {"sampling": metrics["time/sampling"], "grading": metrics["time/grading"], "step": seconds}
+        tokens = sum(len(turn.completion_ids) for episode in method.last_episodes for turn in episode.turns)
+        send(parts | {"update": seconds - parts["sampling"] - parts["grading"], "tokens": float(tokens)})
+        step += 1
+
+
+def run_trl(arguments: argparse.Namespace, prompts: list[str], torch: Any) -> None:
+    import transformers
+    import trl
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    settled = synchronise(torch, arguments.device)
+    seconds = dict.fromkeys(PARTS, 0.0)
+    tokens = [0]
+
+    def reward(completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        tokens[0] += sum(map(len, completion_ids))
+        return [reward_of(completion) for completion in completions]
+
+    class OneStepATurn(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if not wait_for_turn():
+                os._exit(0)
+            seconds.update(dict.fromkeys(PARTS, 0.0))
+            tokens[0] = 0
+            self.started = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            settled()
+            seconds["step"] = time.perf_counter() - self.started
+            seconds["update"] = seconds["step"] - seconds["sampling"] - seconds["grading"]
+            send(seconds | {"tokens": float(tokens[0])})
+
+    on_cpu = arguments.device == "cpu"
+    config = GRPOConfig(
+        output_dir=str(arguments.folder / "trl"),
+        max_steps=10**6,
+        per_device_train_batch_size=arguments.trl_micro_batch,
+        gradient_accumulation_steps=arguments.completions // arguments.trl_micro_batch,
+        num_generations=arguments.group_size,
+        max_completion_length=arguments.max_tokens,
+        learning_rate=1e-6,
+        loss_type="dapo",
+        beta=0.0,
+        temperature=1.0,
+        top_k=0,
+        gradient_checkpointing=False,
+        use_cpu=on_cpu,
+        bf16=arguments.dtype == "bfloat16",
+        dataloader_pin_memory=not on_cpu,
+        shuffle_dataset=False,
+        report_to=[],
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=str(arguments.folder / "model"),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        processing_class=AutoTokenizer.from_pretrained(arguments.folder / "model", padding_side="left"),
+        callbacks=[OneStepATurn()],
+    )
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            result = function(*args, **kwargs)
+            settled()
+            seconds[part] += time.perf_counter() - started
+            return result
+
+        return call
+
+    trainer._generate = timed("sampling", trainer._generate)
+    trainer._calculate_rewards = timed("grading", trainer._calculate_rewards)
+    send({"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__})
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
