@@ -1,0 +1,170 @@
+"""The report as one HTML file: no network, no script, no foreign markup.
+
+Everything that is not written here is escaped; the content security policy allows nothing but the
+one style sheet of this page, by its hash, so even markup that slipped through could not act.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+
+from greenward.reports.answers import Answer, SampleAnswers, SampleProblem
+from greenward.reports.charts import Chart
+from greenward.reports.content import Content
+from greenward.reports.results import Estimate, metric_label
+from greenward.reports.svg import draw, stacked_bar
+from greenward.reports.tables import Table
+from greenward.reports.text import visible
+
+_WIDE, _SMALL = (520, 290), (340, 190)
+
+
+def render_html(content: Content) -> str:
+    """The whole page."""
+    style = (files("greenward.reports") / "report.css").read_text()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    body = "".join(
+        (
+            _head(content),
+            _section("Learning", _charts(content.held_out_charts, "wide", _WIDE)),
+            _section("Before and after", _card(content.before_after) + _card(content.seeds)),
+            _section("Sample answers", _samples(content.samples)),
+            _section("What became of the answers", _card(content.answers)),
+            _section("Training, step by step", _charts(content.training_charts, "small", _SMALL)),
+            _section("Warm start", _charts(content.warm_start_charts, "small", _SMALL)),
+            _section("Time and memory", _costs(content)),
+            _section("Settings", _settings(content)),
+        )
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" content="'
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(content.title)} · greenward</title><style>{style}</style></head>\n"
+        f"<body><main>{body}<footer>Written by greenward from the files of the run. "
+        "Intervals are 95 %.</footer></main></body></html>\n"
+    )
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))
+
+
+def _head(content: Content) -> str:
+    facts = "".join(
+        f"<div><dt>{_text(fact.label)}</dt><dd>{_text(fact.value)}</dd></div>" for fact in content.facts
+    )
+    tiles = "".join(_tiles(content))
+    notes = "".join(f"<li>{_text(note)}</li>" for note in content.notes)
+    return (
+        f'<div class="brand">greenward <b>· run report</b></div><h1>{_text(content.title)}</h1>'
+        f'<p class="headline">{_text(content.headline)}</p><dl class="facts">{facts}</dl>'
+        + (f'<div class="tiles">{tiles}</div>' if tiles else "")
+        + (f'<ul class="notes card">{notes}</ul>' if notes else "")
+    )
+
+
+def _tiles(content: Content) -> Iterable[str]:
+    for metric in content.results.metrics:
+        if metric.before is not None and metric.after is not None:
+            yield _tile(f"Held-out {metric_label(metric.name)}", metric.before, metric.after, "main")
+    primary = content.results.primary
+    if primary is not None and primary.before is not None and primary.control is not None:
+        yield _tile(f"The control's {metric_label(primary.name)}", primary.before, primary.control, "control")
+
+
+def _tile(title: str, before: Estimate, after: Estimate, role: str) -> str:
+    return (
+        f'<div class="card tile"><h3>{_text(title)}</h3><p><span class="from">{100 * before.value:.1f}</span>'
+        f'<span class="arrow">→</span><span class="to {role}">{100 * after.value:.1f} %</span></p>'
+        f'<p class="soft">[{100 * before.low:.1f}, {100 * before.high:.1f}] → '
+        f"[{100 * after.low:.1f}, {100 * after.high:.1f}]</p></div>"
+    )
+
+
+def _section(title: str, inner: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{inner}</section>" if inner else ""
+
+
+def _charts(charts: Iterable[Chart], size: str, shape: tuple[int, int]) -> str:
+    figures = "".join(
+        f'<figure class="card"><h3>{_text(chart.title)}</h3>{draw(chart, *shape)}'
+        + (f"<figcaption>{_text(chart.caption)}</figcaption>" if chart.caption else "")
+        + "</figure>"
+        for chart in charts
+    )
+    return f'<div class="grid {size}">{figures}</div>' if figures else ""
+
+
+def _card(table: Table | None) -> str:
+    if table is None:
+        return ""
+    caption = f'<p class="soft">{_text(table.caption)}</p>' if table.caption else ""
+    return f'<div class="card grid"><div class="scroll">{_table(table)}</div>{caption}</div>'
+
+
+def _table(table: Table, keys: int = 0) -> str:
+    """The table; the first `keys` rows get the colour key of the time bar."""
+    head = "".join(f"<th>{_text(column)}</th>" for column in table.columns)
+    rows = []
+    for index, row in enumerate(table.rows):
+        first = (_colour_key(index) if index < keys else "") + _text(row[0].strip())
+        sub = ' class="sub"' if row[0].startswith(" ") else ""
+        rows.append(f"<tr{sub}><td>{first}</td>{''.join(f'<td>{_text(cell)}</td>' for cell in row[1:])}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _colour_key(index: int) -> str:
+    square = f'<rect class="part-{index}" width="10" height="10" rx="2"/>'
+    return f'<svg class="key" viewBox="0 0 10 10">{square}</svg>'
+
+
+def _costs(content: Content) -> str:
+    if content.costs is None:
+        return ""
+    table = _table(content.costs, keys=len(content.time_parts))
+    caption = f'<p class="soft">{_text(content.costs.caption)}</p>'
+    bar = stacked_bar(content.time_parts)
+    return f'<div class="card grid">{bar}<div class="scroll">{table}</div>{caption}</div>'
+
+
+def _samples(samples: SampleAnswers | None) -> str:
+    if samples is None:
+        return ""
+    problems = "".join(_problem(problem) for problem in samples.problems)
+    return f'<p class="soft">{_text(samples.caption)}</p>{problems}'
+
+
+def _problem(problem: SampleProblem) -> str:
+    kind = {"fixed": "good", "broken": "bad"}.get(problem.outcome, "plain")
+    return (
+        f'<article class="card problem"><header><code>{_text(problem.task_id)}</code>'
+        f'<span class="pill {kind}">{_text(problem.outcome)}</span></header>'
+        f'<pre class="prompt">{_text(problem.prompt.strip())}</pre><div class="grid wide">'
+        f"{_answer('Before', problem.before)}{_answer('After', problem.after)}</div></article>"
+    )
+
+
+def _answer(when: str, answer: Answer) -> str:
+    kind = "good" if answer.status == "passed" else "bad"
+    failure = f'<p class="failure">{_text(answer.first_failure)}</p>' if answer.first_failure else ""
+    return (
+        f'<div><header><h3>{when} <span class="soft">{answer.passed} of {answer.samples} answers pass'
+        f'</span></h3><span class="pill {kind}">{_text(answer.status.replace("_", " "))}</span></header>'
+        f"<pre>{_text(answer.code) or ' '}</pre>{failure}</div>"
+    )
+
+
+def _settings(content: Content) -> str:
+    parts = []
+    if content.settings:
+        recipe = f"<summary>The resolved recipe</summary><pre>{_text(content.settings)}</pre>"
+        parts.append(f'<details class="card">{recipe}</details>')
+    if content.made_with is not None:
+        parts.append(f'<div class="card grid"><div class="scroll">{_table(content.made_with)}</div></div>')
+    return "".join(parts)

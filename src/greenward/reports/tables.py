@@ -1,0 +1,226 @@
+"""The tables of a report as plain text cells, equal in every view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from greenward.reports.record import Arm, ReportRecord, SeedRun
+from greenward.reports.results import (
+    MetricResult,
+    Results,
+    final_evaluation,
+    metric_label,
+    percent,
+    points,
+    pooled,
+    seed_range,
+)
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a heading over each column; the first column names the row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+
+
+def before_after_table(record: ReportRecord, results: Results) -> Table | None:
+    """Every held-out metric before and after, and the control beside it."""
+    if not results.metrics:
+        return None
+    has_control = any(metric.control is not None for metric in results.metrics)
+    rows: list[tuple[str, ...]] = []
+    for metric in results.metrics:
+        row = (metric_label(metric.name), _cell(metric.before), _cell(metric.after))
+        rows.append((*row, _cell(metric.control)) if has_control else row)
+        if len(record.seeds) > 1:
+            spread = ("  over seeds", _spread(metric.seeds_before), _spread(metric.seeds_after))
+            rows.append((*spread, _spread(metric.seeds_control)) if has_control else spread)
+    label = record.main_arms[0].label
+    columns = ("Held-out", "Before", f"After {label}", *(("Control",) if has_control else ()))
+    return Table("Before and after", columns, tuple(rows), _before_after_caption(record, results))
+
+
+def seeds_table(record: ReportRecord, results: Results) -> Table | None:
+    """Each seed on a row of its own; None for a single run."""
+    metric = results.primary
+    if metric is None or len(record.seeds) < 2:
+        return None
+    rows = tuple(
+        (
+            seed.label,
+            _of_evaluation(seed.main.evaluations[:1], metric),
+            _of_evaluation(seed.main.evaluations[1:][-1:], metric),
+            _of_evaluation([e for arm in [seed.control] if arm and (e := final_evaluation(arm))], metric),
+            f"{seed.main.steps}",
+            duration(_wall_seconds(seed)),
+        )
+        for seed in record.seeds
+    )
+    columns = ("Seed", "Before", f"After {record.main_arms[0].label}", "Control", "Steps", "Wall time")
+    return Table(f"Held-out {metric_label(metric.name)}, seed by seed", columns, rows)
+
+
+def answers_table(record: ReportRecord) -> Table | None:
+    """What became of the sampled held-out answers: shares of each status, then the rates."""
+    stages = [
+        ("Before", [arm.evaluations[0] for arm in record.main_arms if arm.evaluations]),
+        ("After", [arm.evaluations[-1] for arm in record.main_arms if len(arm.evaluations) > 1]),
+        ("Control", [last for arm in record.control_arms if (last := final_evaluation(arm))]),
+    ]
+    stages = [(name, evaluations) for name, evaluations in stages if evaluations]
+    counts = [_summed(evaluations, "statuses") for _, evaluations in stages]
+    names = sorted(
+        {name for count in counts for name in count}, key=lambda n: -max(c.get(n, 0) for c in counts)
+    )
+    rows = [
+        (name.replace("_", " "), *(_share(count.get(name, 0), sum(count.values())) for count in counts))
+        for name in names
+    ]
+    rates = dict.fromkeys(
+        rate for _, evaluations in stages for e in evaluations for rate in e.get("rates", ())
+    )
+    for rate in rates:
+        estimates = [
+            pooled([{"metrics": e["rates"]} for e in evaluations if rate in e.get("rates", ())], rate)
+            for _, evaluations in stages
+        ]
+        rows.append((f"rate: {rate}", *(_cell(estimate) for estimate in estimates)))
+    if not rows:
+        return None
+    columns = ("Status", *(name for name, _ in stages))
+    return Table("What became of the answers", columns, tuple(rows))
+
+
+def costs_table(record: ReportRecord) -> Table | None:
+    """Where the time of a run went, mean over seeds."""
+    parts = time_parts(record)
+    total = sum(seconds for _, seconds in parts)
+    if not total:
+        return None
+    rows = [(name, duration(seconds), _share(seconds, total)) for name, seconds in parts]
+    rows.append(("Total", duration(total), ""))
+    caption = "Mean over seeds. " if len(record.seeds) > 1 else ""
+    peaks = [arm.summary["peak_rss_mb"] for arm in record.main_arms if arm.summary.get("peak_rss_mb")]
+    if peaks:
+        caption += f"Peak memory {memory(max(peaks))}."
+    return Table("Time and memory", ("Part", "Time", "Share"), tuple(rows), caption)
+
+
+def time_parts(record: ReportRecord) -> tuple[tuple[str, float], ...]:
+    """(part, seconds) of one run, mean over seeds; parts without time are left out."""
+    per_seed = [_seed_parts(seed) for seed in record.seeds]
+    names = dict.fromkeys(name for parts in per_seed for name in parts)
+    means = ((name, fmean(parts.get(name, 0.0) for parts in per_seed)) for name in names)
+    return tuple((name, seconds) for name, seconds in means if seconds > 0)
+
+
+def settings_table(record: ReportRecord) -> Table | None:
+    """With what the newest session ran."""
+    sessions = record.main_arms[0].sessions
+    if not sessions:
+        return None
+    newest = sessions[-1]
+    rows = [(key, _plain(value)) for key, value in newest.items() if not isinstance(value, dict) and value]
+    packages = newest.get("packages")
+    if isinstance(packages, dict):
+        rows += [(name, str(version)) for name, version in packages.items()]
+    git = newest.get("git")
+    if isinstance(git, dict):
+        rows.append(("git commit", f"{git.get('commit')}{' (modified)' if git.get('modified') else ''}"))
+    return Table("Made with", ("", ""), tuple((key.replace("_", " "), value) for key, value in rows))
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def memory(mebibytes: float) -> str:
+    """Mebibytes as people say them."""
+    return f"{mebibytes / 1024:.2f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
+
+
+def _seed_parts(seed: SeedRun) -> dict[str, float]:
+    main = seed.main
+    step = _total(main, "time/step")
+    parts = {name: _total(main, f"time/{name.lower()}") for name in ("Sampling", "Grading", "Update")}
+    seconds = {"Warm start": _arm_seconds(seed.warm_start), **parts}
+    seconds["Rest of the steps"] = max(0.0, step - sum(parts.values()))
+    seconds["Evaluation"] = sum(sum(e.get("seconds", {}).values()) for e in main.evaluations)
+    seconds["Control"] = _arm_seconds(seed.control)
+    return seconds
+
+
+def _arm_seconds(arm: Arm | None) -> float:
+    if arm is None:
+        return 0.0
+    return float(arm.summary.get("wall_seconds") or _total(arm, "time/step"))
+
+
+def _wall_seconds(seed: SeedRun) -> float | None:
+    return seed.main.summary.get("wall_seconds")
+
+
+def _total(arm: Arm, key: str) -> float:
+    return sum(row[key] for row in arm.metrics if isinstance(row.get(key), (int, float)))
+
+
+def _cell(estimate: Any) -> str:
+    return NOTHING if estimate is None else percent(estimate)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return seed_range(values) if values else NOTHING
+
+
+def _of_evaluation(evaluations: Sequence[Mapping[str, Any]], metric: MetricResult) -> str:
+    return _cell(pooled(evaluations, metric.name))
+
+
+def _summed(evaluations: Sequence[Mapping[str, Any]], key: str) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for evaluation in evaluations:
+        for name, count in evaluation.get(key, {}).items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else NOTHING
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _before_after_caption(record: ReportRecord, results: Results) -> str:
+    evaluation = next((arm.evaluations[0] for arm in record.main_arms if arm.evaluations), {})
+    sentences = []
+    if {"problems", "samples", "temperature"} <= evaluation.keys():
+        sentences.append(
+            f"{evaluation['problems']} held-out problems, {evaluation['samples']} answers each "
+            f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
+        )
+    for text, estimate in (
+        (f"Gain of {record.main_arms[0].label}", results.gain),
+        ("Change of the control", results.control_gain),
+        ("Lead over the control", results.edge),
+    ):
+        if estimate is not None:
+            sentences.append(f"{text}, paired by problem: {points(estimate)} points.")
+    return " ".join(sentences)

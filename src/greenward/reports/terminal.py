@@ -1,0 +1,83 @@
+"""The report on a terminal: the headline, the tables, and each learning curve as a spark-line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from greenward.reports.charts import Chart
+from greenward.reports.content import Content
+from greenward.reports.svg import value_text
+from greenward.reports.tables import Table
+from greenward.reports.text import visible
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 32
+
+
+def print_report(content: Content, console: Console | None = None) -> None:
+    """Print the report."""
+    console = console or Console()
+    console.print()
+    console.print(Text(visible(content.title), style="bold green"))
+    console.print(Text(visible(content.headline), style="bold"))
+    facts = "   ".join(f"{fact.label} {fact.value}" for fact in content.facts)
+    console.print(Text(visible(facts), style="dim"))
+    for note in content.notes:
+        console.print(Text(f"! {visible(note)}", style="yellow"))
+    for table in (content.before_after, content.seeds):
+        _print_table(console, table)
+    _print_curves(console, (*content.held_out_charts[1:], *content.training_charts))
+    for table in (content.answers, content.costs):
+        _print_table(console, table)
+
+
+def _print_table(console: Console, table: Table | None) -> None:
+    if table is None:
+        return
+    shown = RichTable(
+        title=Text(table.title, style="bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for index, column in enumerate(table.columns):
+        shown.add_column(column, style=None if index else "cyan", no_wrap=index > 0)
+    for row in table.rows:
+        style = "dim" if row[0].startswith(" ") else None
+        shown.add_row(*(Text(visible(cell)) for cell in row), style=style)
+    console.print(shown)
+    if table.caption:
+        console.print(Padding(Text(visible(table.caption), style="dim"), (0, 0, 1, 0)))
+
+
+def _print_curves(console: Console, charts: Sequence[Chart]) -> None:
+    if not charts:
+        return
+    shown = RichTable(
+        title=Text("Curves", style="bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for column in ("Curve", "First", "", "Last"):
+        shown.add_column(column, style="cyan" if column == "Curve" else None, no_wrap=True)
+    for chart in charts:
+        for line in chart.series:
+            if line.weight != "bold":
+                continue
+            values = [value for _, value in line.points]
+            name = f"{chart.title.partition(',')[0]}{f' · {line.name}' if line.name else ''}"
+            first, last = (value_text(value, chart.unit) for value in (values[0], values[-1]))
+            shown.add_row(Text(name), Text(first), Text(spark_line(values), style="green"), Text(last))
+    console.print(shown)
+
+
+def spark_line(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
+    """The values as one line of blocks, averaged into at most `width` of them."""
+    count = min(width, len(values))
+    cuts = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, span = min(means), max(means) - min(means)
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round(top * (value - low) / span)] if span else _SPARKS[0] for value in means)
