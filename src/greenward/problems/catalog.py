@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 from greenward.config.schema import FamiliesConfig
 from greenward.errors import ProblemError
@@ -21,7 +21,7 @@ SHIPPED = ("classic_training", "classic_evaluation")
 def load_shipped(name: str) -> ProblemSet:
     """A problem set that comes with greenward. Raises `ProblemError` naming the nearest name."""
     if name not in SHIPPED:
-        _refuse(name)
+        raise _unknown(name)
     with resources.as_file(resources.files("greenward.problems") / "data" / f"{name}.json") as path:
         return load_json(path)
 
@@ -37,7 +37,7 @@ def load_problems(source: str, families: FamiliesConfig, part: Literal["train", 
     if source in SHIPPED:
         return load_shipped(source)
     if Path(source).suffix not in (".json", ".jsonl") and not Path(source).exists():
-        _refuse(source)
+        raise _unknown(source)
     return load_json(source)
 
 
@@ -46,10 +46,10 @@ def _families(config: FamiliesConfig) -> tuple[ProblemSet, ProblemSet]:
     return split(generate(config), config.held_out, config.seed)
 
 
-def _refuse(name: str) -> NoReturn:
+def _unknown(name: str) -> ProblemError:
     known = (FAMILIES, *SHIPPED)
     near = get_close_matches(name, known, n=1)
-    raise ProblemError(
+    return ProblemError(
         f"no problem set is called {name!r}.",
         remedy=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}, or the path of a file.",
     )

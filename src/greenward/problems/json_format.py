@@ -23,7 +23,7 @@ from typing import Any
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import Row, found, read_rows
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
-from greenward.problems.signature import Signature, made_up_names, read_signature, starter_code
+from greenward.problems.signature import Signature, made_up_parameters, read_signature, starter_code
 from greenward.runs.files import write_atomically
 
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
@@ -46,7 +46,7 @@ def load_json(path: str | Path) -> ProblemSet:
     for row in read_rows(path, example=_EXAMPLE):
         problem = _problem(row)
         if problem.task_id in problems:
-            row.refuse(
+            raise row.error(
                 "task_id" if "task_id" in row.values else "function_name",
                 f"gives the id {problem.task_id!r}, which {first_seen[problem.task_id].place} has already",
                 remedy="Give one of them a task_id of its own.",
@@ -76,10 +76,10 @@ def _problem(row: Row) -> Problem:
         if key not in _KEYS:
             near = get_close_matches(key, _KEYS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(_KEYS)}."
-            row.refuse(key, "is not known", remedy=hint)
+            raise row.error(key, "is not known", remedy=hint)
     name = row.text("function_name")
     if not name.isidentifier() or keyword.iskeyword(name):
-        row.refuse("function_name", f"must be the name of a Python function, found {name!r}")
+        raise row.error("function_name", f"must be the name of a Python function, found {name!r}")
     docstring = row.text("docstring")
     starter = row.text("starter_code", default="")
     reference = row.text("reference", default="")
@@ -89,17 +89,17 @@ def _problem(row: Row) -> Problem:
     tests = row.texts("tests")
     for number, test in enumerate(tests, start=1):
         if (error := _syntax_error(test)) is not None:
-            row.refuse("tests", f"is not Python in test {number}: {error}")
+            raise row.error("tests", f"is not Python in test {number}: {error}")
     if not cases and not tests:
-        row.refuse(
+        raise row.error(
             "test_cases", "is empty: nothing would judge an answer", remedy="Add [input…, output] lists."
         )
     if not starter.strip():
-        names = signature.names if signature else made_up_names(_common_arity(row, cases))
-        starter = starter_code(name, names, docstring)
+        parameters = signature.parameters if signature else made_up_parameters(_common_arity(row, cases))
+        starter = starter_code(name, parameters, docstring)
     task_id = row.text("task_id", default=name)
     if not task_id:
-        row.refuse("task_id", "is empty")
+        raise row.error("task_id", "is empty")
     return Problem(
         task_id=task_id,
         prompt=docstring,
@@ -120,9 +120,9 @@ def _signature(row: Row, field: str, source: str, function_name: str) -> Signatu
     try:
         signature = read_signature(source, function_name)
     except (SyntaxError, ValueError) as error:
-        row.refuse(field, f"is not Python: {error}")
+        raise row.error(field, f"is not Python: {error}") from None
     if signature is None:
-        row.refuse(field, f"does not define the function {function_name!r}")
+        raise row.error(field, f"does not define the function {function_name!r}")
     return signature
 
 
@@ -139,7 +139,7 @@ def _cases(row: Row, signature: Signature | None) -> tuple[Case, ...]:
         return ()
     values = row.values.get("test_cases")
     if not isinstance(values, list):
-        row.refuse(
+        raise row.error(
             "test_cases",
             f"must be a list of [input…, output] lists, found {found(row.values, 'test_cases')}",
             remedy="Example: [[2, 3, 5], [0, 0, 0]] for add(a, b).",
@@ -152,18 +152,18 @@ def _case(row: Row, number: int, value: Any, signature: Signature | None) -> Cas
         case = Case(_spread(tuple(value[:-1]), signature), value[-1])
     elif isinstance(value, dict) and {"input", "output"} <= value.keys() <= {"input", "output", "kwargs"}:
         if not isinstance(value["input"], list):
-            row.refuse("test_cases", f"must give 'input' as a list of arguments in test case {number}")
+            raise row.error("test_cases", f"must give 'input' as a list of arguments in test case {number}")
         if not isinstance(value.get("kwargs", {}), dict):
-            row.refuse("test_cases", f"must give 'kwargs' as an object in test case {number}")
+            raise row.error("test_cases", f"must give 'kwargs' as an object in test case {number}")
         case = Case(tuple(value["input"]), value["output"], value.get("kwargs", {}))
     else:
-        row.refuse(
+        raise row.error(
             "test_cases",
             f"must hold [input…, output] lists, found {json.dumps(value)[:60]} as test case {number}",
             remedy='The object form is {"input": [argument, …], "output": value}.',
         )
     if signature is not None and not case.kwargs and not signature.accepts(len(case.args)):
-        row.refuse(
+        raise row.error(
             "test_cases",
             f"gives {len(case.args)} inputs in test case {number}, but the function takes {signature}",
             remedy="The last element of a test case is the expected output, all others are inputs.",
@@ -182,7 +182,7 @@ def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:
     arities = {len(case.args) for case in cases}
     if len(arities) != 1 or any(case.kwargs for case in cases):
         what = f"{sorted(arities)} inputs" if cases else "assert statements only"
-        row.refuse(
+        raise row.error(
             "starter_code",
             f"is empty, and the test cases do not tell the signature (found {what})",
             remedy="Give the signature as starter_code, for example 'def f(a, b=0):\\n', or a reference.",
@@ -192,16 +192,16 @@ def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:
 
 def _comparison(row: Row) -> Comparison:
     values = row.values.get("comparison", {})
-    known = isinstance(values, dict) and values.keys() <= {"tolerance", "tuple_is_list"}
-    merged = {**vars(DEFAULT_COMPARISON), **values} if known else {}
-    tolerance, tuple_is_list = merged.get("tolerance"), merged.get("tuple_is_list")
-    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
-    if not is_number or not 0 <= tolerance < math.inf or not isinstance(tuple_is_list, bool):
-        row.refuse(
-            "comparison",
-            f'must be like {{"tolerance": 1e-6, "tuple_is_list": true}}, found {json.dumps(values)[:60]}',
-        )
-    return Comparison(tolerance=float(tolerance), tuple_is_list=tuple_is_list)
+    if isinstance(values, dict) and values.keys() <= vars(DEFAULT_COMPARISON).keys():
+        tolerance = values.get("tolerance", DEFAULT_COMPARISON.tolerance)
+        tuple_is_list = values.get("tuple_is_list", DEFAULT_COMPARISON.tuple_is_list)
+        is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+        if is_number and 0 <= tolerance < math.inf and isinstance(tuple_is_list, bool):
+            return Comparison(float(tolerance), tuple_is_list)
+    raise row.error(
+        "comparison",
+        f'must be like {{"tolerance": 1e-6, "tuple_is_list": true}}, found {json.dumps(values)[:60]}',
+    )
 
 
 def _to_row(problem: Problem) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
 
 def _check_survives(problem: Problem, row: dict[str, Any]) -> None:
     try:
-        survives = json.loads(json.dumps(row)) == row
+        survives = json.loads(json.dumps(row, allow_nan=False)) == row
     except (TypeError, ValueError):
         survives = False
     if not survives:

@@ -27,22 +27,22 @@ class Row:
     def place(self) -> str:
         return f"row {self.number} (line {self.line})"
 
-    def refuse(self, field: str, problem: str, *, remedy: str | None = None) -> NoReturn:
-        """Raise the `ProblemError` that says what is wrong with a field of this row."""
-        raise ProblemError(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
+    def error(self, field: str, problem: str, *, remedy: str | None = None) -> ProblemError:
+        """The error that says what is wrong with a field of this row."""
+        return ProblemError(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
 
     def text(self, field: str, *, default: str | None = None) -> str:
         value = self.values.get(field, default)
         if not isinstance(value, str):
-            self.refuse(field, f"must be text, found {found(self.values, field)}")
+            raise self.error(field, f"must be text, found {found(self.values, field)}")
         if "\0" in value:
-            self.refuse(field, "holds a null character, which Python source cannot")
+            raise self.error(field, "holds a null character, which Python source cannot")
         return value
 
     def texts(self, field: str) -> tuple[str, ...]:
         values = self.values.get(field, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            self.refuse(field, f"must be a list of texts, found {json.dumps(values)[:60]}")
+            raise self.error(field, f"must be a list of texts, found {json.dumps(values)[:60]}")
         return tuple(values)
 
 

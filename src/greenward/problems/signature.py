@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The positional parameters of a function. `most` is None for `*args`."""
+    """The parameters of a function, and how many positional arguments bind (`most` None: no end)."""
 
-    names: tuple[str, ...]
+    parameters: str  # as in the source, without annotations
     least: int
     most: int | None
 
@@ -40,24 +40,30 @@ def read_signature(source: str, function_name: str) -> Signature | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == function_name:
             positional = [*node.args.posonlyargs, *node.args.args]
             return Signature(
-                names=tuple(argument.arg for argument in positional),
+                parameters=_without_annotations(node.args),
                 least=len(positional) - len(node.args.defaults),
                 most=None if node.args.vararg else len(positional),
             )
     return None
 
 
-def made_up_names(count: int) -> tuple[str, ...]:
-    """`a`, `b`, `c` … for arguments whose names are unknown."""
+def _without_annotations(arguments: ast.arguments) -> str:
+    # A signature stands alone, without the imports that the annotations may need.
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return ast.unparse(arguments)
+
+
+def made_up_parameters(count: int) -> str:
+    """`a, b, c` … for arguments whose names are unknown."""
     if count <= len(string.ascii_lowercase):
-        return tuple(string.ascii_lowercase[:count])
-    return tuple(f"a{position}" for position in range(1, count + 1))
+        return ", ".join(string.ascii_lowercase[:count])
+    return ", ".join(f"a{position}" for position in range(1, count + 1))
 
 
-def starter_code(function_name: str, argument_names: Sequence[str], docstring: str) -> str:
+def starter_code(function_name: str, parameters: str, docstring: str) -> str:
     """A signature and its docstring, indented and escaped, ready to be continued."""
-    text = docstring.strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if text.endswith('"'):
-        text = f'{text[:-1]}\\"'
+    text = re.sub(r'"(?="")|"\Z', r'\"', docstring.strip().replace("\\", "\\\\"))
     lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
-    return f'def {function_name}({", ".join(argument_names)}):\n    """{lines.lstrip()}"""\n'
+    return f'def {function_name}({parameters}):\n    """{lines.lstrip()}"""\n'

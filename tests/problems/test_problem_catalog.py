@@ -1,0 +1,102 @@
+"""Problem sets by name, and the sets that come with greenward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenward.config.schema import FamiliesConfig
+from greenward.errors import ProblemError
+from greenward.grading.grader import Grader
+from greenward.problems.catalog import SHIPPED, load_problems, load_shipped
+from greenward.problems.families import generate, split
+from greenward.problems.json_format import save_json
+from greenward.sandbox.protocol import Limits
+
+# The classic problems, answered a second time.
+ORACLES: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a - -b,
+    "is_even": lambda n: str(n)[-1] in "02468",
+    "max_of_three": lambda *numbers: sorted(numbers)[-1],
+    "absolute_value": abs,
+    "factorial": lambda n: prod(range(1, n + 1)),
+    "reverse_string": lambda s: "".join(reversed(s)),
+    "count_vowels": lambda s: len([c for c in s if c in "aeiouAEIOU"]),
+    "sum_list": sum,
+    "multiply": lambda a, b: a * b,
+    "is_prime": lambda n: [d for d in range(1, n + 1) if n % d == 0] == [1, n],
+    "find_min": lambda numbers: sorted(numbers)[0],
+}
+EDGES = {
+    "add": (0, 0), "is_even": (0,), "max_of_three": (5, 5, 5), "absolute_value": (0,), "factorial": (0,),
+    "reverse_string": ("",), "count_vowels": ("",), "sum_list": ([],),
+    "multiply": (0, 5), "is_prime": (1,), "find_min": ([10],),
+}  # fmt: skip
+
+
+def test_eight_problems_to_train_on_and_three_to_evaluate() -> None:
+    assert [p.task_id for name in SHIPPED for p in load_shipped(name)] == list(ORACLES)
+    assert [len(load_shipped(name)) for name in SHIPPED] == [8, 3]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_cases_are_right_and_have_an_edge_case(name: str) -> None:
+    for problem in load_shipped(name):
+        assert len(problem.cases) >= 8
+        assert len(set(map(repr, problem.cases))) == len(problem.cases)
+        assert EDGES[problem.task_id] in [case.args for case in problem.cases]
+        for case in problem.cases:
+            expected = ORACLES[problem.task_id](*case.args)
+            assert (case.expected, type(case.expected)) == (expected, type(expected))
+
+
+def test_shipped_references_pass_in_the_sandbox() -> None:
+    problems = [problem for name in SHIPPED for problem in load_shipped(name)]
+    with Grader(Limits(), workers=2) as grader:
+        verdicts = grader.grade([(problem, problem.reference) for problem in problems])
+        empty = grader.grade([(problem, problem.starter_code) for problem in problems])
+    assert [v.status.value for v in verdicts] == ["passed"] * 11
+    assert not any(v.passed for v in empty)
+
+
+def test_families_are_the_two_sides_of_the_split() -> None:
+    config = FamiliesConfig(limit=100, held_out=0.3, seed=2)
+    train, held_out = split(generate(config), 0.3, 2)
+    assert list(load_problems("families", config, "train")) == list(train)
+    assert list(load_problems("families", config, "held_out")) == list(held_out)
+
+
+def test_shipped_sets_and_files_are_taken_whole(tmp_path: Path) -> None:
+    shipped = load_shipped("classic_training")
+    path = tmp_path / "mine.json"
+    save_json(shipped, path)
+    for source in ("classic_training", str(path)):
+        assert list(load_problems(source, FamiliesConfig(), "train")) == list(shipped)
+        assert list(load_problems(source, FamiliesConfig(), "held_out")) == list(shipped)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("classic_trainig", "'classic_training'"),
+        ("famillies", "'families'"),
+        ("zzz", "Known: families, classic_training, classic_evaluation"),
+    ],
+)
+def test_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(ProblemError, match=hint):
+        load_problems(name, FamiliesConfig(), "train")
+
+
+def test_unknown_shipped_name_is_told_the_nearest() -> None:
+    with pytest.raises(ProblemError, match="'classic_evaluation'"):
+        load_shipped("classic_eval")
+
+
+def test_missing_file_is_told_as_such() -> None:
+    with pytest.raises(ProblemError, match=r"mine\.json: there is no such file"):
+        load_problems("mine.json", FamiliesConfig(), "train")
