@@ -155,6 +155,36 @@ class TestConfig:
         assert '"max_steps"' in capsys.readouterr().out
 
 
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text("name: mine\nkind: grpo\nseed: 0\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
+    return tmp_path
+
+
+class TestReport:
+    @pytest.mark.parametrize("view", ["terminal", "markdown", "json"])
+    def test_views_are_printed_and_nothing_is_written(
+        self, run_folder: Path, view: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        before = sorted(run_folder.iterdir())
+        assert run("report", str(run_folder), "--format", view) == 0
+        assert "mine" in capsys.readouterr().out
+        assert sorted(run_folder.iterdir()) == before
+
+    def test_html_is_written_and_its_path_printed(
+        self, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("report", str(run_folder), "--format", "html") == 0
+        page = Path(capsys.readouterr().out.strip())
+        assert page.parent == run_folder
+        assert page.read_text().startswith("<!doctype html>")
+
+    def test_folder_without_a_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("report", str(tmp_path)) == 2
+        assert "neither a run" in capsys.readouterr().err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"greenward {greenward.__version__}\n"

@@ -6,17 +6,34 @@ from pathlib import Path
 
 import click
 
-FORMATS = ("terminal", "html", "markdown", "json")
-
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True)
-def report(run: Path, form: str) -> None:
+@click.option(
+    "--format",
+    "view",
+    type=click.Choice(("terminal", "html", "markdown", "json")),
+    default="terminal",
+    show_default=True,
+)
+def report(run: Path, view: str) -> None:
     """Show the report of RUN.
 
-    All its views are written anew; the one asked for is printed, or its path if it is a file to open.
+    terminal, markdown and json are printed. html writes report.html, report.md and report.json into
+    RUN and prints the path of the page.
     """
-    from greenward.reports import write_all_reports
+    from greenward import reports
+    from greenward.reports.content import assemble
+    from greenward.reports.json_view import render_json
+    from greenward.reports.markdown import render_markdown
+    from greenward.reports.record import read_report
+    from greenward.reports.terminal import print_report
 
-    write_all_reports(run)
+    if view == "html":
+        click.echo(reports.write_all_reports(run)["html"])
+        return
+    content = assemble(read_report(run))
+    if view == "terminal":
+        print_report(content)
+    else:
+        click.echo(render_markdown(content) if view == "markdown" else render_json(content))
