@@ -135,9 +135,9 @@ def _is_close(test: ast.Call, source: str, entry_point: str) -> Assertion | None
         if keyword.arg not in tolerances or value is None:
             return None
         tolerances[keyword.arg] = value
-    return _close(
-        *test.args, source, entry_point, relative=tolerances["rel_tol"], absolute=tolerances["abs_tol"]
-    )
+    one, other = test.args
+    relative, absolute = tolerances["rel_tol"], tolerances["abs_tol"]
+    return _close(one, other, source, entry_point, relative=relative, absolute=absolute)
 
 
 def _close(

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from greenward.errors import ConfigError
-from greenward.grading.grader import Grader
 from greenward.grading.graded_answer import GradedAnswer
+from greenward.grading.grader import Grader
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "names", "hygiene")
@@ -82,8 +82,9 @@ def parse_bounded(code: str) -> ast.Module | None:
 
 
 def worst_complexity(tree: ast.Module) -> int:
-    """The largest cyclomatic complexity of any function, or of the top level, each without the functions in it."""
-    worst, pending = 1, [tree.body]
+    """The largest cyclomatic complexity of a function or the top level, inner functions not counted in."""
+    worst = 1
+    pending: list[Sequence[ast.AST]] = [tree.body]
     while pending:
         decisions, inside = 0, list[ast.AST](pending.pop())
         while inside:

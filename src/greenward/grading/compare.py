@@ -53,7 +53,7 @@ def _all_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     )
 
 
-def _numbers_equal(a: float, b: float, tolerance: float) -> bool:
+def _numbers_equal(a: Any, b: Any, tolerance: float) -> bool:
     if a == b:
         return True
     if not (isinstance(a, float) or isinstance(b, float)):

@@ -109,7 +109,7 @@ class CustomReward:
             self.close()
             raise RewardError(
                 f"{self.name}: its process ended (status {self._process.returncode}).",
-                remedy="Something in it leaves Python or crashes the interpreter: run it by hand on one answer.",
+                remedy="It leaves Python or crashes the interpreter: run it by hand on one answer.",
             )
         if "error" in reply[0]:
             # An exception's message may quote an answer: hostile text.

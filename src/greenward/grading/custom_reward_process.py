@@ -40,6 +40,7 @@ def main() -> None:
     send_frame(channel, {})
     while (request := receive_frame(channel)) is not None:
         answers = answers_from_plain(decode(request[1].decode("ascii")))
+        reply: dict[str, Any]
         try:
             reply = {"scores": _as_numbers(score(answers))}
         except _Refused as refusal:

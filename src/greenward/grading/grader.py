@@ -14,6 +14,7 @@ from greenward.sandbox.pool import LocalExecutor, check_limits
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
 
 MAX_CODE_CHARS = 1 << 20
+DEFAULT_LIMITS = Limits()
 _MAX_PLANS = 50_000
 
 Settled = TypeVar("Settled")
@@ -31,7 +32,7 @@ class Grader:
     """
 
     def __init__(
-        self, limits: Limits = Limits(), workers: int = 2, *, executor: Executor | None = None
+        self, limits: Limits = DEFAULT_LIMITS, workers: int = 2, *, executor: Executor | None = None
     ) -> None:
         check_limits(limits)
         self.limits = limits

@@ -22,24 +22,24 @@ _STATUS = {
 
 def judge(plan: Plan, result: RunResult) -> Verdict:
     """The verdict: every test that was reached is compared; all must pass and the run complete."""
-    passed = [
-        one.returned and one.plain and test.passes(one.value)
-        for test, one in zip(plan.tests, result.results, strict=False)
-    ]
+    reached = list(zip(plan.tests, result.results, strict=False))
+    passed = [one.returned and one.plain and test.passes(one.value) for test, one in reached]
+    failing = passed.index(False) if False in passed else None
     error_class, error_message, first_failure = result.error_class, result.error_message, ""
-    if result.outcome is Outcome.COMPLETED and all(passed) and len(passed) == len(plan.tests):
-        status = Status.PASSED
-    elif result.outcome is Outcome.COMPLETED:
-        failing = passed.index(False)
-        one = result.results[failing]
-        status, error_class, error_message = _failed(one), one.error_class, one.error_message
-        first_failure = plan.tests[failing].failure(one)
-    else:
+    if failing is not None:
+        test, failed = reached[failing]
+        first_failure = test.failure(failed)
+    elif len(reached) < len(plan.tests):
+        first_failure = f"{plan.tests[len(reached)].description}: not reached or not finished"
+    if result.outcome is not Outcome.COMPLETED:
         status = _STATUS[result.outcome]
-        if False in passed:
-            first_failure = plan.tests[passed.index(False)].failure(result.results[passed.index(False)])
-        elif len(passed) < len(plan.tests):
-            first_failure = f"{plan.tests[len(passed)].description}: not reached or not finished"
+    elif len(result.results) != len(plan.tests):
+        status = Status.INFRASTRUCTURE
+        error_message = f"the sandbox reported {len(result.results)} results for {len(plan.tests)} tests"
+    elif failing is None:
+        status = Status.PASSED
+    else:
+        status, error_class, error_message = _failed(failed), failed.error_class, failed.error_message
     return Verdict(
         status=status,
         tests_passed=tuple(passed) + (False,) * (len(plan.tests) - len(passed)),

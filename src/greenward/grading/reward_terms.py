@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from greenward.grading.code_quality import parse_bounded
-from greenward.grading.grader import Grader
 from greenward.grading.graded_answer import GradedAnswer
+from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status
 from greenward.sandbox.protocol import Outcome, RunResult
 

@@ -15,6 +15,8 @@ class Family(str, Enum):
 
 
 class Status(str, Enum):
+    """What became of an answer."""
+
     PASSED = "passed"
     FAILED = "failed"  # a test gave another value
     WRONG_TYPE = "wrong_type"  # a test gave something that is not plain data

@@ -70,7 +70,7 @@ def canonical(value: Any) -> Any:
 _dumps = json.JSONEncoder(
     ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
-_real, _imag = complex.real.__get__, complex.imag.__get__  # type: ignore[attr-defined]
+_real, _imag = complex.real.__get__, complex.imag.__get__
 _is_finite = math.isfinite
 
 

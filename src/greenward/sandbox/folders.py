@@ -7,44 +7,72 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
-_MAX_ROUNDS = 100_000  # one round removes one level
+_ATTEMPTS = 100
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder and all in it, however deep, following no link.
+    """Removes a folder and all in it, however deep, following no link. Raises `OSError`.
 
-    Nested folders are first moved up to the top: neither recursion nor path length grows with
-    depth (`shutil.rmtree` recurses and fails on a tree a thousand levels deep).
+    A process that is just dying may still write into it: a folder found filled again is emptied
+    again, a bounded number of times.
     """
-    for round_ in range(_MAX_ROUNDS):
-        for number, entry in enumerate(list(os.scandir(path))):
-            if entry.is_dir(follow_symlinks=False):
-                _empty(entry.path, move_to=os.path.join(path, f".moved-{round_}-{number}"))
-            else:
-                os.unlink(entry.path)
-        if _removed(path):
+    for _ in range(_ATTEMPTS):
+        try:
+            _empty(path)
+            os.rmdir(path)
             return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        time.sleep(0.01)
     raise OSError(errno.ENOTEMPTY, "something keeps writing into the folder", path)
 
 
-def _empty(path: str, *, move_to: str) -> None:
+def _empty(path: str) -> None:
+    """Empties a folder depth first with one descriptor at a time.
+
+    Neither recursion nor path length nor descriptors grow with depth (`shutil.rmtree` fails on a
+    tree a thousand levels deep).
+    """
     os.chmod(path, 0o700)
-    for number, inner in enumerate(list(os.scandir(path))):
-        if inner.is_dir(follow_symlinks=False):
-            os.chmod(inner.path, 0o700)  # a folder must be writable to be moved
-            os.rename(inner.path, f"{move_to}-{number}")
-        else:
-            os.unlink(inner.path)
-    _removed(path)
-
-
-def _removed(path: str) -> bool:
-    """Removes an empty folder; False if it is not empty (a dying process may still write into it)."""
+    here = os.open(path, _FOLDER)
     try:
-        os.rmdir(path)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise
-        return False
-    return True
+        above: list[tuple[str, int]] = []  # the name of each folder entered, and its parent's inode
+        unvisited = [_clear_files(here)]
+        while True:
+            if unvisited[-1]:
+                name = unvisited[-1].pop()
+                os.chmod(name, 0o700, dir_fd=here)
+                above.append((name, os.fstat(here).st_ino))
+                here = _move(here, name)
+                unvisited.append(_clear_files(here))
+            elif above:
+                unvisited.pop()
+                name, inode = above.pop()
+                here = _move(here, "..")
+                if os.fstat(here).st_ino != inode:
+                    raise OSError(errno.EXDEV, "a folder was moved while it was removed", path)
+                os.rmdir(name, dir_fd=here)
+            else:
+                return
+    finally:
+        os.close(here)
+
+
+def _move(here: int, name: str) -> int:
+    there = os.open(name, _FOLDER, dir_fd=here)
+    os.close(here)
+    return there
+
+
+def _clear_files(folder: int) -> list[str]:
+    """Unlinks all that is not a folder; the names of the folders."""
+    with os.scandir(folder) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    for name, is_folder in entries:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in entries if is_folder]

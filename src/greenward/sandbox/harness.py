@@ -59,6 +59,7 @@ ISOLATION_LAYERS: tuple[Callable[[dict[str, Any]], None], ...] = (limit_resource
 
 
 def enter_isolation(limits: dict[str, Any]) -> None:
+    """Applies every layer; what raises here is the infrastructure's failure."""
     for layer in ISOLATION_LAYERS:
         layer(limits)
 
@@ -74,11 +75,10 @@ def run_answer(limits: dict[str, Any], job: bytes) -> NoReturn:
     is_program = entry_point is None and not expressions
     module = types.ModuleType("__main__" if is_program else "answer")
     sys.modules[module.__name__] = module
-    if _load(send, module, code, setup_code, is_program):
-        if entry_point is not None and not callable(module.__dict__.get(entry_point)):
-            _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
-        else:
-            _answer_calls(send, module, entry_point, calls, expressions)
+    _load(send, module, code, setup_code, is_program)
+    if entry_point is not None and not callable(module.__dict__.get(entry_point)):
+        _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
+    _answer_calls(send, module, entry_point, calls, expressions)
     _exit(0)
 
 
@@ -96,13 +96,12 @@ def _sender(nonce: str) -> Send:
     return send
 
 
-def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_program: bool) -> bool:
-    """Runs the answer and the setup code in `module`; False if that ended the job."""
+def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_program: bool) -> None:
+    """Runs the answer and the setup code in `module`; what goes wrong ends the process."""
     try:
         compiled = _compile(code, "<answer>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         _end(send, "syntax_error", *_describe(error))
-        return False
     try:
         _exec(compiled, module.__dict__)
         if setup_code:
@@ -112,18 +111,14 @@ def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_p
     except SystemExit as error:
         if not (is_program and error.code in (None, 0)):
             _end(send, "exited", *_describe(error))
-            return False
         _finish_program()
     except MemoryError as error:
         _end(send, "memory", *_describe(error))
-        return False
     except BaseException as error:
         if is_program:
             below_us = error.__traceback__ and error.__traceback__.tb_next
             sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
         _end(send, "load_error", *_describe(error))
-        return False
-    return True
 
 
 def _finish_program() -> None:

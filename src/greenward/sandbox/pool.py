@@ -162,15 +162,18 @@ class LocalExecutor:
         now = time.monotonic()
         for worker in (*self._busy, *self._idle):
             if worker in speaking:
-                task = self._busy.get(worker)
-                try:
-                    report = worker.receive()
-                    news.append((worker, task and read_report(task.job, task.nonce, *report)))
-                except WorkerLost:
-                    news.append((worker, None))
+                news.append((worker, self._receive(worker)))
             elif worker in self._busy and now >= worker.deadline:
                 news.append((worker, None))
         return news
+
+    def _receive(self, worker: WorkerProcess) -> RunResult | None:
+        try:
+            report = worker.receive()
+        except WorkerLost:
+            return None
+        task = self._busy.get(worker)  # an idle worker has nothing to say but that it is gone
+        return None if task is None else read_report(task.job, task.nonce, *report)
 
     def _start(self) -> WorkerProcess:
         self._workers_started += 1

@@ -16,6 +16,7 @@ _KILLED = {
     "output": (Outcome.OUTPUT_LIMIT, "OutputLimit"),
     "processes": (Outcome.CHEATING, "ProcessLimit"),
 }
+_SIGNALS = {one.value: one.name for one in signal.Signals}
 _ENDED = {
     outcome.value: outcome
     for outcome in (
@@ -135,6 +136,6 @@ def _outcome(
         return Outcome.COMPLETED, None, ""
     if exit_code >= 0:
         return Outcome.EXITED, "Exit", f"left with status {exit_code} before its calls were made"
-    name = signal.Signals(-exit_code).name if -exit_code in iter(signal.Signals) else f"signal {-exit_code}"
+    name = _SIGNALS.get(-exit_code, f"signal {-exit_code}")
     outcome = Outcome.TIMEOUT if -exit_code == signal.SIGXCPU else Outcome.EXITED
     return outcome, name, f"ended by {name}"

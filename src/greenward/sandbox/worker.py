@@ -11,6 +11,8 @@ Standard library only.
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import gc
 import importlib
 import json
@@ -37,7 +39,7 @@ from greenward.sandbox.processes import (
 )
 
 LENGTH = struct.Struct("!Q")
-MAX_RESULT_BYTES = 64 << 20
+MAX_RESULT_BYTES = 16 << 20
 MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
 MAX_PROCESSES = 64
 MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it can only be a far backstop
@@ -47,11 +49,12 @@ _CHUNK = 1 << 16
 
 # Loaded before the fork, so that answers find them at no cost.
 PRELOADED = (
-    "abc array base64 bisect calendar cmath collections collections.abc contextlib copy dataclasses datetime "
-    "decimal enum fractions functools hashlib heapq inspect io itertools json math numbers operator os pprint "
-    "queue random re statistics string struct sys tempfile textwrap threading time traceback types typing "
-    "unicodedata"
-).split()
+    "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc", "contextlib",
+    "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq",
+    "inspect", "io", "itertools", "json", "math", "numbers", "operator", "os", "pprint", "queue", "random",
+    "re", "statistics", "string", "struct", "sys", "tempfile", "textwrap", "threading", "time", "traceback",
+    "types", "typing", "unicodedata",
+)  # fmt: skip
 
 
 class ParentDied(BaseException):
@@ -113,6 +116,7 @@ def _leave_no_trace_of_ourselves() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "greenward"]:
         del sys.modules[name]
     sys.argv = ["answer.py"]
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # -S leaves them out, programs use them
     os.umask(0o077)
     gc.collect()
     gc.freeze()
@@ -272,10 +276,8 @@ class Watch:
 def end_all(pid: int) -> tuple[int, Any]:
     """Kills and reaps the child and all that it left behind; exit status and usage of the child."""
     used: tuple[int, Any] = (0, None)
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have died before it led a group
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # it died before it led a group; it is among our children below
     own = os.getpid()
     while True:
         for child in children(own):

@@ -39,7 +39,7 @@ class WorkerProcess:
             )
         os.mkdir(folder, 0o700)
         self.deadline = float("inf")
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -81,7 +81,8 @@ class WorkerProcess:
             self._errors.seek(0)
             words = self._errors.read()[-2000:].decode("utf-8", "replace").strip()
             raise SandboxError(
-                f"a sandbox worker did not start within {timeout_seconds:g} s. Its last words: {words or 'none'}"
+                f"a sandbox worker did not start within {timeout_seconds:g} s.",
+                remedy=f"Its last words: {words or 'none'}",
             ) from None
 
     def send(

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from greenward.errors import ProblemError, SandboxError
+from greenward.grading.grader import Grader
+from greenward.grading.verdict import Family, Status
+from greenward.problems.problem import Case, Comparison, Problem
+from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
+
+RIGHT = "def add(a, b): return a + b"
+
+
+@dataclass
+class Recorder:
+    """An executor that keeps the jobs it is given and answers as it is told."""
+
+    result: RunResult
+    jobs: list[Job] = field(default_factory=list)
+
+    def run(self, jobs):
+        for index, job in enumerate(jobs):
+            self.jobs.append(job)
+            yield index, self.result
+
+    def close(self):
+        raise AssertionError("the grader closes only an executor of its own")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "passed"),
+    [
+        (RIGHT, Status.PASSED, 5),
+        ("def add(a, b): return a - b", Status.FAILED, 1),
+        ("def add(a, b): return str(a + b)", Status.FAILED, 0),
+        ("def add(a, b): return object()", Status.WRONG_TYPE, 0),
+        ("def add(a, b):\n    if a == 10: raise ValueError('ten')\n    return a + b", Status.ERROR, 4),
+        ("def add(a, b): return 'x' * (2 << 30)", Status.MEMORY, 0),
+        ("def add(a, b):\n    while a == 10: pass\n    return a + b", Status.TIMEOUT, 3),
+        ("def add(a, b:", Status.SYNTAX_ERROR, 0),
+        ("def sub(a, b): return a + b", Status.NO_CODE, 0),
+        ("from operator import *", Status.PASSED, 5),
+        ("", Status.NO_CODE, 0),
+        (" \n", Status.NO_CODE, 0),
+        (None, Status.NO_CODE, 0),
+        ("#" * (2 << 20), Status.ERROR, 0),
+        ("def add(a, b): raise SystemExit", Status.ERROR, 0),
+        ("import os\ndef add(a, b): os._exit(0)", Status.ERROR, 0),
+        ("\ud800", Status.SYNTAX_ERROR, 0),
+    ],
+)
+def test_statuses(grader, add, code, status, passed):
+    (verdict,) = grader.grade([(add, code)])
+    assert (verdict.status, sum(verdict.tests_passed)) == (status, passed)
+    assert len(verdict.tests_passed) == 5
+
+
+def test_an_empty_program_does_not_pass_by_a_builtin_of_the_same_name(grader):
+    problem = Problem("sum", "", "sum", cases=(Case(([1, 2],), 3),))
+    assert grader.grade([(problem, "x = 1")])[0].status is Status.NO_CODE
+
+
+def test_the_first_failure_says_what_was_called_expected_and_given(grader, add):
+    (verdict,) = grader.grade([(add, "def add(a, b): return 3")])
+    assert verdict.first_failure == "add(0, 0): expected 0, got 3"
+    (verdict,) = grader.grade([(add, "def add(a, b): raise KeyError('k')")])
+    assert verdict.first_failure == "add(1, 2): expected 3, raised KeyError: 'k'"
+    assert (verdict.error_class, verdict.error_message) == ("KeyError", "'k'")
+
+
+def test_messages_of_a_hostile_answer_are_bounded_and_without_control_characters(grader, add):
+    hostile = """
+class E(Exception): pass
+E.__name__ = "E\\x1b[2J" * 1000
+print("\\x1b]0;title\\x07")
+def add(a, b): raise E("\\x1b[31m\\u202e" * 10000)
+"""
+    (verdict,) = grader.grade([(add, hostile)])
+    shown = verdict.error_class + verdict.error_message + verdict.first_failure + verdict.stdout
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    assert len(shown) < 2000
+
+
+def test_huge_values_are_shown_bounded(grader, add):
+    code = "def add(a, b): return [10 ** 6000, 'x' * 10**6, {(1,): {2}}]"
+    assert len(grader.grade([(add, code)])[0].first_failure) < 500
+
+
+def test_verdicts_come_in_the_order_of_the_answers(grader, add):
+    codes = [RIGHT, "def add(a, b): return 0", RIGHT, "", RIGHT + "\n"]
+    statuses = [verdict.status for verdict in grader.grade([(add, code) for code in codes])]
+    assert statuses == [Status.PASSED, Status.FAILED, Status.PASSED, Status.NO_CODE, Status.PASSED]
+
+
+def test_equal_code_for_the_same_problem_runs_once(add):
+    recorder = Recorder(RunResult(Outcome.COMPLETED, tuple(CallResult(True, c.expected) for c in add.cases)))
+    other = replace(add, task_id="other")
+    with Grader(executor=recorder) as grader:
+        verdicts = grader.grade([(add, RIGHT), (add, RIGHT), (other, RIGHT), (add, RIGHT + "\n"), (add, RIGHT)])
+    assert len(recorder.jobs) == 3
+    assert all(verdict.passed for verdict in verdicts)
+
+
+def test_a_stream_is_graded_lazily_and_completely(grader, add):
+    taken = []
+
+    def answers():
+        for index in range(12):
+            taken.append(index)
+            yield add, f"def add(a, b): return a + b + {index % 3}"
+
+    verdicts = {}
+    for index, verdict in grader.grade_stream(answers()):
+        verdicts[index] = verdict.passed
+    assert verdicts == {index: index % 3 == 0 for index in range(12)}
+
+
+def test_expected_values_never_enter_a_job():
+    secret = 918273645546372819
+    problem = Problem("p", "", "f", cases=(Case((1,), secret), Case((2,), {"deep": [secret]})))
+    tested = Problem("t", "", "f", tests=(f"assert f(1) == {secret}", f"assert abs(f(2) - {secret}) < 1"))
+    recorder = Recorder(RunResult(Outcome.COMPLETED))
+    with Grader(executor=recorder) as grader:
+        grader.grade([(problem, "x"), (tested, "x")])
+    assert len(recorder.jobs) == 2
+    assert str(secret) not in repr(recorder.jobs)
+
+
+def test_an_answer_that_searches_its_process_finds_no_expected_value(grader):
+    secret = "expected-" + "value-of-the-test"
+    thief = """
+import gc, sys
+def add(a):
+    pattern = ("expected-" + "value-of").encode()
+    seen, frame = [], sys._getframe()
+    while frame:
+        seen += list(frame.f_locals.values()) + list(frame.f_globals.values())
+        frame = frame.f_back
+    seen += gc.get_objects()
+    for one in seen:
+        text = one if type(one) is str else one.decode("latin-1") if type(one) is bytes else ""
+        if "expected-" + "value-of-" in text: return text
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+        for line in maps:
+            where, mode = line.split()[:2]
+            if not mode.startswith("rw"): continue
+            start, end = (int(x, 16) for x in where.split("-"))
+            try:
+                memory.seek(start); found = memory.read(end - start)
+            except OSError: continue
+            if pattern + b"-the-test" in found or pattern + b"-" in found: return "expected-value-of-the-test"
+    return "nothing"
+"""
+    problem = Problem("p", "", "add", cases=(Case((1,), secret),), tests=())
+    with_oracle = Problem("q", "", "add", tests=(f"assert add(1) == 'expected-' + {secret[9:]!r}",))
+    for verdict in grader.grade([(with_oracle, thief), (problem, thief)]):
+        assert verdict.status in (Status.FAILED, Status.ERROR), verdict
+
+
+def test_printed_and_written_forgeries_earn_nothing(grader, add):
+    forgeries = [
+        "print('[\"done\"]'); print('PASSED', '5 passed')\ndef add(a, b): return None",
+        "import sys\nsys.stderr.write('OK')\ndef add(a, b): return 0",
+        "import os\nos.write(3, b'0' * 36 + b'[\"done\"]')\nos._exit(0)",
+        "import sys, os\nnonce = None\ndef add(a, b): os.write(3, b'junk'); return a + b",
+        "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return -1",
+        "import builtins, json\njson.dumps = lambda *a, **k: '[]'\nbuiltins.type = lambda x: int\ndef add(a, b): return 0",
+        "def add(a, b): return type('X', (int,), {'__eq__': lambda s, o: True, '__hash__': int.__hash__})(99)",
+    ]
+    for verdict in grader.grade([(add, code) for code in forgeries]):
+        assert not verdict.passed
+
+
+def test_infrastructure_failure_is_a_family_of_its_own(add):
+    with Grader(executor=Recorder(RunResult(Outcome.INFRASTRUCTURE, error_message="lost"))) as grader:
+        (verdict,) = grader.grade([(add, RIGHT)])
+    assert verdict.status is Status.INFRASTRUCTURE
+    assert verdict.status.family is Family.INFRASTRUCTURE
+
+
+def test_a_run_that_was_not_completed_never_passes(add):
+    results = tuple(CallResult(True, case.expected) for case in add.cases)
+    for outcome in Outcome:
+        if outcome is not Outcome.COMPLETED:
+            with Grader(executor=Recorder(RunResult(outcome, results))) as grader:
+                assert not grader.grade([(add, RIGHT)])[0].passed
+    with Grader(executor=Recorder(RunResult(Outcome.COMPLETED, results[:-1]))) as grader:
+        assert grader.grade([(add, RIGHT)])[0].status is Status.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "neither"),
+        ({"cases": (Case((1,), 1),), "tests": ("assert f(1)",)}, "both"),
+        ({"cases": (Case((1,), object()),)}, "case 1 is not plain data"),
+        ({"cases": (Case((1,), 1), Case((object(),), 1))}, "case 2 is not plain data"),
+        ({"tests": ("assert f(",)}, "not Python"),
+        ({"tests": ("assert f(1) in 5",)}, "member of no container"),
+    ],
+)
+def test_a_problem_that_cannot_judge_is_an_error(grader, fields, message):
+    with pytest.raises(ProblemError, match=message):
+        grader.grade([(Problem("p", "", "f", **fields), "def f(x): return x")])
+
+
+def test_limits_that_make_no_sense_are_refused_before_a_worker_starts():
+    with pytest.raises(SandboxError, match="cpu_seconds"):
+        Grader(Limits(cpu_seconds=-1))
+
+
+def test_the_comparison_of_the_problem_is_used(grader):
+    problem = Problem("p", "", "f", cases=(Case((1,), [0.5]),), comparison=Comparison(0.1, tuple_is_list=True))
+    assert grader.grade([(problem, "def f(x): return (0.52,)")])[0].passed
+    assert not grader.grade([(replace(problem, comparison=Comparison()), "def f(x): return (0.52,)")])[0].passed
+
+
+def test_keyword_arguments_reach_the_answer(grader):
+    problem = Problem("p", "", "f", cases=(Case((1,), 3, {"b": {"x": (2,)}}),))
+    assert grader.grade([(problem, "def f(a, b): return a + b['x'][0]")])[0].passed
+
+
+def test_programs_are_run_in_order_and_once(grader):
+    runs = grader.run_programs(["print(1)", "1 / 0", "print(1)", "pass", "x ="])
+    assert [run.outcome for run in runs] == [
+        Outcome.COMPLETED, Outcome.LOAD_ERROR, Outcome.COMPLETED, Outcome.COMPLETED, Outcome.SYNTAX_ERROR,
+    ]  # fmt: skip
+    assert [run.stdout for run in runs] == ["1\n", "", "1\n", "", ""]

@@ -1,0 +1,249 @@
+"""The pool: order, back-pressure, lost workers, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from textwrap import dedent
+
+import pytest
+
+from greenward.errors import SandboxError
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.processes import children, descendants
+from greenward.sandbox.protocol import Call, Job, Limits, Outcome
+
+LIMITS = Limits(cpu_seconds=1.0, wall_seconds=1.0, memory_bytes=256 << 20)
+
+
+def job(code: str, limits: Limits = LIMITS) -> Job:
+    return Job(code, "f", (Call((3,)),), limits=limits)
+
+
+GOOD = job("def f(x): return x")
+
+
+def eventually(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def our_folders() -> set[str]:
+    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("greenward-sandbox-")}
+
+
+def test_every_job_is_answered_once_with_its_index():
+    with LocalExecutor(2) as executor:
+        jobs = (job(f"def f(x): return {index}") for index in range(40))
+        values = {index: result.results[0].value for index, result in executor.run(jobs)}
+    assert values == {index: index for index in range(40)}
+
+
+def test_jobs_are_taken_only_when_a_worker_is_free():
+    taken = []
+
+    def jobs():
+        for index in range(20):
+            taken.append(index)
+            yield GOOD
+
+    with LocalExecutor(2) as executor:
+        for count, _ in enumerate(executor.run(jobs()), 1):
+            assert len(taken) <= count + 3
+
+
+def test_an_abandoned_batch_leaves_the_pool_usable():
+    with LocalExecutor(2) as executor:
+        for _ in executor.run([GOOD, job("while True: pass"), GOOD]):
+            break
+        assert [result.outcome for _, result in executor.run([GOOD] * 3)] == [Outcome.COMPLETED] * 3
+
+
+def test_a_batch_inside_a_batch_is_refused_instead_of_waiting_for_ever():
+    with LocalExecutor(1) as executor:
+        batch = executor.run([GOOD, GOOD])
+        next(batch)
+        with pytest.raises(SandboxError, match="in the middle of a batch"):
+            next(executor.run([GOOD]))
+        batch.close()
+        assert len(list(executor.run([GOOD]))) == 1
+
+
+def test_batches_of_two_threads_take_turns():
+    with LocalExecutor(1) as executor:
+        counts: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: counts.append(len(list(executor.run([GOOD] * 5))))) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counts == [5, 5, 5]
+
+
+@pytest.mark.parametrize("attack", ["SIGKILL", "SIGSTOP", "SIGTERM"])
+def test_an_answer_that_attacks_its_worker_is_blamed_and_the_others_are_not(attack, monkeypatch):
+    monkeypatch.setattr("greenward.sandbox.pool.GRACE_SECONDS", 0.5)
+    hostile = job(f"import os, signal, time\nos.kill(os.getppid(), signal.{attack})\ntime.sleep(5)")
+    with LocalExecutor(2) as executor:
+        outcomes = {i: r.outcome for i, r in executor.run([GOOD, hostile, GOOD, GOOD])}
+    assert outcomes == {0: Outcome.COMPLETED, 1: Outcome.CHEATING, 2: Outcome.COMPLETED, 3: Outcome.COMPLETED}
+
+
+def test_a_worker_killed_from_outside_costs_its_job_nothing():
+    with LocalExecutor(1) as executor:
+        (first,) = executor.worker_pids
+        slow = job("import time\ntime.sleep(0.4)\ndef f(x): return x")
+        threading.Timer(0.2, os.kill, (first, signal.SIGKILL)).start()
+        ((_, result),) = executor.run([slow])
+        assert result.outcome is Outcome.COMPLETED
+        assert executor.worker_pids != (first,)
+
+
+def test_workers_that_keep_dying_under_any_program_are_the_infrastructure():
+    with LocalExecutor(1) as executor:
+        stop = threading.Event()
+
+        def kill_whoever_works():
+            while not stop.wait(0.1):
+                for pid in executor.worker_pids:
+                    if children(pid):
+                        os.kill(pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_whoever_works)
+        killer.start()
+        ((_, result),) = executor.run([job("import time\ntime.sleep(0.8)\ndef f(x): return x")])
+        stop.set()
+        killer.join()
+        assert result.outcome is Outcome.INFRASTRUCTURE
+        assert [r.outcome for _, r in executor.run([GOOD])] == [Outcome.COMPLETED]
+
+
+def test_an_idle_worker_that_died_is_replaced():
+    with LocalExecutor(2) as executor:
+        for pid in executor.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        assert [r.outcome for _, r in executor.run([GOOD] * 4)] == [Outcome.COMPLETED] * 4
+
+
+def test_daemons_of_an_answer_die_with_it():
+    daemon = dedent(
+        """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.close(1); os.close(2); os.close(3)
+                time.sleep(60)
+            os._exit(0)
+        os.wait()
+        def f(x): return x
+        """
+    )
+    with LocalExecutor(1) as executor:
+        ((_, result),) = executor.run([job(daemon)])
+        assert result.outcome is Outcome.COMPLETED
+        assert descendants(executor.worker_pids[0]) == []
+
+
+def test_close_leaves_no_process_descriptor_or_file():
+    def descriptors() -> list[str]:
+        return os.listdir("/proc/self/fd")
+
+    before = len(descriptors()), our_folders(), set(children(os.getpid()))
+    executor = LocalExecutor(2)
+    hostile = [job("import os\nos.fork()"), job("open('left', 'w').write('x')"), job("while True: pass")]
+    assert len(list(executor.run([GOOD, *hostile]))) == 4
+    for _ in executor.run([job("while True: pass")] * 2 + [GOOD]):
+        break
+    executor.close()
+    executor.close()
+    assert (len(descriptors()), our_folders(), set(children(os.getpid()))) == before
+    with pytest.raises(SandboxError, match="closed"):
+        list(executor.run([GOOD]))
+
+
+def test_nothing_outlives_a_parent_that_is_killed():
+    before = our_folders()
+    script = dedent(
+        """
+        import sys, time
+        from greenward.sandbox.pool import LocalExecutor
+        from greenward.sandbox.protocol import Job, Limits
+        executor = LocalExecutor(3)
+        limits = Limits(cpu_seconds=60, wall_seconds=60)
+        stop = "import os, signal, time\\nopen('x', 'w')\\nos.kill(os.getppid(), signal.SIGSTOP)\\ntime.sleep(60)"
+        codes = ["open('x', 'w')\\nimport time\\ntime.sleep(60)", "while True: pass", stop]
+        print(*executor.worker_pids, flush=True)
+        list(executor.run([Job(code, limits=limits) for code in codes]))
+        """
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert eventually(lambda: all(children(pid) for pid in workers))
+    time.sleep(0.2)
+    everyone = workers + [child for pid in workers for child in children(pid)]
+    assert len(everyone) == 6
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert eventually(lambda: not any(map(is_alive, everyone)), 2.0)
+    assert our_folders() == before
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(cpu_seconds=0),
+        Limits(wall_seconds=-1),
+        Limits(cpu_seconds=float("nan")),
+        Limits(wall_seconds=float("inf")),
+        Limits(memory_bytes=1000),
+        Limits(output_bytes=0),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits):
+    with LocalExecutor(1) as executor, pytest.raises(SandboxError, match="limit"):
+        list(executor.run([job("pass", limits)]))
+
+
+def test_inputs_that_are_not_plain_data_are_refused():
+    with LocalExecutor(1) as executor, pytest.raises(SandboxError, match="plain data"):
+        list(executor.run([Job("def f(x): pass", "f", (Call((object(),)),))]))
+
+
+def test_a_pool_needs_a_worker():
+    with pytest.raises(SandboxError, match="at least one worker"):
+        LocalExecutor(0)
+
+
+def test_the_worker_needs_only_the_standard_library():
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import greenward.sandbox.worker; "
+        "print([n for n in sys.modules if n.split('.')[0] in ('torch','numpy','pydantic','greenward')])"
+    )
+    source = os.path.join(os.path.dirname(__file__), "../../src")
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", script, source], capture_output=True, text=True, check=True
+    ).stdout
+    names = {"worker", "harness", "codec", "folders", "processes"}
+    assert set(eval(loaded)) == {"greenward", "greenward.sandbox", *(f"greenward.sandbox.{n}" for n in names)}
