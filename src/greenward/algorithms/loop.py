@@ -21,7 +21,7 @@ from greenward.policies.policy import Policy
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.memory import resident_mb
-from greenward.runs.progress import Progress
+from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.sinks import MetricSink
 
 STATE_FILE = "trainer.pt"
@@ -81,6 +81,7 @@ class Loop:
         max_steps: int,
         max_seconds: float | None = None,
         evaluator: Evaluator | None = None,
+        evaluate_at_start: bool = True,
         eval_interval_steps: int = 20,
         checkpoint_interval_steps: int = 20,
         keep_checkpoints: int = 2,
@@ -94,6 +95,7 @@ class Loop:
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self._evaluator = evaluator
+        self._evaluate_at_start = evaluate_at_start
         self._eval_interval = eval_interval_steps
         self._checkpoint_interval = checkpoint_interval_steps
         self._keep = keep_checkpoints
@@ -103,12 +105,13 @@ class Loop:
         self.steps_done = 0
         self.training_seconds = 0.0
         self.interrupted = False
+        self._session_started = time.perf_counter()
 
     def run(self) -> None:
         """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed."""
         self._restore()
         with StopRequest() as stop:
-            if self.steps_done == 0:
+            if self.steps_done == 0 and self._evaluate_at_start:
                 self._evaluate()
             while not self._finished() and not stop.requested:
                 self._step()
@@ -118,6 +121,11 @@ class Loop:
                 if finished or stop.requested or self.steps_done % self._checkpoint_interval == 0:
                     self._checkpoint()
             self.interrupted = stop.requested and not self._finished()
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall time of the run so far, over all sessions, evaluation included."""
+        return time.perf_counter() - self._session_started
 
     def _finished(self) -> bool:
         out_of_time = self._max_seconds is not None and self.training_seconds >= self._max_seconds
@@ -159,7 +167,7 @@ class Loop:
         flat = {f"{result['suite']}_eval/{name}": m["value"] for name, m in result["metrics"].items()}
         for sink in self._sinks:
             sink.log(self.steps_done, flat)
-        self._progress.message(_evaluation_line(self.steps_done, result))
+        self._progress.message(evaluation_line(result))
 
     def _checkpoint(self) -> None:
         def write(folder: Path) -> None:
@@ -169,6 +177,9 @@ class Loop:
                     "method": self._method.state_dict(),
                     "steps_done": self.steps_done,
                     "training_seconds": self.training_seconds,
+                    "wall_seconds": self.wall_seconds,
+                    # The folder holds weights in the model's dtype; resuming needs the exact ones.
+                    "weights": self._method.policy.state_dict(),
                     "policy_version": self._method.policy.version,
                 },
                 folder / STATE_FILE,
@@ -183,11 +194,12 @@ class Loop:
             self._run.truncate_after(-1)
             return
         state = load_trainer_state(checkpoint)
-        self._method.policy.load_weights(checkpoint)
+        self._method.policy.load_state_dict(state["weights"])
         self._method.policy.version = state["policy_version"]
         self._method.load_state_dict(state["method"])
         self.steps_done = state["steps_done"]
         self.training_seconds = state["training_seconds"]
+        self._session_started -= state["wall_seconds"]
         self._run.truncate_after(self.steps_done)
 
 
@@ -201,13 +213,3 @@ def load_trainer_state(checkpoint: Path) -> dict[str, Any]:
         )
     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return state
-
-
-def _evaluation_line(step: int, result: Mapping[str, Any]) -> str:
-    rates = ", ".join(
-        f"{name} {100 * m['value']:.1f} % [{100 * m['low']:.1f}, {100 * m['high']:.1f}]"
-        for name, m in result["metrics"].items()
-    )
-    return f"step {step}: held-out {rates}"
-
-

@@ -80,9 +80,7 @@ class OnPolicy:
         while rounds < self._dynamic_rounds and groups_kept < self._prompts_per_step:
             problems = [self._next_problem() for _ in range(self._prompts_per_step)]
             seed = step_seed(self._seed, step * self._dynamic_rounds + rounds, "sampling")
-            batch = self._environment.collect(
-                self.policy, problems, seed=seed, first_group_id=groups_asked
-            )
+            batch = self._environment.collect(self.policy, problems, seed=seed, first_group_id=groups_asked)
             sampling += batch.sampling_seconds
             grading += batch.grading_seconds
             collected += batch.episodes

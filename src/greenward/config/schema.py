@@ -180,6 +180,7 @@ class EvaluationConfig(Section):
     """Held-out evaluation before the first step, every `eval_interval_steps`, and after the last."""
 
     enabled: bool = True
+    at_start: bool = Field(True, description="also before the first step")
     num_questions: PositiveInt = 300
     samples: PositiveInt = Field(8, description="answers per problem (n of pass@k)")
     k: tuple[PositiveInt, ...] = (1, 8)

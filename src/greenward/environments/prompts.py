@@ -7,7 +7,7 @@ tokenizer's chat template, the answer holds a fenced code block (instruction-tun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from greenward.errors import ConfigError
@@ -27,10 +27,10 @@ class PromptTokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
 
-    def decode(self, token_ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Iterable[int]) -> str: ...
 
     @property
-    def has_chat_template(self) -> bool: ...
+    def chat_template(self) -> str | None: ...
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
 
@@ -49,14 +49,14 @@ class PromptRenderer:
         style: Literal["auto", "completion", "chat"] = "auto",
         system_prompt: str | None = None,
     ) -> None:
-        if style == "chat" and not tokenizer.has_chat_template:
+        if style == "chat" and not tokenizer.chat_template:
             raise ConfigError(
                 "model.prompt_style is chat, but this model's tokenizer has no chat template.",
                 remedy="Set model.prompt_style=completion, or use an instruction-tuned model.",
             )
         self._tokenizer = tokenizer
         self.style: Style = (
-            style if style != "auto" else ("chat" if tokenizer.has_chat_template else "completion")
+            style if style != "auto" else ("chat" if tokenizer.chat_template else "completion")
         )
         self._system_prompt = system_prompt
 
@@ -78,10 +78,10 @@ class PromptRenderer:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
         return tuple(self._tokenizer.render_chat(messages))
 
-    def completion_text(self, completion_ids: Sequence[int]) -> str:
+    def completion_text(self, completion_ids: Iterable[int]) -> str:
         """The answer as text, without special tokens."""
         return self._tokenizer.decode(completion_ids)
 
-    def answer(self, problem: Problem, completion_ids: Sequence[int]) -> str | None:
+    def answer(self, problem: Problem, completion_ids: Iterable[int]) -> str | None:
         """The program that an answer amounts to; None when it holds no code."""
         return extract_code(self.completion_text(completion_ids), problem, self.style).code

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.schema import EvaluationConfig, Recipe, SandboxConfig, SupervisedConfig
 from greenward.environments.episode import Episode
@@ -52,14 +53,16 @@ def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
 
 
 def build_renderer(recipe: Recipe, tokenizer: Tokenizer) -> PromptRenderer:
+    """How problems are put to a policy with this tokenizer."""
     return PromptRenderer(
         tokenizer, style=recipe.model.prompt_style, system_prompt=recipe.model.system_prompt
     )
 
 
-def build_grader(sandbox: SandboxConfig, *, cpu_seconds: float | None = None) -> Grader:
+def build_grader(sandbox: SandboxConfig) -> Grader:
+    """A grader with the recipe's limits and worker processes; to be closed."""
     limits = Limits(
-        cpu_seconds=cpu_seconds or sandbox.cpu_seconds,
+        cpu_seconds=sandbox.cpu_seconds,
         wall_seconds=sandbox.wall_seconds,
         memory_bytes=sandbox.memory_mb << 20,
         output_bytes=sandbox.output_kb << 10,
@@ -68,6 +71,7 @@ def build_grader(sandbox: SandboxConfig, *, cpu_seconds: float | None = None) ->
 
 
 def build_sampling(recipe: Recipe) -> SamplingParams:
+    """How answers are drawn."""
     section = recipe.sampling
     return SamplingParams(
         max_tokens=section.max_tokens,
@@ -84,7 +88,7 @@ def build_evaluator(
     renderer: PromptRenderer,
     grader: Grader,
     sampling: SamplingParams,
-):  # type: ignore[no-untyped-def]
+) -> Evaluator | None:
     """A function (policy, step, elapsed seconds) -> evaluation as plain data; None when disabled."""
     if not config.enabled:
         return None
@@ -121,7 +125,9 @@ def supervised_examples(
             renderer.prompt_ids(by_id[example.task_id]),
             (*tokenizer.encode(example.completion_text), tokenizer.eos_id),
         )
-        for example in corpus(train, config.misconception_rate, seed)
+        for example in corpus(
+            train, config.misconception_rate, seed, examples_per_problem=config.examples_per_problem
+        )
     ]
 
 

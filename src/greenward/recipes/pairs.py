@@ -32,7 +32,9 @@ def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ProblemError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno}).") from None
+        raise ProblemError(
+            f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})."
+        ) from None
     if not isinstance(row, dict):
         raise ProblemError(f"{path}, line {number}: expected an object, found {type(row).__name__}.")
     return row
@@ -66,7 +68,7 @@ def _chat_pair(messages: Any, tokenizer: Tokenizer, where: str) -> tuple[tuple[i
         raise ProblemError(
             f"{where}: 'messages' must be a list of {{role, content}} that ends with the assistant's answer."
         )
-    if not tokenizer.has_chat_template:
+    if not tokenizer.chat_template:
         raise ProblemError(
             f"{where}: 'messages' need a chat template, and this model's tokenizer has none.",
             remedy="Use prompt/completion pairs, or an instruction-tuned model.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from greenward.algorithms.learner import Learner
 from greenward.algorithms.loop import Loop, Method
 from greenward.algorithms.on_policy import OnPolicy
 from greenward.algorithms.supervised import Supervised
+from greenward.config.loading import dump
 from greenward.config.schema import Recipe
 from greenward.environments.single_turn import SingleTurn
 from greenward.grading.grader import Grader
@@ -29,8 +30,12 @@ from greenward.recipes.build import (
     rollout_row,
     supervised_examples,
 )
+from greenward.reports.content import assemble
+from greenward.reports.record import read_report
+from greenward.reports.terminal import print_report
 from greenward.reports.write import write_all_reports
 from greenward.runs.directory import RunDirectory
+from greenward.runs.memory import peak_resident_mb
 from greenward.runs.progress import Progress
 from greenward.runs.sinks import make_sinks
 from greenward.runs.summary import read_summary, write_summary
@@ -52,96 +57,126 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
         grader = stack.enter_context(build_grader(recipe.sandbox))
         progress = stack.enter_context(Progress(quiet=quiet))
         session = Session(recipe, train_problems, held_out, grader, progress, resume)
-        if recipe.kind == "sft":
-            return session.supervised(run, build_policy(recipe, train_problems))
-        if recipe.warm_start is None:
-            return session.reinforce(run, build_policy(recipe, train_problems))
-        warm = session.warm_start(output / WARM_START)
-        return warm is not None and session.reinforce(run, warm)
+        finished = session.train(run)
+    if finished:
+        show_report(output, quiet=quiet)
+    return finished
 
 
+def show_report(output: Path, *, quiet: bool) -> None:
+    """Write the report of a run or study; print its terminal view and where the page is."""
+    paths = write_all_reports(output)
+    if not quiet:
+        print_report(assemble(read_report(output)))
+        print(f"Report: {paths['html']}")
+
+
+def dry_run(recipe: Recipe) -> None:
+    """Print the resolved recipe, the model's size and the first prompt; train nothing."""
+    train_problems, held_out = build_problems(recipe)
+    policy = build_policy(recipe, train_problems)
+    parameters = sum(parameter.numel() for parameter in policy.parameters())
+    renderer = build_renderer(recipe, policy.tokenizer)
+    prompt = train_problems[0]
+    print(dump(recipe))
+    print(f"# {len(train_problems)} problems to train on, {len(held_out)} held out")
+    print(f"# {parameters:,} parameters; weights, gradients and Adam: {parameters * 16 / 2**20:,.0f} MiB")
+    print(f"# first prompt ({len(renderer.prompt_ids(prompt))} tokens, {renderer.style} style):")
+    print(renderer.prompt_text(prompt))
+
+
+@dataclass(frozen=True)
 class Session:
     """One call of `train`: what its phases share."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        train_problems: ProblemSet,
-        held_out: ProblemSet,
-        grader: Grader,
-        progress: Progress,
-        resume: bool,
-    ) -> None:
-        self._recipe = recipe
-        self._train_problems = train_problems
-        self._held_out = held_out
-        self._grader = grader
-        self._progress = progress
-        self._resume = resume
+    recipe: Recipe
+    train_problems: ProblemSet
+    held_out: ProblemSet
+    grader: Grader
+    progress: Progress
+    resume: bool
 
     def warm_start(self, folder: Path) -> Policy | None:
         """The policy after the warm start in `folder`, which runs unless it has; None if interrupted."""
         summary = read_summary(folder)
         if summary is None or summary["status"] != "finished":
-            recipe = self._recipe.model_copy(update={"kind": "sft", "name": WARM_START})
-            with RunDirectory.create(folder, recipe.model_dump(mode="json"), resume=self._resume) as run:
-                if not self.supervised(run, build_policy(self._recipe, self._train_problems)):
+            unmeasured = self.recipe.evaluation.model_copy(update={"enabled": False})
+            recipe = self.recipe.model_copy(
+                update={"kind": "sft", "name": WARM_START, "evaluation": unmeasured}
+            )
+            with RunDirectory.create(folder, recipe.model_dump(mode="json"), resume=self.resume) as run:
+                policy = build_policy(recipe, self.train_problems)
+                if not replace(self, recipe=recipe).supervised(run, policy):
                     return None
-        model = self._recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
+        model = self.recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         return Policy.load(model)
 
+    def train(self, run: RunDirectory) -> bool:
+        """All phases of the recipe; True when the last one finished."""
+        if self.recipe.kind == "sft":
+            return self.supervised(run, build_policy(self.recipe, self.train_problems))
+        if self.recipe.warm_start is None:
+            return self.reinforce(run, build_policy(self.recipe, self.train_problems))
+        policy = self.warm_start(run.path / WARM_START)
+        return policy is not None and self.reinforce(run, policy)
+
     def supervised(self, run: RunDirectory, policy: Policy) -> bool:
-        recipe = self._recipe
+        recipe = self.recipe
         assert recipe.warm_start is not None  # the schema requires it for kind: sft
         renderer = build_renderer(recipe, policy.tokenizer)
         examples = supervised_examples(
-            recipe.warm_start, self._train_problems, policy, renderer, seed=recipe.seed
+            recipe.warm_start, self.train_problems, policy, renderer, seed=recipe.seed
         )
         method = Supervised(policy, examples, recipe.warm_start, seed=recipe.seed)
-        self._progress.phase(run.path.name, recipe.warm_start.max_steps)
+        self.progress.phase(run.path.name, recipe.warm_start.max_steps)
         return self._drive(
             run, method, max_steps=recipe.warm_start.max_steps, max_seconds=recipe.warm_start.max_seconds
         )
 
     def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
-        recipe = self._recipe
+        recipe = self.recipe
         algorithm = recipe.algorithm
         terms = [make_reward(term) for term in recipe.rewards]
         environment = SingleTurn(
             build_renderer(recipe, policy.tokenizer),
-            self._grader,
+            self.grader,
             terms,
             sampling=build_sampling(recipe),
             group_size=recipe.training.num_generations,
             overlong=algorithm.overlong,
         )
         reference = policy.frozen_copy() if algorithm.kl.coefficient else None
-        learner = Learner(policy, algorithm, recipe.training, reference_policy=reference)
+        learner = Learner(
+            policy,
+            algorithm,
+            recipe.training,
+            max_completion_tokens=recipe.sampling.max_tokens,
+            reference_policy=reference,
+        )
         method = OnPolicy(
             policy,
             environment,
             ESTIMATORS[algorithm.advantage],
             learner,
-            self._train_problems,
+            self.train_problems,
             prompts_per_step=recipe.training.prompts_per_step,
             temperature=recipe.sampling.temperature,
             seed=recipe.seed,
             dynamic_rounds=algorithm.dynamic_sampling_max_rounds if algorithm.dynamic_sampling else 1,
         )
-        self._progress.phase(f"{recipe.algorithm.loss} training", recipe.training.max_steps)
+        self.progress.phase(f"{recipe.algorithm.loss} training", recipe.training.max_steps)
         return self._drive(run, method, max_steps=recipe.training.max_steps)
 
     def _drive(
         self, run: RunDirectory, method: Method, *, max_steps: int, max_seconds: float | None = None
     ) -> bool:
-        recipe = self._recipe
-        started = time.perf_counter()
+        recipe = self.recipe
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
         evaluator = build_evaluator(
             recipe.evaluation,
-            self._held_out,
+            self.held_out,
             build_renderer(recipe, method.policy.tokenizer),
-            self._grader,
+            self.grader,
             build_sampling(recipe),
         )
         loop = Loop(
@@ -151,6 +186,7 @@ class Session:
             max_steps=max_steps,
             max_seconds=max_seconds,
             evaluator=evaluator,
+            evaluate_at_start=recipe.evaluation.at_start,
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
             keep_checkpoints=recipe.training.keep_checkpoints,
@@ -160,7 +196,7 @@ class Session:
                 else None
             ),
             sinks=sinks,
-            progress=self._progress,
+            progress=self.progress,
         )
         try:
             loop.run()
@@ -171,8 +207,8 @@ class Session:
             run,
             status="interrupted" if loop.interrupted else "finished",
             steps=loop.steps_done,
-            training_seconds=loop.training_seconds,
-            wall_seconds=time.perf_counter() - started,
+            wall_seconds=loop.wall_seconds,
+            peak_rss_mb=peak_resident_mb(),
+            extra={"training_seconds": loop.training_seconds},
         )
-        write_all_reports(run.path)
         return not loop.interrupted

@@ -6,9 +6,9 @@ Goes to standard error, so that standard output stays free for results. `NO_COLO
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from greenward.runs.text import printable
 
@@ -153,3 +153,12 @@ def _bars(console: Console) -> RichProgress:
         TextColumn("{task.fields[eta]}", style="dim", markup=False),
         console=console,
     )
+
+
+def evaluation_line(record: Mapping[str, Any]) -> str:
+    """One line on an evaluation: every metric of it in percent with its interval."""
+    rates = ", ".join(
+        f"{name} {100 * m['value']:.1f} % [{100 * m['low']:.1f}, {100 * m['high']:.1f}]"
+        for name, m in record["metrics"].items()
+    )
+    return f"step {record['step']}: held-out {rates}"

@@ -1,0 +1,138 @@
+"""The loop with a method whose every number is known: y_{t+1} = y_t + noise(step)."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from greenward.algorithms.loop import Loop
+from greenward.errors import CheckpointError
+from greenward.runs.directory import RunDirectory
+from greenward.runs.metrics import read_metrics, without_timing
+from greenward.runs.progress import Progress
+
+
+class FakePolicy:
+    def __init__(self):
+        self.weight = torch.zeros(1)
+        self.version = 0
+
+    def save(self, folder):
+        (folder / "weight.json").write_text(json.dumps(self.weight.item()))
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"]
+
+
+class RandomWalk:
+    """Adds a random number drawn from torch's global generator at every step."""
+
+    def __init__(self, interrupt_at=None, crash_at=None):
+        self.policy = FakePolicy()
+        self.total = 0.0
+        self._interrupt_at = interrupt_at
+        self._crash_at = crash_at
+
+    def step(self, step):
+        if step == self._interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        if step == self._crash_at:
+            raise RuntimeError("power cut")
+        change = torch.randn(1)
+        self.policy.weight = self.policy.weight + change
+        self.policy.version += 1
+        self.total += change.item()
+        return {"change": change.item(), "weight": self.policy.weight.item(), "total": self.total}
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+
+def evaluate(policy, step, elapsed):
+    metric = {"value": policy.weight.item(), "low": 0.0, "high": 1.0}
+    return {"suite": "walk", "step": step, "metrics": {"pass@1": metric}}
+
+
+def run_loop(folder, method, *, max_steps=12, resume=False, max_seconds=None):
+    with RunDirectory.create(folder, {"seed": 7}, resume=resume) as run, Progress(quiet=True) as progress:
+        loop = Loop(
+            method,
+            run,
+            seed=7,
+            max_steps=max_steps,
+            max_seconds=max_seconds,
+            evaluator=evaluate,
+            eval_interval_steps=3,
+            checkpoint_interval_steps=5,
+            progress=progress,
+        )
+        loop.run()
+    return loop
+
+
+def rows(folder):
+    return [without_timing(row) for row in read_metrics(folder / "metrics.jsonl").rows]
+
+
+def test_a_run_cut_between_checkpoints_and_resumed_writes_the_same_metrics(tmp_path):
+    run_loop(tmp_path / "whole", RandomWalk())
+    with pytest.raises(RuntimeError, match="power cut"):
+        run_loop(tmp_path / "cut", RandomWalk(crash_at=8))
+    assert len(rows(tmp_path / "cut")) == 8  # three rows past the checkpoint at step 5
+    run_loop(tmp_path / "cut", RandomWalk(), resume=True)
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    for name in ("step_000000", "step_000003", "step_000012"):
+        file = f"evaluations/{name}.json"
+        assert (tmp_path / "cut" / file).read_text() == (tmp_path / "whole" / file).read_text()
+
+
+def test_a_run_cut_before_its_first_checkpoint_starts_again(tmp_path):
+    run_loop(tmp_path / "whole", RandomWalk())
+    with pytest.raises(RuntimeError, match="power cut"):
+        run_loop(tmp_path / "cut", RandomWalk(crash_at=2))
+    run_loop(tmp_path / "cut", RandomWalk(), resume=True)
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+
+
+def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path):
+    loop = run_loop(tmp_path / "run", RandomWalk(interrupt_at=6))
+    assert loop.interrupted
+    assert loop.steps_done == 7
+    assert (tmp_path / "run/checkpoints/step_000007/weight.json").is_file()
+    run_loop(tmp_path / "whole", RandomWalk())
+    assert not run_loop(tmp_path / "run", RandomWalk(), resume=True).interrupted
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+
+
+def test_evaluates_before_the_first_step_at_intervals_and_after_the_last(tmp_path):
+    run_loop(tmp_path / "run", RandomWalk(), max_steps=7)
+    names = sorted(path.name for path in (tmp_path / "run/evaluations").iterdir())
+    assert names == [f"step_{step:06d}.json" for step in (0, 3, 6, 7)]
+
+
+def test_time_limit_stops_after_the_step_in_which_it_passed(tmp_path):
+    loop = run_loop(tmp_path / "run", RandomWalk(), max_seconds=1e-9)
+    assert loop.steps_done == 1
+    assert not loop.interrupted
+
+
+def test_a_finished_run_resumed_does_nothing(tmp_path):
+    run_loop(tmp_path / "run", RandomWalk())
+    before = rows(tmp_path / "run")
+    run_loop(tmp_path / "run", RandomWalk(crash_at=0), resume=True)
+    assert rows(tmp_path / "run") == before
+
+
+def test_a_model_without_trainer_state_cannot_be_resumed_from(tmp_path):
+    from greenward.algorithms.loop import load_trainer_state
+
+    with pytest.raises(CheckpointError, match=r"no trainer\.pt"):
+        load_trainer_state(tmp_path)
