@@ -21,7 +21,7 @@ RIGHT, WRONG, BROKEN = "    return 2 * n\n", "    return n\n", "    return (\n"
 class CodePoints:
     """A tokenizer whose tokens are the code points of the text."""
 
-    has_chat_template = False
+    chat_template = None
 
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]
@@ -69,7 +69,7 @@ def test_programs_are_run_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         result = evaluate(
             Bodies(RIGHT, WRONG, BROKEN, RIGHT),
             problems,
-            PromptRenderer(CodePoints()),
+            PromptRenderer(CodePoints(), style="completion"),
             grader,
             EvaluationConfig(samples=4, k=(1, 4)),
             sampling=SamplingParams(),
