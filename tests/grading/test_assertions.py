@@ -88,7 +88,9 @@ def test_an_object_equal_to_everything_passes_no_split_test(grader):
 
 
 def test_an_int_that_lies_is_taken_at_its_value(grader):
-    liar = "class I(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\ndef f(x): return I(7)"
+    liar = (
+        "class I(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\ndef f(x): return I(7)"
+    )
     assert grade(grader, ["assert f(1) == 5"], liar).status is Status.FAILED
 
 
@@ -110,5 +112,7 @@ def test_the_expected_side_never_runs_with_the_answer(grader):
 
 def test_unsplit_tests_are_counted(grader):
     before = grader.unsplit_tests
-    assert grade(grader, ["assert f(1) > 0", "assert f(1) == 1", "assert f(1) == h"], "h = 1\ndef f(x): return 1").passed
+    assert grade(
+        grader, ["assert f(1) > 0", "assert f(1) == 1", "assert f(1) == h"], "h = 1\ndef f(x): return 1"
+    ).passed
     assert grader.unsplit_tests == before + 2

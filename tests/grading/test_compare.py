@@ -16,7 +16,11 @@ EXACT = Comparison(tolerance=0.0)
 LOOSE = Comparison()
 
 hashable = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, -0.0, 1.0, 2.5]) | st.text("ab", max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from([0.0, -0.0, 1.0, 2.5])
+    | st.text("ab", max_size=2),
     lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
     max_leaves=5,
 )

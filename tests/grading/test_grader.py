@@ -98,7 +98,9 @@ def test_equal_code_for_the_same_problem_runs_once(add):
     recorder = Recorder(RunResult(Outcome.COMPLETED, tuple(CallResult(True, c.expected) for c in add.cases)))
     other = replace(add, task_id="other")
     with Grader(executor=recorder) as grader:
-        verdicts = grader.grade([(add, RIGHT), (add, RIGHT), (other, RIGHT), (add, RIGHT + "\n"), (add, RIGHT)])
+        verdicts = grader.grade(
+            [(add, RIGHT), (add, RIGHT), (other, RIGHT), (add, RIGHT + "\n"), (add, RIGHT)]
+        )
     assert len(recorder.jobs) == 3
     assert all(verdict.passed for verdict in verdicts)
 
@@ -212,9 +214,13 @@ def test_limits_that_make_no_sense_are_refused_before_a_worker_starts():
 
 
 def test_the_comparison_of_the_problem_is_used(grader):
-    problem = Problem("p", "", "f", cases=(Case((1,), [0.5]),), comparison=Comparison(0.1, tuple_is_list=True))
+    problem = Problem(
+        "p", "", "f", cases=(Case((1,), [0.5]),), comparison=Comparison(0.1, tuple_is_list=True)
+    )
     assert grader.grade([(problem, "def f(x): return (0.52,)")])[0].passed
-    assert not grader.grade([(replace(problem, comparison=Comparison()), "def f(x): return (0.52,)")])[0].passed
+    assert not grader.grade([(replace(problem, comparison=Comparison()), "def f(x): return (0.52,)")])[
+        0
+    ].passed
 
 
 def test_keyword_arguments_reach_the_answer(grader):

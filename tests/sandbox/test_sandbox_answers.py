@@ -95,7 +95,11 @@ def test_an_exception_that_lies_about_itself_is_only_an_exception(run):
 
 @pytest.mark.parametrize(
     "returned",
-    ["type('Any', (), {'__eq__': lambda s, o: True})()", "__import__('unittest.mock').mock.ANY", "(i for i in [4])"],
+    [
+        "type('Any', (), {'__eq__': lambda s, o: True})()",
+        "__import__('unittest.mock').mock.ANY",
+        "(i for i in [4])",
+    ],
 )
 def test_objects_that_are_not_plain_data_are_marked(run, returned):
     (result,) = run(f"def f(x): return {returned}").results

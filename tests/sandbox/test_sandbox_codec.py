@@ -119,7 +119,9 @@ class WithFakeClass:
     __class__ = int  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 1, range(3), iter([]), int, bytearray(b"x"), WithFakeClass()])
+@pytest.mark.parametrize(
+    "value", [object(), lambda: 1, range(3), iter([]), int, bytearray(b"x"), WithFakeClass()]
+)
 def test_other_objects_are_refused(value):
     with pytest.raises(PlainDataError):
         encode(value)

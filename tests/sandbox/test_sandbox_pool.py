@@ -90,7 +90,8 @@ def test_batches_of_two_threads_take_turns():
     with LocalExecutor(1) as executor:
         counts: list[int] = []
         threads = [
-            threading.Thread(target=lambda: counts.append(len(list(executor.run([GOOD] * 5))))) for _ in range(3)
+            threading.Thread(target=lambda: counts.append(len(list(executor.run([GOOD] * 5)))))
+            for _ in range(3)
         ]
         for thread in threads:
             thread.start()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from greenward.grading.extraction import extract_code
+from greenward.problems.problem import Problem
+
+ADD = Problem("add", "Add.", "add", starter_code="def add(a, b):\n")
+BODY = "def add(a, b):\n    return a + b\n"
+
+
+def test_a_completion_continues_the_starter_code():
+    assert extract_code("    return a + b\n", ADD, "completion").code == BODY
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+@pytest.mark.parametrize("style", ["completion", "chat"])
+def test_an_empty_answer_has_no_code(text, style):
+    extracted = extract_code(text, ADD, style)
+    assert extracted.code is None
+    assert "empty" in extracted.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```python\n{BODY}```",
+        f"Sure:\n\n```py\n{BODY}```\nIt adds.",
+        f"```\n{BODY}```",
+        f"~~~python\n{BODY}~~~",
+        f"````python\n{BODY}````",
+        f"``` Python\n{BODY}```",
+        f"```python\n{BODY}",  # cut short
+        f"<think>```python\ndef add(a, b): return 0\n```</think>\n```python\n{BODY}```",
+        f"I think ```add``` is easy </think>```python\nx\n```\n```python\n{BODY}```",
+        f"```python\n{BODY}```\n<think>```python\ndef add(a, b): return 0",
+        f"```python\n{BODY}```\nUse it:\n```python\nprint(add(1, 2))\n```",
+        f"```python\ndef add(a, b): return 0\n```\nBetter:\n```python\n{BODY}```",
+        f"```bash\npip install x\n```\n```python\n{BODY}```\n```text\n3\n```",
+        f"1. List:\n   ```python\n   {BODY.replace(chr(10), chr(10) + '   ').rstrip()}\n   ```",
+        f"```python\r\n{BODY}```",
+    ],
+)
+def test_the_block_that_defines_the_entry_point_is_found(text):
+    assert extract_code(text, ADD, "chat").code == BODY
+
+
+def test_without_a_definition_the_last_block_counts():
+    assert extract_code("```python\na = 1\n```\n```python\nb = 2\n```", ADD, "chat").code == "b = 2\n"
+
+
+def test_an_unfenced_answer_counts_from_its_first_line_of_code():
+    assert extract_code("Here:\nimport math\n" + BODY, ADD, "chat").code == "import math\n" + BODY
+
+
+@pytest.mark.parametrize(
+    "text", ["I cannot.", "<think>def add(a, b): pass", "```json\n{}\n```", "```python\n\n```"]
+)
+def test_prose_alone_is_no_code(text):
+    extracted = extract_code(text, ADD, "chat")
+    assert extracted.code is None
+    assert extracted.reason
+
+
+def test_an_entry_point_is_taken_literally():
+    assert extract_code("aXb", Problem("p", "", "a.b("), "chat").code is None
+
+
+def test_long_hostile_text_is_read_in_one_pass():
+    for text in ("```python\n" * 200_000, "```" * 1_000_000, "<think>" * 500_000, "def " * 500_000):
+        extract_code(text, ADD, "chat")

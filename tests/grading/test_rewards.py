@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+
+import pytest
+
+from greenward.config.schema import RewardTermConfig
+from greenward.errors import ConfigError, RewardError
+from greenward.grading.code_quality import CodeQuality, parse_bounded, worst_complexity
+from greenward.grading.rewards import SHIPPED_TERMS, GradedAnswer, combine, make_reward
+from greenward.grading.verdict import Status, Verdict
+
+
+def answer(problem, code, verdict=None):
+    verdict = verdict or Verdict(Status.FAILED, (True, False, False, False))
+    return GradedAnswer(problem, "prompt", code or "", code, verdict)
+
+
+def term(name, **options):
+    return make_reward(RewardTermConfig(name=name, options=options))
+
+
+@dataclass
+class Fixed:
+    scores: list
+    name: str = "fixed"
+    weight: float = 1.0
+
+    def score(self, answers, grader):
+        return self.scores
+
+
+def test_tests_is_the_fraction_passed_plus_a_bonus_for_all(grader, add):
+    verdicts = [
+        Verdict(Status.PASSED, (True,) * 4),
+        Verdict(Status.FAILED, (True, False, True, True)),
+        Verdict(Status.TIMEOUT, (True, False, False, False)),
+        Verdict(Status.NO_CODE),
+        Verdict(Status.CHEATING, (True, True, True, False)),
+    ]
+    answers = [answer(add, "x", verdict) for verdict in verdicts]
+    assert term("tests").score(answers, grader) == [2.0, 0.75, 0.25, 0.0, 0.0]
+    assert term("tests", bonus=0.5).score(answers, grader)[0] == 1.5
+    assert term("all_tests").score(answers, grader) == [1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_the_execution_ladder_has_exactly_its_four_rungs(grader, add):
+    rungs = {
+        "print(1)": 1.0,
+        "import sys; print(1); sys.exit(0)": 1.0,
+        "import sys; sys.stderr.write('a warning'); print(1)": 1.0,
+        "x = 1": 0.5,
+        "print()": 0.5,
+        "": 0.5,
+        "def f(:": -0.5,
+        "def f():\nreturn 1": -0.5,
+        "1 / 0": -1.0,
+        "print(1); undefined": -1.0,
+        "import sys; sys.exit(1)": -1.0,
+        "while True: pass": -1.0,
+    }
+    answers = [answer(add, code) for code in rungs]
+    assert term("execution_ladder").score(answers, grader) == list(rungs.values())
+    assert term("execution_ladder").score([answer(add, None)], grader) == [-0.5]
+
+
+def test_format_asks_for_parsing_code_with_the_entry_point(grader, add):
+    codes = [
+        "def add(a, b): pass",
+        "class add: pass",
+        "def sub(): pass",
+        "def add(",
+        None,
+        "def f():\n def add(): 0",
+    ]
+    answers = [answer(add, code) for code in codes]
+    assert term("format").score(answers, grader) == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "complexity"),
+    [
+        ("x = 1", 1),
+        ("def f(x):\n    if x and x > 1 or x: pass\n    elif x: pass", 5),
+        ("def f(x):\n    for a in x:\n        while a: pass\n    try: pass\n    except ValueError: pass", 4),
+        ("def f(x):\n    def g(y):\n        if y: pass\n        if y: pass\n    if x: pass", 3),
+        ("f = lambda x: [a for a in x if a] if x else []", 3),
+    ],
+)
+def test_complexity_is_one_more_than_the_decisions_of_the_worst_function(code, complexity):
+    assert worst_complexity(ast.parse(code)) == complexity
+
+
+@pytest.mark.parametrize(
+    ("code", "score"),
+    [
+        ("def f(x):\n    return x + 1", 1.0),
+        ("def f(x:", 0.0),
+        ("", 0.0),
+        ("def f(x):\n    y = 1\n    z = 2\n    return z", (1 + 1 + 0.5 + 1) / 4),
+        ("import os\ndef f(x): return x", (1 + 1 + 0 + 1) / 4),
+        ("def f(x=[]):\n    try: return x\n    except: return 0", (1 + 1 + 1 + 0.25) / 4),
+        ("\n".join(f"g({i})" for i in range(60)), (0.5 + 1 + 1 + 1) / 4),
+        ("def f(x):\n" + "    if x: x\n" * 19, (30 / 39 + 0.5 + 1 + 1) / 4),
+    ],
+)
+def test_code_quality_is_the_mean_of_its_documented_parts(code, score):
+    assert CodeQuality().of_code(code) == pytest.approx(score)
+
+
+def test_code_quality_weights_choose_its_parts():
+    dead_name = "def f(x):\n    y = 1\n    return x"
+    assert CodeQuality(weights={"names": 1.0}).of_code(dead_name) == 0.0
+    assert CodeQuality(weights={"names": 1.0, "hygiene": 3.0}).of_code(dead_name) == 0.75
+    with pytest.raises(ConfigError, match="no sub-term 'nmaes'"):
+        term("code_quality", weights={"nmaes": 1.0})
+    with pytest.raises(ConfigError, match="more than 0"):
+        term("code_quality", weights={"names": 0.0})
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["(" * 19_000, "-" * 19_000 + "1", "a" + ".a" * 9_000, "[" * 6000 + "]" * 6000, "1" + "+1" * 9_000, "x" * 10**7,
+     "if a:\n" + "".join(" " * n + "if a:\n" for n in range(1, 150)), "\0", "\ud800", "lambda: " * 2000 + "1", "not " * 4000 + "1",
+     "f(" * 4000 + ")" * 4000, "f'" + "{" * 1000],
+)  # fmt: skip
+def test_hostile_code_is_only_parsed_within_bounds(code):
+    parse_bounded(code)
+    assert 0.0 <= CodeQuality().of_code(code) <= 1.0
+
+
+def test_the_total_is_the_weighted_sum_of_the_terms_that_apply(grader, add):
+    answers = [answer(add, "x"), answer(add, "y")]
+    rewards = combine([Fixed([1.0, None], "a", 2.0), Fixed([3.0, 4.0], "b", 0.5)], answers, grader)
+    assert [reward.total for reward in rewards] == [3.5, 2.0]
+    assert [dict(reward.terms) for reward in rewards] == [{"a": 1.0, "b": 3.0}, {"b": 4.0}]
+
+
+def test_an_answer_that_the_infrastructure_failed_reaches_no_term(grader, add):
+    lost = answer(add, "x", Verdict(Status.INFRASTRUCTURE))
+    rewards = combine([Fixed([1.0])], [lost, answer(add, "y"), lost], grader)
+    assert [reward.total for reward in rewards] == [0.0, 1.0, 0.0]
+    assert rewards[0].terms == {}
+    assert [reward.total for reward in combine([Fixed([])], [lost], grader)] == [0.0]
+
+
+@pytest.mark.parametrize("scores", [[1.0], [1.0, float("nan")], [float("inf"), 0.0]])
+def test_scores_of_wrong_number_or_not_finite_are_refused(grader, add, scores):
+    with pytest.raises(RewardError, match="'fixed'"):
+        combine([Fixed(scores)], [answer(add, "x"), answer(add, "y")], grader)
+
+
+def test_every_shipped_term_is_made_by_its_name_and_weight():
+    for name in SHIPPED_TERMS:
+        made = make_reward(RewardTermConfig(name=name, weight=0.25))
+        assert (made.name, made.weight) == (name, 0.25)
+
+
+def test_unknown_terms_and_options_name_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'execution_ladder'"):
+        term("execution_lader")
+    with pytest.raises(ConfigError, match="Did you mean 'bonus'"):
+        term("tests", bonsu=2)
+    with pytest.raises(ConfigError, match="no option 'anything'"):
+        term("all_tests", anything=1)
+
+
+def test_the_ladder_does_not_score_what_the_infrastructure_failed(add):
+    from greenward.sandbox.protocol import Outcome, RunResult
+
+    class Lost:
+        def run_programs(self, codes):
+            return [RunResult(Outcome.INFRASTRUCTURE) for _ in codes]
+
+    assert term("execution_ladder").score([answer(replace(add), "x")], Lost()) == [None]
