@@ -6,6 +6,7 @@ A leaf: it imports no other room and reads nothing but the files of a run direct
 
 from __future__ import annotations
 
+from greenward.reports.content import load_report
 from greenward.reports.write import write_all_reports
 
-__all__ = ["write_all_reports"]
+__all__ = ["load_report", "write_all_reports"]

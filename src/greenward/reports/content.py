@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from greenward.reports.answers import SampleAnswers, sample_answers
 from greenward.reports.charts import Chart, held_out_charts, training_charts, warm_start_charts
-from greenward.reports.record import ReportRecord
+from greenward.reports.record import ReportRecord, read_report
 from greenward.reports.results import Results, compare, headline
 from greenward.reports.tables import (
     Table,
@@ -56,6 +57,15 @@ class Content:
     main_label: str
 
 
+def load_report(run_path: str | Path) -> Content:
+    """The report of the run or study at `run_path`, for any view.
+
+    Raises:
+        RunError: there is neither.
+    """
+    return assemble(read_report(run_path))
+
+
 def assemble(record: ReportRecord) -> Content:
     """Work out everything that the views show."""
     results = compare(record)
@@ -88,7 +98,7 @@ def _facts(record: ReportRecord) -> tuple[Fact, ...]:
     facts.append(Fact("steps", " to ".join(map(str, dict.fromkeys((steps[0], steps[-1]))))))
     walls = [arm.summary["wall_seconds"] for arm in record.main_arms if arm.summary.get("wall_seconds")]
     if walls:
-        facts.append(Fact("wall time", duration(max(walls))))
+        facts.append(Fact(f"{record.main_arms[0].label} wall time", duration(max(walls))))
     peaks = [arm.summary["peak_rss_mb"] for arm in record.main_arms if arm.summary.get("peak_rss_mb")]
     if peaks:
         facts.append(Fact("peak memory", memory(max(peaks))))

@@ -31,7 +31,7 @@ def render_html(content: Content) -> str:
         (
             _head(content),
             _section("Learning", _charts(content.held_out_charts, "wide", _WIDE)),
-            _section("Before and after", _card(content.before_after) + _card(content.seeds)),
+            _section("Before and after", _card(content.before_after) + _card(content.seeds, titled=True)),
             _section("Sample answers", _samples(content.samples)),
             _section("What became of the answers", _card(content.answers)),
             _section("Training, step by step", _charts(content.training_charts, "small", _SMALL)),
@@ -75,7 +75,7 @@ def _tiles(content: Content) -> Iterable[str]:
             yield _tile(f"Held-out {metric_label(metric.name)}", metric.before, metric.after, "main")
     primary = content.results.primary
     if primary is not None and primary.before is not None and primary.control is not None:
-        yield _tile(f"The control's {metric_label(primary.name)}", primary.before, primary.control, "control")
+        yield _tile(f"Control, {metric_label(primary.name)}", primary.before, primary.control, "control")
 
 
 def _tile(title: str, before: Estimate, after: Estimate, role: str) -> str:
@@ -101,11 +101,12 @@ def _charts(charts: Iterable[Chart], size: str, shape: tuple[int, int]) -> str:
     return f'<div class="grid {size}">{figures}</div>' if figures else ""
 
 
-def _card(table: Table | None) -> str:
+def _card(table: Table | None, titled: bool = False) -> str:
     if table is None:
         return ""
+    title = f"<h3>{_text(table.title)}</h3>" if titled else ""
     caption = f'<p class="soft">{_text(table.caption)}</p>' if table.caption else ""
-    return f'<div class="card grid"><div class="scroll">{_table(table)}</div>{caption}</div>'
+    return f'<div class="card grid">{title}<div class="scroll">{_table(table)}</div>{caption}</div>'
 
 
 def _table(table: Table, keys: int = 0) -> str:

@@ -27,9 +27,9 @@ def render_markdown(content: Content) -> str:
 
 
 def _inline(text: str) -> str:
-    """One line of text in which nothing acts as markdown or HTML."""
+    """One line of text in which nothing acts as markdown or HTML. Intervals keep their brackets."""
     line = " ".join(visible(text).split())
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", line)
+    return re.sub(r"([\\`*_{}<>|#]|\](?=[(\[:]))", r"\\\1", line)
 
 
 def _table(table: Table | None, titled: bool = True) -> str:
@@ -61,7 +61,7 @@ def _samples(samples: SampleAnswers | None) -> str:
 
 
 def _answer(when: str, answer: Answer) -> str:
-    failure = f"\n\n{_inline(answer.first_failure)}" if answer.first_failure else ""
+    failure = f"\n\n{_code(answer.first_failure)}" if answer.first_failure else ""
     status = _inline(answer.status.replace("_", " "))
     return (
         f"{when}: {status}; {answer.passed} of {answer.samples} answers pass\n\n"

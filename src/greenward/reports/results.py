@@ -141,7 +141,8 @@ def percent(estimate: Estimate) -> str:
 
 def points(estimate: Estimate) -> str:
     """A difference with its interval, in percentage points."""
-    return f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
+    text = f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
+    return text.replace("-", "−")
 
 
 def seed_range(values: Sequence[float]) -> str:

@@ -69,7 +69,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
         return [low]
     raw = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.75)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
@@ -139,7 +139,7 @@ class _Drawing:
         end = self._width - self._right
         for tick in self._y_ticks:
             _, y = self._at(self._x_low, tick)
-            parts.append(f'<path class="grid" d="M{self._left:.1f} {y:.1f}H{end:.1f}"/>')
+            parts.append(f'<path class="gridline" d="M{self._left:.1f} {y:.1f}H{end:.1f}"/>')
             text = value_text(tick, self._chart.unit)
             parts.append(f'<text x="{self._left - 6:.1f}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>')
         floor = self._height - self._bottom

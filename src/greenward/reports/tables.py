@@ -93,7 +93,7 @@ def answers_table(record: ReportRecord) -> Table | None:
             pooled([{"metrics": e["rates"]} for e in evaluations if rate in e.get("rates", ())], rate)
             for _, evaluations in stages
         ]
-        rows.append((f"rate: {rate}", *(_cell(estimate) for estimate in estimates)))
+        rows.append((f"{rate} rate", *(_cell(estimate) for estimate in estimates)))
     if not rows:
         return None
     columns = ("Status", *(name for name, _ in stages))

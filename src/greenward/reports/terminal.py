@@ -31,6 +31,7 @@ def print_report(content: Content, console: Console | None = None) -> None:
     console.print(Text(visible(facts), style="dim"))
     for note in content.notes:
         console.print(Text(f"! {visible(note)}", style="yellow"))
+    console.print()
     for table in (content.before_after, content.seeds):
         _print_table(console, table)
     _print_curves(console, (*content.held_out_charts[1:], *content.training_charts))

@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 from greenward.errors import RunError
-from greenward.reports.content import assemble
+from greenward.reports.content import load_report
 from greenward.reports.html import render_html
 from greenward.reports.json_view import render_json
 from greenward.reports.markdown import render_markdown
-from greenward.reports.record import read_report
 
 
 def write_all_reports(run_path: str | Path) -> dict[str, Path]:
@@ -23,7 +22,7 @@ def write_all_reports(run_path: str | Path) -> dict[str, Path]:
         RunError: there is no run, or the file system refused.
     """
     folder = Path(run_path)
-    content = assemble(read_report(folder))
+    content = load_report(folder)
     views = {
         "html": ("report.html", render_html(content)),
         "markdown": ("report.md", render_markdown(content)),

@@ -1,0 +1,138 @@
+"""The numbers of a report, against numpy, and the sentences that may be said about them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from synthetic_study import write_seed
+
+from greenward.errors import RunError
+from greenward.reports.record import read_report
+from greenward.reports.results import compare, headline
+
+
+def evaluation(folder, step):
+    return json.loads((folder / "evaluations" / f"step_{step:06d}.json").read_text())
+
+
+def set_level(folder, step, share, problems=60):
+    """Rewrite one evaluation so that every problem has this share of eight answers passing."""
+    path = folder / "evaluations" / f"step_{step:06d}.json"
+    record = json.loads(path.read_text())
+    record["metrics"]["pass@1"] = {"value": share, "low": share - 0.03, "high": share + 0.03}
+    for row in record["rows"]:
+        row["passed"] = round(8 * share)
+    path.write_text(json.dumps(record))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_seed(tmp_path / "run", problems=60)
+
+
+def said(path) -> str:
+    record = read_report(path)
+    return headline(record, compare(record))
+
+
+def test_pooled_estimates_are_means_over_seeds(study):
+    results = compare(read_report(study))
+    seeds = [evaluation(study / f"seed_{seed}", 80)["metrics"]["pass@1"] for seed in (0, 1)]
+    after = results.primary.after
+    assert after.value == pytest.approx(np.mean([s["value"] for s in seeds]))
+    assert after.low == pytest.approx(np.mean([s["low"] for s in seeds]))
+    assert results.primary.seeds_after == tuple(s["value"] for s in seeds)
+    assert [metric.name for metric in results.metrics] == ["pass@1", "greedy_pass@1", "pass@8"]
+
+
+def test_the_gain_is_paired_by_problem(study):
+    gain = compare(read_report(study)).gain
+
+    def shares(step):
+        seeds = [evaluation(study / f"seed_{seed}", step)["rows"] for seed in (0, 1)]
+        return np.mean([[row["passed"] / row["samples"] for row in rows] for rows in seeds], axis=0)
+
+    differences = shares(80) - shares(0)
+    half = 1.959964 * differences.std(ddof=1) / np.sqrt(len(differences))
+    assert (gain.value, gain.low, gain.high) == pytest.approx(
+        (differences.mean(), differences.mean() - half, differences.mean() + half)
+    )
+
+
+def test_the_headline_says_what_happened_and_what_the_control_did(study):
+    text = said(study)
+    assert text.startswith("GRPO: held-out sampled pass@1 rose from ")
+    assert "mean of 2 seeds" in text and "stayed at" in text
+
+
+def test_a_change_within_its_interval_is_not_called_a_rise(run):
+    rows = evaluation(run, 0)
+    path = run / "evaluations/step_000080.json"
+    path.write_text(json.dumps({**rows, "step": 80}))
+    assert "did not change measurably" in said(run)
+
+
+def test_a_fall_is_called_a_fall(run):
+    set_level(run, 0, 0.5)
+    set_level(run, 80, 0.25)
+    assert "fell from 50.0 %" in said(run)
+
+
+def test_a_control_that_rose_as_well_takes_the_credit_away(run):
+    last = max((run / "control/evaluations").iterdir())
+    set_level(run, 0, 0.25)
+    set_level(run, 80, 0.75)
+    set_level(run / "control", int(last.stem[5:]), 0.625)
+    text = said(run)
+    assert "reached 62.5 %" in text and "not reinforcement learning's alone" in text
+
+
+def test_without_evaluations_the_report_says_so(run):
+    shutil.rmtree(run / "evaluations")
+    text = said(run)
+    assert text.startswith("No held-out evaluation yet: 80 training steps done; the training pass rate")
+
+
+def test_one_evaluation_is_not_compared(run):
+    for path in sorted((run / "evaluations").iterdir())[1:]:
+        path.unlink()
+    assert "there is no second evaluation yet" in said(run)
+
+
+def test_a_run_without_control_is_told_what_it_cannot_show(run):
+    shutil.rmtree(run / "control")
+    assert any("no control arm" in note for note in read_report(run).notes)
+
+
+def test_an_unfinished_run_a_torn_line_and_broken_files_are_notes(run):
+    (run / "summary.json").write_text("{")
+    (run / "provenance.json").unlink()
+    (run / "evaluations/step_000040.json").write_text('{"step": 40}')
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 81, "kl": "NaN", "episodes/infrastructure": 3}\n{"step": 82, "lo')
+    notes = "\n".join(read_report(run).notes)
+    for expected in (
+        "summary.json cannot be read",
+        "step_000040.json: not an evaluation",
+        "1 line(s) cannot be read",
+        "kl is not a finite number from step 81",
+        "3 episodes were lost",
+        "not finished: 81 steps",
+    ):
+        assert expected in notes
+
+
+def test_neither_run_nor_study_is_an_error(tmp_path):
+    with pytest.raises(RunError, match="neither a run"):
+        read_report(tmp_path)
+    with pytest.raises(RunError, match="neither a run"):
+        read_report(tmp_path / "absent")
+
+
+def test_seeds_are_in_numeric_order(tmp_path):
+    for seed in (10, 2):
+        write_seed(tmp_path / f"seed_{seed}", seed=seed, steps=4, problems=3)
+    assert [seed.label for seed in read_report(tmp_path).seeds] == ["seed 2", "seed 10"]
