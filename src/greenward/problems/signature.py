@@ -64,6 +64,6 @@ def made_up_parameters(count: int) -> str:
 
 def starter_code(function_name: str, parameters: str, docstring: str) -> str:
     """A signature and its docstring, indented and escaped, ready to be continued."""
-    text = re.sub(r'"(?="")|"\Z', r'\"', docstring.strip().replace("\\", "\\\\"))
+    text = re.sub(r'"(?="")|"\Z', r"\"", docstring.strip().replace("\\", "\\\\"))
     lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
     return f'def {function_name}({parameters}):\n    """{lines.lstrip()}"""\n'

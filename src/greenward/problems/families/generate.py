@@ -30,8 +30,8 @@ def generate(config: FamiliesConfig) -> ProblemSet:
 
     A composition is left out when its outputs are nearly constant or large on its test inputs, or
     when it equals a shorter one on all of them (the leftover operation would go untested). Each problem
-    has the edge cases of its input kind, a random draw, and whatever further input it takes to catch
-    a misconception. With `config.limit` only so many problems are made, drawn by a stable hash of the
+    has the edge cases of its input kind, a random draw, and further inputs for misconceptions that
+    would pass otherwise. With `config.limit` only so many problems are made, by a stable hash of the
     composition and the seed.
     """
     chains = [chain for depth in range(1, config.max_depth + 1) for chain in compositions(depth)]

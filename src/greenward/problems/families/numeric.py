@@ -255,8 +255,8 @@ NUMERIC: dict[tuple[Kind, Kind], tuple[Template, ...]] = {
         Template(
             "join_numbers",
             "join the numbers with commas",
-            '",".join(str(x) for x in xs)',
-            ('" ".join(str(x) for x in xs)', '"".join(str(x) for x in xs)'),
+            '",".join(map(str, xs))',
+            ('" ".join(map(str, xs))', '"".join(map(str, xs))'),
         ),
     ),
     (Kind.NUMBER, Kind.NUMBER): (
@@ -289,8 +289,8 @@ NUMERIC: dict[tuple[Kind, Kind], tuple[Template, ...]] = {
         Template(
             "sum_digits",
             "add up the digits of the number",
-            "sum(int(d) for d in str(abs(n)))",
-            ("sum(int(d) for d in str(n))", "len(str(abs(n)))"),
+            "sum(map(int, str(abs(n))))",
+            ("sum(map(int, str(n)))", "len(str(abs(n)))"),
         ),
         Template(
             "reverse_digits",
@@ -321,8 +321,8 @@ NUMERIC: dict[tuple[Kind, Kind], tuple[Template, ...]] = {
         Template(
             "list_digits",
             "list the digits of the number",
-            "[int(d) for d in str(abs(n))]",
-            ("[int(d) for d in str(n)]", "[str(d) for d in str(abs(n))]"),
+            "list(map(int, str(abs(n))))",
+            ("list(map(int, str(n)))", "list(str(abs(n)))"),
         ),
         Template(
             "list_divisors",

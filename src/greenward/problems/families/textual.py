@@ -167,8 +167,8 @@ TEXTUAL: dict[tuple[Kind, Kind], tuple[Template, ...]] = {
         Template(
             "longest_length",
             "find the length of the longest word or 0",
-            "max((len(w) for w in words), default=0)",
-            ("min((len(w) for w in words), default=0)", "max((len(w) for w in words), default=1)"),
+            "max(map(len, words), default=0)",
+            ("min(map(len, words), default=0)", "max(map(len, words), default=1)"),
         ),
     ),
     (Kind.WORDS, Kind.TEXT): (
