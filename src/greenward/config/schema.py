@@ -187,7 +187,6 @@ class EvaluationConfig(Section):
     temperature: NonNegativeFloat = 1.0
     greedy: bool = Field(True, description="also measure greedy pass@1")
     eval_interval_steps: PositiveInt = 20
-    timeout_seconds: PositiveFloat = 5.0
     seed: int = 1234
 
     @model_validator(mode="after")

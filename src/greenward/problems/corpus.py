@@ -1,10 +1,10 @@
 """Supervised examples for generated problems, honestly imperfect at a stated rate.
 
 A right example holds the reference body. In a misconceived one exactly one operation carries one of
-its misconceptions: always the more error-prone operation of that specification, as people trip over
-the same thing again and again. Its body fails at least one case of the problem, which is found by
-running it. So the share of right examples is the share of passing ones, and above a rate of one half
-the right body is within reach but not what a reader of the corpus would write first.
+its misconceptions: the first of that specification that is error-prone (half of all operations are),
+as people trip over the same thing again and again. Its body fails at least one case of the problem,
+which is found by running it. So the share of right examples is the share of passing ones, and above a
+rate of one half the right body is within reach but not what a reader of the corpus would write first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def corpus(
         chain = Composition.of(problem.task_id)
         rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
         right_body = chain.body(chain.expressions)
-        wrong_bodies = _bodies_of_the_most_error_prone(chain, _failing_by_position(problem, chain))
+        wrong_bodies = _bodies_of_the_error_prone(chain, _failing_by_position(problem, chain))
         for _ in range(examples_per_problem):
             misconceived = rng.random() < misconception_rate and bool(wrong_bodies)
             body = rng.choice(wrong_bodies) if misconceived else right_body
@@ -79,8 +79,7 @@ def _failing_by_position(problem: Problem, chain: Composition) -> dict[int, list
     return by_position
 
 
-def _bodies_of_the_most_error_prone(chain: Composition, failing: dict[int, list[str]]) -> list[str]:
-    """The wrong bodies of the operation that ranks first in error-proneness, a fixed random order."""
-    if not failing:
-        return []
-    return failing[max(failing, key=lambda i: stable_hash(f"error-prone/{chain.operations[i].name}"))]
+def _bodies_of_the_error_prone(chain: Composition, failing: dict[int, list[str]]) -> list[str]:
+    """The wrong bodies of the first operation that people trip over, else of the first one."""
+    prone = [i for i in sorted(failing) if stable_hash(f"error-prone/{chain.operations[i].name}") % 2]
+    return failing[(prone or sorted(failing))[0]] if failing else []
