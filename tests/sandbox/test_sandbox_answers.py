@@ -126,7 +126,7 @@ def test_setup_code_runs_after_the_answer_and_expressions_after_the_calls(run):
         expressions=("f(root)", "{f(root), 1}"),
         setup_code="root = Node()",
     )
-    assert [one.value for one in result.results][0] == 5
+    assert result.results[0].value == 5
     assert sorted(result.results[1].value.elements) == [1, 5]
 
 

@@ -19,15 +19,19 @@ def remove_folder(path: str) -> None:
     A process that is just dying may still write into it: a folder found filled again is emptied
     again, a bounded number of times.
     """
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         try:
-            _empty(path)
-            os.rmdir(path)
+            os.rmdir(path)  # most answers write nothing
             return
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
-        time.sleep(0.01)
+        try:
+            _empty(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            time.sleep(0.001 * attempt)
     raise OSError(errno.ENOTEMPTY, "something keeps writing into the folder", path)
 
 
