@@ -170,7 +170,14 @@ def test_times_add_up_to_their_total(study):
     assert content.costs.rows[-1][0] == "Total"
 
 
+def test_eighty_columns_hold_every_figure(study):
+    shown = terminal(load_report(study), width=80)
+    assert "…" not in shown
+    after = load_report(study).results.primary.after
+    assert f"{100 * after.value:.1f}% [{100 * after.low:.1f}, {100 * after.high:.1f}]" in shown
+
+
 def test_spark_lines_rise_with_their_values():
     assert spark_line([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert spark_line([5.0, 5.0]) == "▁▁"
-    assert len(spark_line(list(range(1000)))) == 32
+    assert len(spark_line(list(range(1000)))) == 26

@@ -144,6 +144,8 @@ class _Drawing:
             parts.append(f'<text x="{self._left - 6:.1f}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>')
         floor = self._height - self._bottom
         for tick in ticks(self._x_low, self._x_high, max(3, int((end - self._left) / 70))):
+            if self._chart.x_label == "step" and tick != round(tick):
+                continue
             x, _ = self._at(tick, self._y_low)
             parts.append(
                 f'<text x="{x:.1f}" y="{floor + 14}" text-anchor="middle">{value_text(tick, "number")}</text>'

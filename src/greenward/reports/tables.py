@@ -20,6 +20,7 @@ from greenward.reports.results import (
 )
 
 NOTHING = "–"
+NEGLIGIBLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,15 @@ def seeds_table(record: ReportRecord, results: Results) -> Table | None:
             _of_evaluation(seed.main.evaluations[:1], metric),
             _of_evaluation(seed.main.evaluations[1:][-1:], metric),
             _of_evaluation([e for arm in [seed.control] if arm and (e := final_evaluation(arm))], metric),
-            f"{seed.main.steps}",
-            duration(_wall_seconds(seed)),
         )
         for seed in record.seeds
     )
-    columns = ("Seed", "Before", f"After {record.main_arms[0].label}", "Control", "Steps", "Wall time")
+    columns = ("Seed", "Before", f"After {record.main_arms[0].label}", "Control")
     return Table(f"Held-out {metric_label(metric.name)}, seed by seed", columns, rows)
 
 
 def answers_table(record: ReportRecord) -> Table | None:
-    """What became of the sampled held-out answers: shares of each status, then the rates."""
+    """What became of the sampled held-out answers: shares of each status, then the rates above zero."""
     stages = [
         ("Before", [arm.evaluations[0] for arm in record.main_arms if arm.evaluations]),
         ("After", [arm.evaluations[-1] for arm in record.main_arms if len(arm.evaluations) > 1]),
@@ -93,7 +92,8 @@ def answers_table(record: ReportRecord) -> Table | None:
             pooled([{"metrics": e["rates"]} for e in evaluations if rate in e.get("rates", ())], rate)
             for _, evaluations in stages
         ]
-        rows.append((f"{rate} rate", *(_cell(estimate) for estimate in estimates)))
+        if any(estimate is not None and estimate.value > 0 for estimate in estimates):
+            rows.append((f"{rate} rate", *(_cell(estimate) for estimate in estimates)))
     if not rows:
         return None
     columns = ("Status", *(name for name, _ in stages))
@@ -116,11 +116,11 @@ def costs_table(record: ReportRecord) -> Table | None:
 
 
 def time_parts(record: ReportRecord) -> tuple[tuple[str, float], ...]:
-    """(part, seconds) of one run, mean over seeds; parts without time are left out."""
+    """(part, seconds) of one run, mean over seeds; parts that took next to nothing are left out."""
     per_seed = [_seed_parts(seed) for seed in record.seeds]
     names = dict.fromkeys(name for parts in per_seed for name in parts)
     means = ((name, fmean(parts.get(name, 0.0) for parts in per_seed)) for name in names)
-    return tuple((name, seconds) for name, seconds in means if seconds > 0)
+    return tuple((name, seconds) for name, seconds in means if seconds >= NEGLIGIBLE_SECONDS)
 
 
 def settings_table(record: ReportRecord) -> Table | None:
@@ -139,10 +139,8 @@ def settings_table(record: ReportRecord) -> Table | None:
     return Table("Made with", ("", ""), tuple((key.replace("_", " "), value) for key, value in rows))
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """Seconds as people say them."""
-    if seconds is None:
-        return NOTHING
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -170,10 +168,6 @@ def _arm_seconds(arm: Arm | None) -> float:
     if arm is None:
         return 0.0
     return float(arm.summary.get("wall_seconds") or _total(arm, "time/step"))
-
-
-def _wall_seconds(seed: SeedRun) -> float | None:
-    return seed.main.summary.get("wall_seconds")
 
 
 def _total(arm: Arm, key: str) -> float:

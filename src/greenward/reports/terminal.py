@@ -18,7 +18,7 @@ from greenward.reports.tables import Table
 from greenward.reports.text import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTH = 32
+_SPARK_WIDTH = 26
 
 
 def print_report(content: Content, console: Console | None = None) -> None:
@@ -42,25 +42,32 @@ def print_report(content: Content, console: Console | None = None) -> None:
 def _print_table(console: Console, table: Table | None) -> None:
     if table is None:
         return
-    shown = RichTable(
-        title=Text(table.title, style="bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
+    shown = _rich_table(table.title)
     for index, column in enumerate(table.columns):
         shown.add_column(column, style=None if index else "cyan", no_wrap=index > 0)
     for row in table.rows:
         style = "dim" if row[0].startswith(" ") else None
-        shown.add_row(*(Text(visible(cell)) for cell in row), style=style)
+        shown.add_row(*(Text(visible(cell).replace(" %", "%")) for cell in row), style=style)
     console.print(shown)
     if table.caption:
         console.print(Padding(Text(visible(table.caption), style="dim"), (0, 0, 1, 0)))
 
 
+def _rich_table(title: str) -> RichTable:
+    """An empty table, narrow enough for three intervals in 80 columns."""
+    return RichTable(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+
+
 def _print_curves(console: Console, charts: Sequence[Chart]) -> None:
     if not charts:
         return
-    shown = RichTable(
-        title=Text("Curves", style="bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
+    shown = _rich_table("Curves")
     for column in ("Curve", "First", "", "Last"):
         shown.add_column(column, style="cyan" if column == "Curve" else None, no_wrap=True)
     for chart in charts:
@@ -68,7 +75,8 @@ def _print_curves(console: Console, charts: Sequence[Chart]) -> None:
             if line.weight != "bold":
                 continue
             values = [value for _, value in line.points]
-            name = f"{chart.title.partition(',')[0]}{f' · {line.name}' if line.name else ''}"
+            name = chart.title.partition(",")[0].partition(" (")[0]
+            name += f" · {line.name}" if line.name else ""
             first, last = (value_text(value, chart.unit) for value in (values[0], values[-1]))
             shown.add_row(Text(name), Text(first), Text(spark_line(values), style="green"), Text(last))
     console.print(shown)
