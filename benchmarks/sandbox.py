@@ -4,13 +4,15 @@
 
 Every answer is a different program, so that nothing is saved by grading equal code once. Beside
 the grader stand its physical bound (a bare fork of the worker's process, nothing run in it) and
-the usual way (a fresh interpreter per answer).
+the usual way (a fresh interpreter per answer). CPU time counts the grader, its workers (their start
+included) and the answers; unlike the other two figures it hardly depends on what else the machine does.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -50,6 +52,12 @@ def median_ms(action: Callable[[], object], repeats: int) -> float:
     return statistics.median(times) * 1000
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and of all its children that have ended."""
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
 def fresh_interpreter() -> None:
     program = "def add(a, b): return a + b\nprint([add(n, n + 1) for n in range(5)])"
     subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True)
@@ -60,14 +68,17 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    rows: list[tuple[str, float, float | None]] = []
+    rows: list[tuple[str, float, float | None, float | None]] = []
 
     bare = subprocess.run(
         [sys.executable, "-I", "-S", "-c", BARE_FORK, "500"], capture_output=True, check=True, text=True
     )
-    rows.append(("bare fork of an empty interpreter", float(bare.stdout), None))
-    rows.append(("fresh interpreter per answer (-I -S)", median_ms(fresh_interpreter, 50), None))
+    rows.append(("bare fork of an empty interpreter", float(bare.stdout), None, None))
+    used = cpu_seconds()
+    latency = median_ms(fresh_interpreter, 50)
+    rows.append(("fresh interpreter per answer (-I -S)", latency, None, (cpu_seconds() - used) / 50 * 1000))
     for workers in sorted({1, options.workers}):
+        used = cpu_seconds()
         with Grader(Limits(), workers=workers) as grader:
             assert all(verdict.passed for verdict in grader.grade(list(answers(50))))
             each = list(answers(200))
@@ -76,14 +87,15 @@ def main() -> None:
             passed = sum(verdict.passed for _, verdict in grader.grade_stream(answers(options.answers)))
             seconds = time.perf_counter() - started
             assert passed == options.answers
-        rows.append(
-            (f"grader, {workers} worker{'s' if workers > 1 else ''}", latency, options.answers / seconds)
-        )
+        used_each = (cpu_seconds() - used) / (options.answers + 250) * 1000
+        name = f"grader, {workers} worker{'s' if workers > 1 else ''}"
+        rows.append((name, latency, options.answers / seconds, used_each))
 
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
-    print(f"{'':38}{'median ms':>10}{'answers/s':>11}")
-    for name, latency, rate in rows:
-        print(f"{name:38}{latency:10.2f}{'' if rate is None else f'{rate:11.0f}'}")
+    print(f"{'':38}{'median ms':>10}{'answers/s':>11}{'CPU ms':>8}")
+    for name, latency, rate, cpu in rows:
+        shown = ["" if value is None else f"{value:.{digits}f}" for value, digits in ((rate, 0), (cpu, 2))]
+        print(f"{name:38}{latency:10.2f}{shown[0]:>11}{shown[1]:>8}")
 
 
 if __name__ == "__main__":
