@@ -19,6 +19,7 @@ from greenward.policies.protocol import SamplingParams
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.catalog import load_problems
 from greenward.problems.corpus import corpus, corpus_texts
+from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.pairs import read_pairs
 from greenward.sandbox.protocol import Limits
@@ -36,6 +37,34 @@ def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
             remedy="Give problems.train and problems.held_out different problems.",
         )
     return train, held_out
+
+
+def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
+    """Run the reference solutions of problems from files: rewards from wrong tests teach nonsense.
+
+    Generated problems are verified where they are made. Raises `ProblemError` naming every reference
+    that fails and why; problems without a reference are not checked.
+    """
+    if not recipe.problems.verify_references:
+        return
+    given = [
+        p
+        for problems in problem_sets
+        for p in problems
+        if p.reference and not p.task_id.startswith(ID_PREFIX)
+    ]
+    verdicts = grader.grade([(problem, problem.reference) for problem in given])
+    failing = [
+        f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
+        for problem, verdict in zip(given, verdicts, strict=True)
+        if not verdict.passed
+    ]
+    if failing:
+        raise ProblemError(
+            f"{len(failing)} of {len(given)} reference solutions fail their own tests:\n  "
+            + "\n  ".join(failing[:10]),
+            remedy="Mend the tests or the references, or set problems.verify_references=false.",
+        )
 
 
 def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
