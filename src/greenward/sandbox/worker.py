@@ -57,8 +57,8 @@ PRELOADED = (
 )  # fmt: skip
 
 
-class ParentDied(BaseException):
-    """Raised by the signal that the kernel sends when the parent dies."""
+class ParentGone(Exception):
+    """The parent has closed its end in the middle of a job."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
     os.environ.update(HOME=workspace, TMPDIR=workspace)
     _prefer_as_victim_of_memory_shortage()
     try:
-        _follow_parent(parent)
+        _follow_parent(parent, folder)
         _leave_no_trace_of_ourselves()
         send_frame(channel, {"ready": True})
         while (request := receive_frame(channel)) is not None:
@@ -78,8 +78,8 @@ def main() -> None:
             reply, blobs = run_job(channel, workspace, header, job)
             del request, job
             send_frame(channel, reply, *blobs)
-    except (ParentDied, ConnectionError):
-        pass
+    except (ParentGone, ConnectionError):
+        return
     finally:
         _remove_own_folder(folder)
 
@@ -89,16 +89,20 @@ def _prefer_as_victim_of_memory_shortage() -> None:
         file.write("1000")
 
 
-def _follow_parent(parent: int) -> None:
-    """Has this process end with its parent.
+def _follow_parent(parent: int, folder: str) -> None:
+    """Has this process end with its parent, whatever it is doing.
 
     The signal is SIGCONT because it reaches a process that an answer has stopped, and can still be
-    caught to clean up, which SIGKILL cannot.
+    caught to clean up, which SIGKILL cannot. The clean-up runs in the handler: an exception could
+    be raised into the middle of the clean-up that follows the end of the socket.
     """
+    own = os.getpid()
 
     def check(*_: Any) -> None:
-        if os.getppid() != parent:
-            raise ParentDied
+        if os.getpid() == own and os.getppid() != parent:
+            end_children()
+            _remove_own_folder(folder)
+            os._exit(0)
 
     signal.signal(signal.SIGCONT, check)
     prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -137,11 +141,10 @@ def _count_user_tasks() -> int:
 
 
 def _remove_own_folder(folder: str) -> None:
-    remove_folder(folder)
-    try:
+    with contextlib.suppress(FileNotFoundError):
+        remove_folder(folder)
+    with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(folder))  # the last worker to leave takes the pool's folder along
-    except OSError:
-        return
 
 
 def run_job(
@@ -162,7 +165,11 @@ def run_job(
         watch.until_end()
     finally:
         wall_seconds = time.monotonic() - started
-        status, usage = end_all(pid)
+        with contextlib.suppress(
+            ProcessLookupError, PermissionError
+        ):  # it may have died before it led a group
+            os.killpg(pid, signal.SIGKILL)
+        status, usage = end_children()[pid]
         watch.drain()
         for read, _ in pipes:
             os.close(read)
@@ -229,7 +236,7 @@ class Watch:
                     if descriptor == ended:
                         return
                     if descriptor == self._channel.fileno():
-                        raise ParentDied
+                        raise ParentGone
                     if not self._read(descriptor):
                         poll.unregister(descriptor)
                 if timeout == FIRST_TICK_SECONDS:
@@ -273,20 +280,21 @@ class Watch:
         return bool(chunk)
 
 
-def end_all(pid: int) -> tuple[int, Any]:
-    """Kills and reaps the child and all that it left behind; exit status and usage of the child."""
-    used: tuple[int, Any] = (0, None)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have died before it led a group
-        os.killpg(pid, signal.SIGKILL)
+def end_children() -> dict[int, tuple[int, Any]]:
+    """Kills and reaps an answer and all that it left behind; exit status and usage by process id.
+
+    What a dead process leaves behind becomes our child, so this ends when no child is left.
+    """
+    ended: dict[int, tuple[int, Any]] = {}
     options = os.WNOHANG  # most answers leave nothing behind: look for children only if some live on
     while True:
         try:
-            reaped, status, usage = os.wait4(-1, options)
+            pid, status, usage = os.wait4(-1, options)
         except ChildProcessError:
-            return used
-        if reaped == pid:
-            used = status, usage
-        elif reaped == 0:
+            return ended
+        if pid:
+            ended[pid] = status, usage
+        else:
             options = 0
         if options == 0:
             for child in children(os.getpid()):
