@@ -33,7 +33,7 @@ recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_co
 overrides_argument: Decorator = click.argument(
     "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
 )
-quiet_option: Decorator = click.option("--quiet", is_flag=True, help="No progress bar, only the end.")
+quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 
 
 def output_option(default: str) -> Decorator:
