@@ -38,20 +38,25 @@ class _ChunkedScores(torch.autograd.Function):
             logprobs_S[part] = logits.gather(-1, targets_S[part, None]).squeeze(-1) - lse
             if entropy:
                 entropy_S[part] = lse - (torch.exp(logits - lse[:, None]) * logits).sum(-1)
-        ctx.scale, ctx.entropy = scale, entropy
+        ctx.scale = scale
+        ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing here
         ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S)
         return logprobs_S, entropy_S
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs_S: Tensor, grad_entropy_S: Tensor) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, grad_logprobs_S: Tensor | None, grad_entropy_S: Tensor | None
+    ) -> tuple[Any, ...]:
         hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S = ctx.saved_tensors
+        if grad_logprobs_S is None:
+            grad_logprobs_S = torch.zeros_like(lse_S)
         grad_hidden_SE = torch.empty_like(hidden_SE)
         grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
             logits = _logits(hidden_SE[part], unembedding_VE, ctx.scale)
             logprobs = logits.sub_(lse_S[part, None])
             probs = logprobs.exp()
-            if ctx.entropy:
+            if grad_entropy_S is not None:
                 # d entropy / d logit_i = -p_i (log p_i + entropy)
                 slope = logprobs.add_(entropy_S[part, None]).mul_(grad_entropy_S[part, None])
                 grad = slope.add_(grad_logprobs_S[part, None]).mul_(probs).neg_()
