@@ -4,6 +4,7 @@ Both load the same random checkpoint, answer the same prompts, score answers wit
 and use the same number of threads. Each lives in a process of its own, waits while the other
 works, and the steps alternate (A B A B …), so that a change of the machine's load meets both. A
 round's ratio is TRL's time over greenward's; the table shows its minimum, median and maximum.
+CPU seconds, of all threads, stand below: they mean more on a machine that is busy otherwise.
 
     python benchmarks/grpo_vs_trl.py --trl-python PATH/TO/TRL/VENV/bin/python
 
@@ -28,11 +29,14 @@ from typing import Any
 
 SHAPE = {"layers": 4, "hidden_size": 128, "heads": 4, "kv_heads": 4, "intermediate_size": 384}
 VOCAB_SIZE = 300
+WORDS = ["def", "return", "for", "in", "range", "if", "else", "not", "(", ")", ":", "=", "+", "-", "*"]
 PARTS = ("sampling", "grading", "update", "step")
+CPU = "step, CPU"
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--trl-python", help="interpreter of an environment with trl==1.16.0")
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[64, 320])
     parser.add_argument("--group-size", type=int, default=8)
@@ -74,8 +78,13 @@ def main() -> None:
         results.append(result)
         print_table(result, arguments)
     if arguments.json:
-        settings = {k: v for k, v in vars(arguments).items() if k not in ("json", "folder", "worker", "trl_python")}
-        record = {"settings": settings, "shape": SHAPE, "machine": machine(arguments.device), "results": results}
+        left_out = ("json", "folder", "worker", "trl_python")
+        record = {
+            "settings": {name: value for name, value in vars(arguments).items() if name not in left_out},
+            "shape": SHAPE,
+            "machine": machine(arguments.device),
+            "results": results,
+        }
         arguments.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
@@ -86,7 +95,7 @@ def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int)
     from greenward.policies.tokenizer import train_tokenizer
 
     rng = random.Random(0)
-    tokenizer = train_tokenizer(["".join(rng.choices(WORDS, k=50)) for _ in range(200)], VOCAB_SIZE)
+    tokenizer = train_tokenizer([" ".join(rng.choices(WORDS, k=50)) for _ in range(200)], VOCAB_SIZE)
     shape = ShapeConfig(**SHAPE, max_positions=max(512, prompt_tokens * 2 + arguments.max_tokens))
     Policy.random(shape, tokenizer, seed=0, device="cpu").save(folder / "model")
     prompts = []
@@ -94,14 +103,9 @@ def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int)
         length = round(prompt_tokens * rng.uniform(0.85, 1.15))
         text = ""
         while len(tokenizer.encode(text)) < length:
-            text += rng.choice(WORDS)
+            text += " " + rng.choice(WORDS)
         prompts.append(text)
     (folder / "prompts.json").write_text(json.dumps(prompts))
-
-
-WORDS = "def return for while in range ( ) : = + - * / [ ] values total index if else not and or len sum sorted \n".split(
-    " "
-)
 
 
 class Worker:
@@ -111,7 +115,12 @@ class Worker:
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         command = [python, __file__, *sys.argv[1:], "--worker", name, "--folder", str(folder)]
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._name = name
         self.about = self._receive()
@@ -149,7 +158,9 @@ def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             "greenward": [pair[0] for pair in pairs],
             "trl": [pair[1] for pair in pairs],
             "versions": {"greenward": ours.about, "trl": theirs.about},
-            "ratios": {part: spread([their[part] / our[part] for our, their in pairs]) for part in PARTS},
+            "ratios": {
+                part: spread([their[part] / our[part] for our, their in pairs]) for part in (*PARTS, CPU)
+            },
         }
     finally:
         for worker in workers:
@@ -162,12 +173,12 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def print_table(result: dict[str, Any], arguments: argparse.Namespace) -> None:
     print(
-        f"\nprompts of about {result['prompt_tokens']} tokens, {arguments.completions} completions of at most "
-        f"{arguments.max_tokens} tokens in groups of {arguments.group_size}, {arguments.dtype}, {arguments.device}, "
-        f"{arguments.threads} threads, {arguments.rounds} rounds"
+        f"\nprompts of about {result['prompt_tokens']} tokens, {arguments.completions} completions of "
+        f"at most {arguments.max_tokens} tokens in groups of {arguments.group_size}, {arguments.dtype}, "
+        f"{arguments.device}, {arguments.threads} threads, {arguments.rounds} rounds"
     )
     print(f"{'':10}{'greenward s':>24}{'TRL s':>24}{'TRL / greenward':>24}")
-    for part in PARTS:
+    for part in (*PARTS, CPU):
         cells = [spread([step[part] for step in result[name]]) for name in ("greenward", "trl")]
         cells.append(result["ratios"][part])
         texts = [f"{c['median']:.3f} [{c['min']:.3f}, {c['max']:.3f}]" for c in cells]
@@ -177,8 +188,13 @@ def print_table(result: dict[str, Any], arguments: argparse.Namespace) -> None:
 def machine(device: str) -> dict[str, Any]:
     import torch
 
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()
-    return {"device": name, "cpus": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
+    on_gpu = device.startswith("cuda")
+    return {
+        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
 
 
 # The workers.
@@ -236,7 +252,8 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
             settled()
             sampled = time.perf_counter()
             episodes = []
-            for group_id, (ids, group) in enumerate(zip(prompt_ids, groups), start=first_group_id):
+            paired = zip(prompt_ids, groups, strict=True)
+            for group_id, (ids, group) in enumerate(paired, start=first_group_id):
                 for completion in group:
                     turn = Turn(
                         "writer",
@@ -249,7 +266,8 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
                     )
                     text = policy.tokenizer.decode(completion.token_ids)
                     rewards = {"writer": reward_of(text)}
-                    episodes.append(Episode((turn,), rewards, group_id, str(group_id), Verdict(Status.FAILED), text))
+                    verdict = Verdict(Status.FAILED)
+                    episodes.append(Episode((turn,), rewards, group_id, str(group_id), verdict, text))
             return Collection(episodes, sampled - started, time.perf_counter() - sampled)
 
     training = TrainingConfig(
@@ -274,11 +292,12 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
     send({"greenward": greenward.__version__, "torch": torch.__version__})
     step = 0
     while wait_for_turn():
-        started = time.perf_counter()
+        started, started_cpu = time.perf_counter(), time.process_time()
         metrics = method.step(step)
         settled()
         seconds = time.perf_counter() - started
         parts = {"sampling": metrics["time/sampling"], "grading": metrics["time/grading"], "step": seconds}
+        parts[CPU] = time.process_time() - started_cpu
         tokens = sum(len(turn.completion_ids) for episode in method.last_episodes for turn in episode.turns)
         send(parts | {"update": seconds - parts["sampling"] - parts["grading"], "tokens": float(tokens)})
         step += 1
@@ -305,11 +324,12 @@ def run_trl(arguments: argparse.Namespace, prompts: list[str], torch: Any) -> No
                 os._exit(0)
             seconds.update(dict.fromkeys(PARTS, 0.0))
             tokens[0] = 0
-            self.started = time.perf_counter()
+            self.started, self.started_cpu = time.perf_counter(), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             settled()
             seconds["step"] = time.perf_counter() - self.started
+            seconds[CPU] = time.process_time() - self.started_cpu
             seconds["update"] = seconds["step"] - seconds["sampling"] - seconds["grading"]
             send(seconds | {"tokens": float(tokens[0])})
 

@@ -109,7 +109,9 @@ def trl_loss(trainer: Any, case: dict[str, Any]) -> tuple[float, list[list[float
         inputs["old_per_token_logps"] = given["old_logprobs"]
     if case["importance"]:
         old = given["old_logprobs"] if case["off_policy"] else logprobs.detach()
-        inputs["importance_sampling_ratio"] = (old - given["sampler_logprobs"]).exp().clamp(max=IMPORTANCE_CAP)
+        inputs["importance_sampling_ratio"] = (
+            (old - given["sampler_logprobs"]).exp().clamp(max=IMPORTANCE_CAP)
+        )
     trainer.model.train()
     loss = trainer._compute_loss(trainer.model, inputs)
     (gradient,) = torch.autograd.grad(loss, logprobs)

@@ -69,7 +69,10 @@ def test_reinforce_has_one_baseline_for_the_whole_batch() -> None:
 def test_groups_are_not_each_others_baseline(name: str) -> None:
     alone = first_values(name, [make_episode(r) for r in REWARDS])
     mixed = [make_episode(r, group) for r in REWARDS for group in (0, 1)]
-    other = [make_episode(10 * r + 5, e.group_id) if e.group_id else e for e, r in zip(mixed, np.repeat(REWARDS, 2))]
+    other = [
+        make_episode(10 * r + 5, e.group_id) if e.group_id else e
+        for e, r in zip(mixed, np.repeat(REWARDS, 2), strict=True)
+    ]
     assert first_values(name, other)[::2] == pytest.approx(alone)
 
 
@@ -91,7 +94,9 @@ def test_equal_rewards_give_exactly_zero(name: str, reward: float, size: int) ->
 @given(rewards=st.lists(st.integers(-3, 3), min_size=2, max_size=8))
 def test_group_advantages_sum_to_zero(rewards: list[int]) -> None:
     for name in ESTIMATORS:
-        assert sum(first_values(name, [make_episode(float(r)) for r in rewards])) == pytest.approx(0, abs=1e-4)
+        assert sum(first_values(name, [make_episode(float(r)) for r in rewards])) == pytest.approx(
+            0, abs=1e-4
+        )
 
 
 def test_every_token_of_every_turn_gets_the_advantage_of_its_role() -> None:

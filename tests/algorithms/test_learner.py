@@ -29,7 +29,9 @@ class BigramPolicy:
 
     def __init__(self, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.table = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
+        self.table = torch.randn(
+            VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64
+        ).requires_grad_()
         self.version = 0
         self.device = torch.device("cpu")
         self.tokenizer = SimpleNamespace(pad_id=0)
@@ -53,7 +55,11 @@ class BigramPolicy:
 
 
 def make_episodes(
-    rewards: list[list[float]], *, seed: int = 0, failed: tuple[int, int] | None = None, truncated: bool = False
+    rewards: list[list[float]],
+    *,
+    seed: int = 0,
+    failed: tuple[int, int] | None = None,
+    truncated: bool = False,
 ) -> list[Episode]:
     """Groups with prompts and answers of random tokens; `failed` names one whose infrastructure failed."""
     rng = np.random.default_rng(seed)
@@ -100,7 +106,9 @@ def captured_gradients(learner: Learner, policy: BigramPolicy) -> list[Tensor]:
     return gradients
 
 
-def update(learner: Learner, episodes: list[Episode], *, estimator: str = "grpo", step: int = 0) -> dict[str, float]:
+def update(
+    learner: Learner, episodes: list[Episode], *, estimator: str = "grpo", step: int = 0
+) -> dict[str, float]:
     return learner.update(episodes, ESTIMATORS[estimator](episodes), step=step, temperature=TEMPERATURE)
 
 
@@ -201,9 +209,10 @@ def test_tokens_of_others_are_not_trained_on() -> None:
     (episode, *rest) = make_episodes([[1.0, 0.0]], seed=5)
     turn = episode.turns[0]
     wrote = np.arange(len(turn.completion_ids)) % 2 == 0
-    masked = Episode((Turn(**{**vars(turn), "policy_wrote_T": wrote}),), **{
-        name: value for name, value in vars(episode).items() if name != "turns"
-    })
+    masked = Episode(
+        (Turn(**{**vars(turn), "policy_wrote_T": wrote}),),
+        **{name: value for name, value in vars(episode).items() if name != "turns"},
+    )
     metrics = update(make_learner(BigramPolicy()), [masked, *rest])
     assert metrics["tokens/trained"] == wrote.sum() + len(rest[0].turns[0].completion_ids)
 
@@ -235,9 +244,11 @@ def test_later_passes_measure_the_ratio_from_the_policy_before_the_first() -> No
     update(first, episodes)
     table, initial = moved.table, BigramPolicy().table.detach()
     objective = torch.zeros((), dtype=torch.float64)
-    for episode, (advantages_T,) in zip(episodes, ESTIMATORS["grpo"](episodes)):
+    for episode, (advantages_T,) in zip(episodes, ESTIMATORS["grpo"](episodes), strict=True):
         previous = episode.turns[0].prompt_ids[-1]
-        for token, advantage in zip(episode.turns[0].completion_ids.tolist(), advantages_T.tolist()):
+        for token, advantage in zip(
+            episode.turns[0].completion_ids.tolist(), advantages_T.tolist(), strict=True
+        ):
             new, old = ((t[previous] / TEMPERATURE).softmax(-1)[token] for t in (table, initial))
             objective = objective + new / old * advantage
             previous = token

@@ -65,10 +65,12 @@ def test_gspo_ratio_is_the_geometric_mean_of_the_tokens() -> None:
     inputs = make_inputs(ref=False, sampler=False)
     assert inputs.old_logprobs_BT is not None
     log_ratio = (inputs.logprobs_BT - inputs.old_logprobs_BT).detach()
-    ratios = [math.exp(sum(row[keep].tolist()) / int(keep.sum())) for row, keep in zip(log_ratio, MASK)]
+    ratios = [
+        math.exp(sum(row[keep].tolist()) / int(keep.sum())) for row, keep in zip(log_ratio, MASK, strict=True)
+    ]
     clipped = [min(max(s, 1 - 0.2), 1 + 0.2) for s in ratios]
     advantages = inputs.advantages_BT[:, 0].tolist()
-    objective = sum(min(s * a, c * a) for s, c, a in zip(ratios, clipped, advantages)) / 3
+    objective = sum(min(s * a, c * a) for s, c, a in zip(ratios, clipped, advantages, strict=True)) / 3
     assert policy_loss(inputs, TOTALS, algorithm("gspo")).loss.item() == pytest.approx(-objective)
 
 
@@ -107,7 +109,9 @@ def test_clipping_stops_the_gradient_only_where_it_would_push_further_out() -> N
     ratios = torch.tensor([[0.5, 0.5, 1.5, 1.5, 1.0]], dtype=torch.float64)
     advantages = torch.tensor([[-1.0, 1.0, 1.0, -1.0, 1.0]], dtype=torch.float64)
     logprobs = torch.full_like(ratios, -1.0).requires_grad_()
-    inputs = LossInputs(logprobs, advantages, torch.ones(1, 5, dtype=torch.bool), logprobs.detach() - ratios.log())
+    inputs = LossInputs(
+        logprobs, advantages, torch.ones(1, 5, dtype=torch.bool), logprobs.detach() - ratios.log()
+    )
     output = policy_loss(inputs, BatchTotals(1, 5, 5), algorithm("dapo", clip_low=0.2, clip_high=0.28))
     moving = (gradient(output, inputs) != 0)[0].tolist()
     assert moving == [False, True, False, True, True]
@@ -129,7 +133,9 @@ def test_cispo_bounds_the_weight_and_keeps_the_gradient() -> None:
     old = logprobs.detach() - torch.tensor([[3.0, 0.1]], dtype=torch.float64).log()
     inputs = LossInputs(logprobs, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), old)
     output = policy_loss(inputs, BatchTotals(1, 2, 2), algorithm("cispo", clip_high=0.5))
-    torch.testing.assert_close(gradient(output, inputs), torch.tensor([[-1.5 / 2, -0.1 / 2]], dtype=torch.float64))
+    torch.testing.assert_close(
+        gradient(output, inputs), torch.tensor([[-1.5 / 2, -0.1 / 2]], dtype=torch.float64)
+    )
 
 
 def test_importance_of_the_sampler_is_truncated_at_the_cap() -> None:

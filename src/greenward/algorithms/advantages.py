@@ -126,7 +126,7 @@ def _baselined(
     for places in sharers.values():
         rewards = np.array([episodes[index].rewards[role] for index, role in places], dtype=np.float64)
         advantages = transform(rewards) if np.ptp(rewards) else np.zeros_like(rewards)
-        values.update(zip(places, advantages.tolist()))
+        values.update(zip(places, advantages.tolist(), strict=True))
     return [
         tuple(
             np.full(len(turn.completion_ids), values.get((index, turn.role), 0.0), dtype=np.float32)

@@ -23,14 +23,17 @@ from torch import Tensor
 
 
 def k1(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    """r l: may be negative at single tokens."""
     return importance_BT * log_ratio_BT
 
 
 def k2(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    """r l^2 / 2, r held constant: the value is biased, the gradient is not."""
     return importance_BT.detach() * log_ratio_BT.square() / 2
 
 
 def k3(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    """r (exp(-l) - 1 + l): never negative."""
     return importance_BT * ((-log_ratio_BT).exp() - 1 + log_ratio_BT)
 
 
