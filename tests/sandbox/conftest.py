@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from greenward.sandbox.pool import LocalExecutor
@@ -23,3 +25,11 @@ class Runner:
 def run():
     with LocalExecutor(1) as executor:
         yield Runner(executor)
+
+
+@pytest.fixture
+def own_temporary_folder(tmp_path, monkeypatch):
+    """Temporary files of this process and its children go where no other test looks."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path

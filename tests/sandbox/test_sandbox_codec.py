@@ -120,7 +120,9 @@ class WithFakeClass:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), lambda: 1, range(3), iter([]), int, bytearray(b"x"), WithFakeClass()]
+    "value",
+    [object(), lambda: 1, range(3), iter([]), int, bytearray(b"x"), WithFakeClass()],
+    ids=["object", "function", "range", "iterator", "class", "bytearray", "fake class"],
 )
 def test_other_objects_are_refused(value):
     with pytest.raises(PlainDataError):

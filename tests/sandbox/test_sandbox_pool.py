@@ -165,7 +165,7 @@ def test_daemons_of_an_answer_die_with_it():
         assert descendants(executor.worker_pids[0]) == []
 
 
-def test_close_leaves_no_process_descriptor_or_file():
+def test_close_leaves_no_process_descriptor_or_file(own_temporary_folder):
     def descriptors() -> list[str]:
         return os.listdir("/proc/self/fd")
 
@@ -182,7 +182,7 @@ def test_close_leaves_no_process_descriptor_or_file():
         list(executor.run([GOOD]))
 
 
-def test_nothing_outlives_a_parent_that_is_killed():
+def test_nothing_outlives_a_parent_that_is_killed(own_temporary_folder):
     before = our_folders()
     script = dedent(
         """

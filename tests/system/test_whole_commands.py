@@ -53,7 +53,17 @@ def reward_on_the_path(tmp_path_factory):
 
 
 def command(output: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "greenward", "train", "quickstart", *SMALL, *arguments, "--output", str(output)]
+    return [
+        sys.executable,
+        "-m",
+        "greenward",
+        "train",
+        "quickstart",
+        *SMALL,
+        *arguments,
+        "--output",
+        str(output),
+    ]
 
 
 def train(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -76,7 +76,7 @@ class ProblemSet(Sequence[Problem]):
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._problems)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
             return ProblemSet(self._problems[index], name=self.name)
         return self._problems[index]
