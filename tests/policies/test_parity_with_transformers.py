@@ -70,6 +70,7 @@ def test_scores_and_gradients_equal_the_plain_computation(folder):
     batch = GroupBatch.build(PROMPTS, completions, policy.tokenizer.pad_id)
     scores = policy.completion_logprobs(batch, temperature=temperature, entropy=True)
     weights = torch.randn(scores.logprobs_BT.shape, generator=torch.Generator().manual_seed(1))
+    weights = weights / batch.completion_mask_BT.sum()
     (scores.logprobs_BT * weights).sum().backward(retain_graph=True)
     (scores.entropy_BT * weights.flip(0)).sum().backward()
 

@@ -136,7 +136,7 @@ class Layer(nn.Module):
             qkv_MXD = torch.cat((query, key, value), dim=1)
         x_ME = torch.addmm(x_ME, attention(index, qkv_MXD), self.attention_out.to(dtype).t())
         normed_ME = rms_norm(x_ME, self.mlp_norm.to(dtype), eps)
-        activated_MF = swiglu(F.linear(normed_ME, self.gate_up.to(dtype)))
+        activated_MF = swiglu(normed_ME, self.gate_up.to(dtype))
         return torch.addmm(x_ME, activated_MF, self.down.to(dtype).t())
 
 

@@ -6,7 +6,6 @@ D head dimension, P prompt tokens, M tokens of all prompts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from greenward.policies.attention import attend, merge, padding_mask
+from greenward.policies.attention import attend, padding_mask
 from greenward.policies.decoder import Decoder, rotate_
 from greenward.policies.group_batch import Span, bucket_by_length
+from greenward.policies.own_cache import OwnCache
 
 
 class PrefillAttention:
@@ -79,20 +79,19 @@ class _Bucket:
 class DecodeAttention:
     """Each row's newest token over its group's prompt and its own tokens.
 
-    Rows are ordered by group, and groups by prompt length. `own_cache` is (layers, 2 for keys and
-    values, B, K, tokens, D).
+    Rows are ordered by group, and groups by prompt length.
     """
 
     def __init__(
-        self, decoder: Decoder, prefill: PrefillAttention, group_sizes: Sequence[int], own_cache: Tensor
+        self, decoder: Decoder, prefill: PrefillAttention, group_sizes: Sequence[int], own: OwnCache
     ) -> None:
         self.shape = decoder.shape
         self.rotary, self.dtype = decoder.rotary, decoder.compute_dtype
         self.device = prefill.last_N.device
-        self.own_cache = own_cache
+        self.own = own
         self.groups_B = np.repeat(np.arange(len(group_sizes)), group_sizes)
         self.lengths_B = prefill.lengths_N.index_select(0, self._on_device(self.groups_B))
-        self.longest = int(prefill.lengths_N.max()) + own_cache.shape[-2]
+        self.longest = int(prefill.lengths_N.max()) + own.tokens
         self.buckets = [
             _Bucket(members, cache, padding_mask(span.lengths, span.width, self.dtype, self.device), slice(0))
             for members, span, cache in zip(prefill.members, prefill.spans, prefill.caches, strict=True)
@@ -101,15 +100,13 @@ class DecodeAttention:
 
     def advance(self, step: int) -> None:
         """Prepare to feed every row its own token number `step`."""
-        self.step = step
+        self.own.advance(step)
         self.cos, self.sin = self.rotary(self.lengths_B + step, self.longest, self.dtype)
 
-    def keep(self, kept: np.ndarray, tokens: int) -> None:
-        """Go on with these rows (ascending) and their first `tokens` cached tokens."""
+    def keep(self, kept: np.ndarray) -> None:
+        """Go on with these rows (ascending)."""
         index = self._on_device(kept)
-        for part in self.own_cache.flatten(0, 1):
-            part[: len(kept), :, :tokens] = part[:, :, :tokens].index_select(0, index)
-        self.own_cache = self.own_cache[:, :, : len(kept)]
+        self.own.keep(index)
         self.groups_B = self.groups_B[kept]
         self.lengths_B = self.lengths_B.index_select(0, index)
         self._arrange()
@@ -117,14 +114,11 @@ class DecodeAttention:
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
         H, K = self.shape.heads, self.shape.kv_heads
         rotate_(qkv_BXD[:, : H + K], self.cos, self.sin)
-        query_BHD, new = qkv_BXD[:, :H], qkv_BXD[:, H:].unflatten(1, (2, K))
-        cache = self.own_cache[layer]
-        cache[:, :, :, self.step] = new.transpose(0, 1)
-        key, value = cache[:, :, :, : self.step + 1]
-        over_own = attend(query_BHD.unsqueeze(2), key, value)
+        self.own.write(layer, qkv_BXD[:, H:].unflatten(1, (2, K)))
+        query_BHD = qkv_BXD[:, :H]
         over_prompt = [self._attend_prompt(bucket, layer, query_BHD[bucket.rows]) for bucket in self.buckets]
         out, lse = over_prompt[0] if len(over_prompt) == 1 else map(torch.cat, zip(*over_prompt, strict=True))
-        return merge(over_own, (out.unsqueeze(2), lse.unsqueeze(2)))[0].flatten(1)
+        return self.own.attend(layer, query_BHD, out, lse)
 
     def _attend_prompt(self, bucket: _Bucket, layer: int, query_bHD: Tensor) -> tuple[Tensor, Tensor]:
         """Attended values (b, H, D) and log-sum-exps (b, H) of a bucket's rows over their prompts."""
@@ -178,15 +172,14 @@ class NativeEngine:
         self._memory = torch.empty(0)
 
     def rows_at_once(self, max_tokens: int) -> int:
-        shape = self.decoder.shape
-        numbers = 2 * shape.layers * shape.kv_heads * shape.head_dim * max_tokens
-        return self.max_cache_bytes // (numbers * self.decoder.compute_dtype.itemsize)
+        row_bytes = OwnCache.numbers(self.decoder.shape, 1, max_tokens) * self.decoder.compute_dtype.itemsize
+        return self.max_cache_bytes // row_bytes
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         prefill = PrefillAttention(self.decoder, prompts)
         hidden_ME = self.decoder(prefill.token_ids_M, prefill)
-        own_cache = self._cache(sum(group_sizes), max_tokens - 1)
-        self._attention = DecodeAttention(self.decoder, prefill, group_sizes, own_cache)
+        own = self._own_cache(sum(group_sizes), max_tokens - 1)
+        self._attention = DecodeAttention(self.decoder, prefill, group_sizes, own)
         self._unembedding_EV = self.decoder.unembedding_VE.t()
         self._fed = 0
         logits_NV = hidden_ME.index_select(0, prefill.last_N) @ self._unembedding_EV
@@ -198,12 +191,11 @@ class NativeEngine:
         return self.decoder(token_ids_B, self._attention) @ self._unembedding_EV
 
     def keep(self, kept_B: np.ndarray) -> None:
-        self._attention.keep(kept_B, self._fed)
+        self._attention.keep(kept_B)
 
-    def _cache(self, rows: int, tokens: int) -> Tensor:
-        shape, dtype, device = self.decoder.shape, self.decoder.compute_dtype, self.decoder.embedding.device
-        size = (shape.layers, 2, rows, shape.kv_heads, tokens, shape.head_dim)
-        numbers = math.prod(size)
+    def _own_cache(self, rows: int, tokens: int) -> OwnCache:
+        shape, device = self.decoder.shape, self.decoder.embedding.device
+        numbers = OwnCache.numbers(shape, rows, tokens)
         if self._memory.numel() < numbers or self._memory.device != device:
-            self._memory = torch.empty(numbers, dtype=dtype, device=device)
-        return self._memory[:numbers].view(size)
+            self._memory = torch.empty(numbers, dtype=self.decoder.compute_dtype, device=device)
+        return OwnCache(shape, rows, tokens, self._memory)

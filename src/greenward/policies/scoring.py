@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of chosen tokens without keeping [tokens, vocabulary] logits.
+"""Log-probabilities and entropies of chosen tokens without large [tokens, vocabulary] logits.
 
 Shape suffixes: S scored tokens, E hidden size, V vocabulary.
 """
@@ -24,47 +24,47 @@ class TokenScores:
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """Forward keeps only the log-sum-exp of each token; backward recomputes the logits."""
+    """Works through the tokens in chunks; backward recomputes the logits if there were several."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden_SE: Tensor, unembedding_VE: Tensor, targets_S: Tensor, scale: float, entropy: bool
     ) -> tuple[Tensor, Tensor]:
         S = len(hidden_SE)
-        logprobs_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
-        for part in _chunks(S, len(unembedding_VE)):
+        scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
+        chunks = _chunks(S, len(unembedding_VE))
+        for part in chunks:
             logits = _logits(hidden_SE[part], unembedding_VE, scale)
             lse_S[part] = lse = logits.logsumexp(-1)
-            logprobs_S[part] = logits.gather(-1, targets_S[part, None]).squeeze(-1) - lse
+            logprobs = logits.sub_(lse[:, None])
+            scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
             if entropy:
-                entropy_S[part] = lse - (torch.exp(logits - lse[:, None]) * logits).sum(-1)
-        ctx.scale = scale
-        ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing here
-        ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S)
-        return logprobs_S, entropy_S
+                entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
+        ctx.scale, ctx.entropy = scale, entropy
+        kept = [logprobs] if len(chunks) == 1 and any(ctx.needs_input_grad) else []
+        ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept)
+        return scores_S, entropy_S
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_logprobs_S: Tensor | None, grad_entropy_S: Tensor | None
-    ) -> tuple[Any, ...]:
-        hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S = ctx.saved_tensors
-        if grad_logprobs_S is None:
-            grad_logprobs_S = torch.zeros_like(lse_S)
+    def backward(ctx: Any, grad_scores_S: Tensor, grad_entropy_S: Tensor) -> tuple[Any, ...]:
+        hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept = ctx.saved_tensors
         grad_hidden_SE = torch.empty_like(hidden_SE)
         grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
-            logits = _logits(hidden_SE[part], unembedding_VE, ctx.scale)
-            logprobs = logits.sub_(lse_S[part, None])
-            probs = logprobs.exp()
-            if grad_entropy_S is not None:
-                # d entropy / d logit_i = -p_i (log p_i + entropy)
-                slope = logprobs.add_(entropy_S[part, None]).mul_(grad_entropy_S[part, None])
-                grad = slope.add_(grad_logprobs_S[part, None]).mul_(probs).neg_()
+            if kept:
+                (logprobs,) = kept
             else:
-                grad = probs.mul_(-grad_logprobs_S[part, None])
-            grad.scatter_add_(1, targets_S[part, None], grad_logprobs_S[part, None])
+                logprobs = _logits(hidden_SE[part], unembedding_VE, ctx.scale).sub_(lse_S[part, None])
+            grad = logprobs.exp()
+            if ctx.entropy:
+                # d entropy / d logit_i = -p_i (log p_i + entropy)
+                slope = (logprobs + entropy_S[part, None]).mul_(grad_entropy_S[part, None])
+                grad.mul_(slope.add_(grad_scores_S[part, None]).neg_())
+            else:
+                grad.mul_(-grad_scores_S[part, None])
+            grad.scatter_add_(1, targets_S[part, None], grad_scores_S[part, None])
             grad = grad.mul_(ctx.scale).to(hidden_SE.dtype)
-            grad_hidden_SE[part] = grad @ unembedding_VE
+            torch.mm(grad, unembedding_VE, out=grad_hidden_SE[part])
             grad_unembedding_VE += grad.t() @ hidden_SE[part]
         return grad_hidden_SE, grad_unembedding_VE.to(unembedding_VE.dtype), None, None, None
 

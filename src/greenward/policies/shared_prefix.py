@@ -53,25 +53,28 @@ def _by_row(grouped: Tensor, bucket: Bucket) -> Tensor:
 
 
 class _Function(torch.autograd.Function):
+    """Rotates its input in place: the projection before it needs no output for its gradient."""
+
     @staticmethod
     def forward(ctx: Any, qkv_MXD: Tensor, layout: SharedPrefixAttention) -> Tensor:
         H, K = layout.shape.heads, layout.shape.kv_heads
-        qkv_MXD = qkv_MXD.clone()
         rotate_(qkv_MXD[:, : H + K], layout.cos, layout.sin)
         out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, layout.shape.head_dim))
-        saved = [qkv_MXD, out_MHD]
+        saved = [out_MHD]
         for bucket, mask in zip(layout.buckets, layout.masks, strict=True):
-            prompt = layout.heads(bucket.prompts.pad(qkv_MXD))
-            prompt_out, prompt_lse = attend(*prompt, causal=True)
-            bucket.prompts.unpad_into(prompt_out.transpose(1, 2), out_MHD)
-            saved.append(prompt_lse)
+            padded = bucket.prompts.pad(qkv_MXD)
+            prompt = layout.heads(padded)
+            out, lse = attend(*prompt, causal=True)
+            bucket.prompts.unpad_into(out.transpose(1, 2), out_MHD)
+            saved += [padded, lse]
             if bucket.owns.width:
-                own = layout.heads(bucket.owns.pad(qkv_MXD))
+                padded = bucket.owns.pad(qkv_MXD)
+                own = layout.heads(padded)
                 over_own = attend(*own, causal=True)
                 out, lse = attend(_by_group(own.query, bucket), prompt.key, prompt.value, mask_BS=mask)
-                own_out, own_lse = merge(over_own, (_by_row(out, bucket), _by_row(lse, bucket)))
-                bucket.owns.unpad_into(own_out.transpose(1, 2), out_MHD)
-                saved.append(own_lse)
+                out, lse = merge(over_own, (_by_row(out, bucket), _by_row(lse, bucket)))
+                bucket.owns.unpad_into(out.transpose(1, 2), out_MHD)
+                saved += [padded, lse]
         ctx.layout = layout
         ctx.save_for_backward(*saved)
         return out_MHD.flatten(1)
@@ -80,17 +83,16 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
         layout: SharedPrefixAttention = ctx.layout
         H, K = layout.shape.heads, layout.shape.kv_heads
-        qkv_MXD, out_MHD, *lses = ctx.saved_tensors
+        out_MHD, *rest = ctx.saved_tensors
+        saved = iter(rest)
         grad_MHD = grad_out.view_as(out_MHD)
-        grad_qkv_MXD = torch.empty_like(qkv_MXD)
-        remaining = iter(lses)
+        grad_qkv_MXD = out_MHD.new_empty((len(out_MHD), H + 2 * K, layout.shape.head_dim))
         for bucket, mask in zip(layout.buckets, layout.masks, strict=True):
-            prompt = layout.heads(bucket.prompts.pad(qkv_MXD))
+            prompt, lse = layout.heads(next(saved)), next(saved)
             grad, out = (bucket.prompts.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
-            grads = _Heads(*attend_backward(grad, *prompt, out, next(remaining), causal=True))
+            grads = _Heads(*attend_backward(grad, *prompt, out, lse, causal=True))
             if bucket.owns.width:
-                own = layout.heads(bucket.owns.pad(qkv_MXD))
-                lse = next(remaining)
+                own, lse = layout.heads(next(saved)), next(saved)
                 grad, out = (bucket.owns.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
                 own_grads = _Heads(*attend_backward(grad, *own, out, lse, causal=True))
                 grad, query, out, lse = (_by_group(x, bucket) for x in (grad, own.query, out, lse))
