@@ -46,9 +46,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before measuring")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--trl-dtype", choices=["float32", "bfloat16"], help="TRL's, if it is another")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--micro-batch", type=int, default=64, help="greenward's rows per forward/backward")
-    parser.add_argument("--trl-micro-batch", type=int, default=256, help="TRL's per_device_train_batch_size")
+    parser.add_argument("--trl-micro-batch", type=int, default=64, help="TRL's per_device_train_batch_size")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--worker", choices=["greenward", "trl"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -348,7 +349,7 @@ def run_trl(arguments: argparse.Namespace, prompts: list[str], torch: Any) -> No
         top_k=0,
         gradient_checkpointing=False,
         use_cpu=on_cpu,
-        bf16=arguments.dtype == "bfloat16",
+        bf16=(arguments.trl_dtype or arguments.dtype) == "bfloat16",
         dataloader_pin_memory=not on_cpu,
         shuffle_dataset=False,
         report_to=[],
