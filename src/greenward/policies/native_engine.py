@@ -100,7 +100,7 @@ class DecodeAttention:
 
     def advance(self, step: int) -> None:
         """Prepare to feed every row its own token number `step`."""
-        self.own.advance(step)
+        self.own.advance()
         self.cos, self.sin = self.rotary(self.lengths_B + step, self.longest, self.dtype)
 
     def keep(self, kept: np.ndarray) -> None:
@@ -197,5 +197,5 @@ class NativeEngine:
         shape, device = self.decoder.shape, self.decoder.embedding.device
         numbers = OwnCache.numbers(shape, rows, tokens)
         if self._memory.numel() < numbers or self._memory.device != device:
-            self._memory = torch.empty(numbers, dtype=self.decoder.compute_dtype, device=device)
+            self._memory = torch.zeros(numbers, dtype=self.decoder.compute_dtype, device=device)
         return OwnCache(shape, rows, tokens, self._memory)

@@ -61,10 +61,10 @@ class Policy:
                 intermediate_size=shape.intermediate_size,
                 max_positions=shape.max_positions,
             ),
-            compute_dtype=_dtype(dtype),
+            compute_dtype=resolve_dtype(dtype, resolve_device(device)),
         )
         decoder.initialise(torch.Generator().manual_seed(seed))
-        return cls(decoder.to(resolve_device(device)), tokenizer, dtype=_dtype(dtype))
+        return cls(decoder.to(resolve_device(device)), tokenizer, dtype=decoder.compute_dtype)
 
     @classmethod
     def load(cls, config: ModelConfig) -> Policy:
@@ -91,17 +91,17 @@ class Policy:
         """Read a Hugging Face folder: with our decoder where it can, else through transformers."""
         folder = Path(folder)
         tokenizer = Tokenizer.load(folder)
+        target = resolve_device(device)
+        numbers = resolve_dtype(dtype, target)
         shape = checkpoint.read_shape(folder)
         if shape is None:
             from greenward.policies.hf_fallback import TransformersPolicy
 
-            policy: Policy = TransformersPolicy.read(
-                folder, tokenizer, dtype=_dtype(dtype), device=resolve_device(device)
-            )
+            policy: Policy = TransformersPolicy.read(folder, tokenizer, dtype=numbers, device=target)
         else:
-            decoder = Decoder(shape, compute_dtype=_dtype(dtype))
+            decoder = Decoder(shape, compute_dtype=numbers)
             checkpoint.load_weights(decoder, folder)
-            policy = cls(decoder.to(resolve_device(device)), tokenizer, dtype=_dtype(dtype))
+            policy = cls(decoder.to(target), tokenizer, dtype=numbers)
         policy.set_gradient_checkpointing(gradient_checkpointing)
         return policy
 
@@ -190,8 +190,16 @@ def resolve_device(device: torch.device | str) -> torch.device:
     return torch.device(device)
 
 
-def _dtype(dtype: torch.dtype | str) -> torch.dtype:
-    return DTYPES[dtype] if isinstance(dtype, str) else dtype
+def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32."""
+    if dtype != "auto":
+        return DTYPES[dtype] if isinstance(dtype, str) else dtype
+    if device.type == "cuda":
+        in_hardware = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        capabilities = torch.cpu.get_capabilities()
+        in_hardware = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return torch.bfloat16 if in_hardware else torch.float32
 
 
 def spread(values_S: Tensor, mask_BT: Tensor) -> Tensor:
