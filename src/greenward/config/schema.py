@@ -49,7 +49,10 @@ class ModelConfig(Section):
     id: str | None = Field(None, description="Hugging Face id, model folder or run directory")
     cache_dir: str | None = Field(None, description="where downloaded models are kept")
     shape: ShapeConfig = ShapeConfig()
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "float32",
+        description="of the arithmetic; auto is bfloat16 where the processor has it in hardware",
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
     gradient_checkpointing: bool = False
     prompt_style: Literal["auto", "completion", "chat"] = Field(
