@@ -9,6 +9,7 @@ import torch
 from greenward.config.schema import ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
+from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
 
 SHAPE = ShapeConfig(layers=2, hidden_size=32, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)
@@ -30,6 +31,14 @@ def test_a_saved_policy_comes_back_bit_for_bit(tokenizer, saved):
     found = Policy.load(ModelConfig(id=str(saved), device="cpu")).state_dict()
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_run_directory_stands_for_its_last_checkpoint(saved, tmp_path):
+    last = tmp_path / "run" / "checkpoints" / "last"
+    last.parent.mkdir(parents=True)
+    last.symlink_to(saved)
+    assert checkpoint.resolve(str(tmp_path / "run")) == last
+    assert Policy.load(ModelConfig(id=str(tmp_path / "run"), device="cpu")).tokenizer.vocab_size
 
 
 def test_saving_again_replaces_the_whole_folder(tokenizer, saved):
@@ -140,10 +149,14 @@ def test_hub_ids_resolve_to_the_cached_snapshot(monkeypatch, tmp_path):
     assert asked["repo_id"] == "owner/name" and asked["cache_dir"] == "/cache"
 
 
-def test_a_reference_policy_does_not_follow_training(tokenizer):
-    policy = Policy.random(SHAPE, tokenizer, seed=0, device="cpu")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_reference_policy_does_not_follow_training(tokenizer, dtype):
+    policy = Policy.random(SHAPE, tokenizer, seed=0, dtype=dtype, device="cpu")
     reference = policy.frozen_copy()
     before = reference.state_dict()["embedding"].clone()
+    batch = GroupBatch.build([[3, 4]], [[[5, 6]]])
+    scores = (p.completion_logprobs(batch).logprobs_BT for p in (policy, reference))
+    assert torch.equal(*scores)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(1.0)

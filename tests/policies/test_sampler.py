@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from itertools import chain
 
 import numpy as np
@@ -168,15 +167,16 @@ def test_a_prompt_without_room_is_refused(policy):
         policy.sample([[]], 1, SamplingParams(), seed=0)
 
 
-def test_sampling_follows_the_weights_after_a_step(policy):
-    changed = Policy(copy.deepcopy(policy.model), policy.tokenizer, dtype=policy.dtype)
-    params = SamplingParams(max_tokens=10, temperature=0.0)
-    changed.sample(PROMPTS, 1, params, seed=0)
-    with torch.no_grad():
-        for parameter in changed.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    groups = changed.sample(PROMPTS, 1, params, seed=0)
-    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
-    scores = changed.completion_logprobs(batch).logprobs_BT.detach().numpy()
-    for row, (completion,) in zip(scores, groups, strict=True):
-        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=1e-4)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
+def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, tolerance):
+    policy = Policy.random(SHAPE, tokenizer, seed=1, dtype=dtype, device="cpu")
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1)
+    params = SamplingParams(max_tokens=10)
+    for seed in range(2):
+        groups = policy.sample(PROMPTS, 2, params, seed=seed)
+        batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
+        scores = policy.completion_logprobs(batch).logprobs_BT
+        for row, completion in zip(scores.detach(), chain(*groups), strict=True):
+            np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=tolerance)
+        scores.sum().backward()
+        optimizer.step()

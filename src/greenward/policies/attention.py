@@ -34,11 +34,7 @@ def attend(
     if query_BHTD.device.type == "cpu":
         mask = _expand(mask_BS, query_BHTD)
         return _flash(query_BHTD, key_BKSD, value_BKSD, is_causal=causal, attn_mask=mask)
-    scores = _scores(query_BHTD, key_BKSD, causal, mask_BS)
-    lse = scores.logsumexp(-1)
-    weights = torch.exp(scores - lse.unsqueeze(-1)).to(value_BKSD.dtype)
-    out = weights @ value_BKSD.unsqueeze(2)
-    return out.flatten(1, 2), lse.flatten(1, 2)
+    return explicit(query_BHTD, key_BKSD, value_BKSD, causal, mask_BS)
 
 
 def attend_backward(
@@ -64,6 +60,31 @@ def attend_backward(
         grads = _flash_backward(*float32, lse_BHT, 0.0, causal, attn_mask=mask)
         query_grad, key_grad, value_grad = (x.to(query_BHTD.dtype) for x in grads)
         return query_grad, key_grad, value_grad
+    return explicit_backward(grad_BHTD, query_BHTD, key_BKSD, value_BKSD, out_BHTD, lse_BHT, causal, mask_BS)
+
+
+def explicit(
+    query_BHTD: Tensor, key_BKSD: Tensor, value_BKSD: Tensor, causal: bool, mask_BS: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`attend` from plain operations, on any device; keeps all scores."""
+    scores = _scores(query_BHTD, key_BKSD, causal, mask_BS)
+    lse = scores.logsumexp(-1)
+    weights = torch.exp(scores - lse.unsqueeze(-1)).to(value_BKSD.dtype)
+    out = weights @ value_BKSD.unsqueeze(2)
+    return out.flatten(1, 2), lse.flatten(1, 2)
+
+
+def explicit_backward(
+    grad_BHTD: Tensor,
+    query_BHTD: Tensor,
+    key_BKSD: Tensor,
+    value_BKSD: Tensor,
+    out_BHTD: Tensor,
+    lse_BHT: Tensor,
+    causal: bool,
+    mask_BS: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`attend_backward` from plain operations, on any device; keeps all scores."""
     groups = (key_BKSD.shape[1], -1)
     scores = _scores(query_BHTD, key_BKSD, causal, mask_BS)
     weights = torch.exp(scores - lse_BHT.unflatten(1, groups).unsqueeze(-1))

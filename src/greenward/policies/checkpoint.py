@@ -31,10 +31,11 @@ _ARCHITECTURES = {
 
 
 def resolve(model_id: str, cache_dir: str | None = None) -> Path:
-    """The local folder of a model: the folder itself, or a Hugging Face id's cached snapshot."""
+    """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached)."""
     folder = Path(model_id).expanduser()
     if folder.is_dir():
-        return folder
+        last = folder / "checkpoints" / "last"
+        return last if last.is_dir() else folder
     if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
         raise CheckpointError(
             f"expected a model folder or a Hugging Face id (owner/name), found {model_id!r}: no such folder"

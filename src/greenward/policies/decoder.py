@@ -169,6 +169,15 @@ class Decoder(nn.Module):
                 x_ME = layer(x_ME, index, attention)
         return rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)
 
+    def in_compute_dtype(self) -> Decoder:
+        """A frozen copy whose weights are cast once, not at every use."""
+        with torch.device("meta"):
+            twin = Decoder(self.shape, compute_dtype=self.compute_dtype)
+        weights = {n: p.detach().to(self.compute_dtype, copy=True) for n, p in self.named_parameters()}
+        twin.load_state_dict(weights, assign=True)
+        twin.rotary = self.rotary
+        return twin.requires_grad_(False)
+
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights: fan-in scaled projections, residual outputs damped by depth (GPT-2 §2.3)."""

@@ -13,13 +13,42 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight over the last dimension (Zhang & Sennrich 2019, eq. 4)."""
+    return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
+
+
+def swiglu(x_ME: Tensor, weight: Tensor) -> Tensor:
+    """silu(x · gateᵀ) * (x · upᵀ), (M, F), for `weight` (2F, E) = gate over up (Shazeer 2020, eq. 6)."""
+    return _SwiGLU.apply(x_ME, weight) if torch.is_grad_enabled() else _gate(x_ME, weight)[0]
+
+
+def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The normalised x and 1 / rms(x)."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return torch.mul(x, scale).to(x.dtype).mul_(weight), scale
+
+
+def _gate(x_ME: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gated values (M, F), and gate and up before gating (2, M, F).
+
+    Gate and up are kept apart: side by side in one row, every element-wise pass over either half
+    takes twice as long.
+    """
+    gate, up = gate_up = x_ME.new_empty((2, len(x_ME), len(weight) // 2))
+    gate_weight, up_weight = weight.chunk(2)
+    torch.mm(x_ME, gate_weight.t(), out=gate)
+    torch.mm(x_ME, up_weight.t(), out=up)
+    return F.silu(gate).mul_(up), gate_up
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        normed, scale = _normalise(x, weight, eps)
         ctx.save_for_backward(x, weight, scale)
-        return torch.mul(x, scale).to(x.dtype).mul_(weight)
+        return normed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -35,22 +64,12 @@ class _RMSNorm(torch.autograd.Function):
         return grad_x.to(x.dtype).view(x.shape), grad_weight.to(weight.dtype), None
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * weight over the last dimension (Zhang & Sennrich 2019, eq. 4)."""
-    return _RMSNorm.apply(x, weight, eps)
-
-
 class _SwiGLU(torch.autograd.Function):
-    # Gate and up are kept apart, (2, M, F): side by side in one row, every element-wise pass over
-    # either half takes twice as long.
     @staticmethod
     def forward(ctx: Any, x_ME: Tensor, weight: Tensor) -> Tensor:
-        gate, up = gate_up = x_ME.new_empty((2, len(x_ME), len(weight) // 2))
-        gate_weight, up_weight = weight.chunk(2)
-        torch.mm(x_ME, gate_weight.t(), out=gate)
-        torch.mm(x_ME, up_weight.t(), out=up)
+        activated, gate_up = _gate(x_ME, weight)
         ctx.save_for_backward(x_ME, weight, gate_up)
-        return F.silu(gate).mul_(up)
+        return activated
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,8 +84,3 @@ class _SwiGLU(torch.autograd.Function):
         torch.mm(grad_gate.t(), x_ME, out=grad_weight[: len(gate_weight)])
         torch.mm(grad_up.t(), x_ME, out=grad_weight[len(gate_weight) :])
         return grad_x, grad_weight
-
-
-def swiglu(x_ME: Tensor, weight: Tensor) -> Tensor:
-    """silu(x · gateᵀ) * (x · upᵀ), (M, F), for `weight` (2F, E) = gate over up (Shazeer 2020, eq. 6)."""
-    return _SwiGLU.apply(x_ME, weight)

@@ -8,6 +8,7 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -71,6 +72,9 @@ class TransformersPolicy(Policy):
             self.tokenizer.save(draft)
 
         save_folder(Path(folder), write)
+
+    def _frozen_model(self) -> nn.Module:
+        return copy.deepcopy(self.model).requires_grad_(False)
 
     def _engine(self) -> DecodingEngine:
         return TransformersEngine(self.model, self.dtype)

@@ -166,7 +166,8 @@ class NativeEngine:
     """
 
     def __init__(self, decoder: Decoder, *, max_cache_bytes: int = 1 << 30) -> None:
-        self.decoder = decoder
+        self._source = self.decoder = decoder
+        self._source_versions: list[int] = []
         self.max_positions = decoder.shape.max_positions
         self.max_cache_bytes = max_cache_bytes
         self._memory = torch.empty(0)
@@ -176,6 +177,7 @@ class NativeEngine:
         return self.max_cache_bytes // row_bytes
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
+        self._refresh()
         prefill = PrefillAttention(self.decoder, prompts)
         hidden_ME = self.decoder(prefill.token_ids_M, prefill)
         own = self._own_cache(sum(group_sizes), max_tokens - 1)
@@ -192,6 +194,13 @@ class NativeEngine:
 
     def keep(self, kept_B: np.ndarray) -> None:
         self._attention.keep(kept_B)
+
+    def _refresh(self) -> None:
+        """Cast the weights anew if they have changed since they were last cast."""
+        versions = [parameter._version for parameter in self._source.parameters()]
+        if self._source.compute_dtype != torch.float32 and versions != self._source_versions:
+            self.decoder = self._source.in_compute_dtype()
+            self._source_versions = versions
 
     def _own_cache(self, rows: int, tokens: int) -> OwnCache:
         shape, device = self.decoder.shape, self.decoder.embedding.device

@@ -52,7 +52,9 @@ class OwnCache:
         self.rows = len(kept_B)
         by_row = self._cache.unflatten(2, (-1, self.shape.kv_heads))
         smaller = self._place(self._cache.shape[3])
-        torch.index_select(by_row, 2, kept_B, out=smaller.view(*by_row.shape[:2], self.rows, *by_row.shape[3:]))
+        torch.index_select(
+            by_row, 2, kept_B, out=smaller.view(*by_row.shape[:2], self.rows, *by_row.shape[3:])
+        )
         self._cache = smaller
 
     def write(self, layer: int, key_value_B2KD: Tensor) -> None:

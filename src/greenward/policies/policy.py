@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,8 +144,7 @@ class Policy:
 
     def frozen_copy(self) -> Policy:
         """A reference policy: the same weights, never trained."""
-        model = copy.deepcopy(self.model).requires_grad_(False)
-        frozen = type(self)(model, self.tokenizer, dtype=self.dtype)
+        frozen = type(self)(self._frozen_model(), self.tokenizer, dtype=self.dtype)
         frozen.version = self.version
         return frozen
 
@@ -157,6 +155,9 @@ class Policy:
         if self._sampler is None:
             self._sampler = GroupSampler(self._engine(), self.tokenizer)
         return self._sampler.sample(prompts, group_size, params, seed=seed, version=self.version)
+
+    def _frozen_model(self) -> nn.Module:
+        return self._decoder.in_compute_dtype()
 
     def _engine(self) -> DecodingEngine:
         return NativeEngine(self._decoder)

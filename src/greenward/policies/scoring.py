@@ -40,14 +40,17 @@ class _ChunkedScores(torch.autograd.Function):
             scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
             if entropy:
                 entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
-        ctx.scale, ctx.entropy = scale, entropy
+        ctx.scale = scale
+        ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing here
         kept = [logprobs] if len(chunks) == 1 and any(ctx.needs_input_grad) else []
         ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept)
         return scores_S, entropy_S
 
     @staticmethod
-    def backward(ctx: Any, grad_scores_S: Tensor, grad_entropy_S: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_scores_S: Tensor | None, grad_entropy_S: Tensor | None) -> tuple[Any, ...]:
         hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept = ctx.saved_tensors
+        if grad_scores_S is None:
+            grad_scores_S = torch.zeros_like(lse_S)
         grad_hidden_SE = torch.empty_like(hidden_SE)
         grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
@@ -56,7 +59,7 @@ class _ChunkedScores(torch.autograd.Function):
             else:
                 logprobs = _logits(hidden_SE[part], unembedding_VE, ctx.scale).sub_(lse_S[part, None])
             grad = logprobs.exp()
-            if ctx.entropy:
+            if grad_entropy_S is not None:
                 # d entropy / d logit_i = -p_i (log p_i + entropy)
                 slope = (logprobs + entropy_S[part, None]).mul_(grad_entropy_S[part, None])
                 grad.mul_(slope.add_(grad_scores_S[part, None]).neg_())
