@@ -30,7 +30,7 @@ RECIPE = "quickstart"
 CONTROL = "control"
 CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
 UNBOUNDED_STEPS = 1_000_000
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 
 
 def demo(
@@ -139,10 +139,12 @@ class SeedRun:
         assert recipe.warm_start is not None
         totals = {WARM_START: recipe.warm_start.max_steps, "": recipe.training.max_steps, CONTROL: None}
         for name, total in totals.items():
+            phase = f"{self._folder.name} {name or recipe.algorithm.loss}".replace("_", " ")
+            if self._shown.get(phase) == total:
+                continue
             rows = read_metrics(self._folder / name / "metrics.jsonl").rows
             if not rows:
                 continue
-            phase = f"{self._folder.name} {name or recipe.algorithm.loss}".replace("_", " ")
             if phase not in self._shown:
                 self._shown[phase] = 0
                 progress.phase(phase, total)
