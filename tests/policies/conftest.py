@@ -1,21 +1,7 @@
-"""Tiny published-style checkpoints made on the spot by transformers, and a trained tokenizer."""
-
 from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-
-from greenward.policies.tokenizer import Tokenizer, train_tokenizer
-
-SNIPPETS = [
-    "def add(a, b):\n    return a + b\n",
-    "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result\n",
-    "def is_even(n):\n    if n % 2 == 0:\n        return True\n    return False\n",
-]
 
 
 @pytest.fixture(autouse=True)
@@ -24,47 +10,3 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    return train_tokenizer(SNIPPETS * 5, 300)
-
-
-@pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Callable[..., Path]:
-    """`published(family, **config)`: a folder written by transformers, with the tokenizer beside it."""
-    transformers = pytest.importorskip("transformers")
-    families = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama", "gpt2": "GPT2"}
-
-    def make(
-        family: str, *, dtype: torch.dtype = torch.float32, shards: str = "1GB", **overrides: Any
-    ) -> Path:
-        shape = {
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 48,
-            "max_position_embeddings": 128,
-            "rope_theta": 5000.0,
-        }
-        if family == "gpt2":
-            shape = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
-        ids = {"vocab_size": tokenizer.vocab_size, "eos_token_id": tokenizer.eos_id, "bos_token_id": None}
-        config = getattr(transformers, f"{families[family]}Config")(
-            **shape | ids | {"pad_token_id": tokenizer.pad_id, "initializer_range": 0.2} | overrides
-        )
-        torch.manual_seed(0)
-        name = "GPT2LMHeadModel" if family == "gpt2" else f"{families[family]}ForCausalLM"
-        model = getattr(transformers, name)(config).to(dtype)
-        with torch.no_grad():
-            for parameter_name, parameter in model.named_parameters():
-                if "norm" in parameter_name or parameter_name.endswith("bias"):
-                    parameter.add_(torch.randn_like(parameter) * 0.2)
-        folder = tmp_path_factory.mktemp(family)
-        model.save_pretrained(folder, max_shard_size=shards)
-        tokenizer.save(folder)
-        return folder
-
-    return make
