@@ -170,7 +170,7 @@ def test_a_prompt_without_room_is_refused(policy):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, tolerance):
     policy = Policy.random(SHAPE, tokenizer, seed=1, dtype=dtype, device="cpu")
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1, fused=True)
     params = SamplingParams(max_tokens=10)
     for seed in range(2):
         groups = policy.sample(PROMPTS, 2, params, seed=seed)

@@ -167,7 +167,8 @@ class NativeEngine:
 
     def __init__(self, decoder: Decoder, *, max_cache_bytes: int = 1 << 30) -> None:
         self._source = self.decoder = decoder
-        self._source_versions: list[int] = []
+        if decoder.compute_dtype != torch.float32:
+            self.decoder = decoder.in_compute_dtype()
         self.max_positions = decoder.shape.max_positions
         self.max_cache_bytes = max_cache_bytes
         self._memory = torch.empty(0)
@@ -195,12 +196,16 @@ class NativeEngine:
     def keep(self, kept_B: np.ndarray) -> None:
         self._attention.keep(kept_B)
 
+    @torch.no_grad()
     def _refresh(self) -> None:
-        """Cast the weights anew if they have changed since they were last cast."""
-        versions = [parameter._version for parameter in self._source.parameters()]
-        if self._source.compute_dtype != torch.float32 and versions != self._source_versions:
-            self.decoder = self._source.in_compute_dtype()
-            self._source_versions = versions
+        """Cast the weights anew for every batch.
+
+        Whether they have changed cannot be told cheaply: fused optimizers leave a tensor's version
+        counter as it is.
+        """
+        if self.decoder is not self._source:
+            for ours, theirs in zip(self.decoder.parameters(), self._source.parameters(), strict=True):
+                ours.copy_(theirs)
 
     def _own_cache(self, rows: int, tokens: int) -> OwnCache:
         shape, device = self.decoder.shape, self.decoder.embedding.device
