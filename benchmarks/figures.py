@@ -73,8 +73,8 @@ def speed_block() -> str:
                 settings["dtype"] if theirs_type == settings["dtype"] else f"bfloat16, TRL in {theirs_type}"
             )
             lines.append(
-                f"| prompts of about {result['prompt_tokens']} tokens, {types}, {settings['threads']} threads "
-                f"| {ours:.2f} | {theirs:.2f} | **{ratio['median']:.1f}×** "
+                f"| prompts of about {result['prompt_tokens']} tokens, {types}, {settings['threads']} threads"
+                f" | {ours:.2f} | {theirs:.2f} | **{ratio['median']:.1f}×** "
                 f"({ratio['min']:.1f} to {ratio['max']:.1f}) |"
             )
     return "\n".join(lines) + "\n"
