@@ -101,6 +101,12 @@ class TestWrongValues:
         said = message("kind: sft")
         assert said == "r.yaml: kind: sft needs the section warm_start (its data and settings)."
 
+    def test_a_narrowed_distribution_must_be_corrected_for(self) -> None:
+        assert "set algorithm.importance_cap" in message("sampling: {top_p: 0.9}")
+        assert "set algorithm.importance_cap" in message("sampling: {top_k: 20}")
+        corrected = parse_recipe("sampling: {top_p: 0.9}\nalgorithm: {importance_cap: 2.0}")
+        assert corrected.sampling.top_p == 0.9
+
     def test_impossible_combination_in_a_section_names_its_line(self) -> None:
         said = message("seed: 1\nevaluation:\n  k: [16]\n")
         assert said == (

@@ -26,6 +26,12 @@ CONFIG = {
 }
 
 
+def begin(path: Path) -> None:
+    """A run with one row of metrics."""
+    with RunDirectory.create(path, CONFIG) as run:
+        run.metrics.append(1, {"loss": 1.0})
+
+
 def changed(**updates: object) -> dict[str, object]:
     return {**CONFIG, **updates}
 
@@ -43,14 +49,21 @@ def test_a_new_run_records_config_and_provenance_without_secrets(tmp_path, monke
 
 
 def test_creating_over_a_run_is_refused_and_says_how_to_go_on(tmp_path):
-    RunDirectory.create(tmp_path / "run", CONFIG).close()
+    begin(tmp_path / "run")
     with pytest.raises(RunError, match="already holds a run") as caught:
         RunDirectory.create(tmp_path / "run", CONFIG)
     assert "--resume" in str(caught.value) and "another directory" in str(caught.value)
 
 
-def test_resume_with_another_config_names_each_key(tmp_path):
+def test_a_run_that_failed_before_its_first_number_may_be_begun_anew(tmp_path):
     RunDirectory.create(tmp_path / "run", CONFIG).close()
+    with RunDirectory.create(tmp_path / "run", changed(seed=1)) as run:
+        assert run.config["seed"] == 1
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["seed"] == 1
+
+
+def test_resume_with_another_config_names_each_key(tmp_path):
+    begin(tmp_path / "run")
     other = changed(seed=1, training={**CONFIG["training"], "learning_rate": 3e-4}, extra_key=True)
     with pytest.raises(RunError) as caught:
         RunDirectory.create(tmp_path / "run", other, resume=True)
@@ -80,7 +93,7 @@ def test_resume_with_nothing_there_starts_a_run(tmp_path):
 
 
 def test_a_refused_resume_leaves_the_run_free(tmp_path):
-    RunDirectory.create(tmp_path / "run", CONFIG).close()
+    begin(tmp_path / "run")
     with pytest.raises(RunError):
         RunDirectory.create(tmp_path / "run", changed(seed=5), resume=True)
     RunDirectory.create(tmp_path / "run", CONFIG, resume=True).close()

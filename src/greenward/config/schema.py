@@ -259,6 +259,12 @@ class Recipe(Section):
                 f"multiple of training.num_generations {self.training.num_generations}: "
                 "a group shares its prompt within one micro-batch"
             )
+        narrowed = self.sampling.top_p < 1 or self.sampling.top_k > 0
+        if self.kind == "grpo" and narrowed and self.algorithm.importance_cap is None:
+            raise ValueError(
+                "sampling.top_p or sampling.top_k draws from another distribution than the one that is "
+                "trained: set algorithm.importance_cap (2 is usual) to correct for it, or leave both off"
+            )
         if self.kind == "sft" and self.warm_start is None:
             raise ValueError("kind: sft needs the section warm_start (its data and settings)")
         if not self.rewards and self.kind == "grpo":

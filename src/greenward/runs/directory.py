@@ -78,7 +78,7 @@ class RunDirectory:
         """
         path = Path(path)
         resolved: dict[str, Any] = to_json(config)
-        exists = is_run(path)
+        exists = is_run(path) and _has_recorded(path)
         if exists and not resume:
             raise RunError(
                 f"{path} already holds a run",
@@ -145,6 +145,11 @@ class RunDirectory:
 def is_run(path: Path) -> bool:
     """Whether a run was begun at `path`."""
     return (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file()
+
+
+def _has_recorded(path: Path) -> bool:
+    """Whether there is anything to lose: a run that failed before its first number may be begun anew."""
+    return any(path.rglob("metrics.jsonl")) or any((path / "evaluations").glob("*.json"))
 
 
 def read_config(path: Path) -> dict[str, Any]:
