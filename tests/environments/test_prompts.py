@@ -39,6 +39,12 @@ def test_a_specification_missing_from_the_starter_code_is_put_before_it_as_a_com
     assert text == "# Return twice n.\n# It may be negative.\ndef double(n):\n"
 
 
+def test_a_specification_of_several_lines_is_found_in_its_indented_docstring():
+    starter = 'def double(n):\n    """Return twice n.\n\n    It may be negative.\n    """\n'
+    problem = Problem("double", "Return twice n.\n\nIt may be negative.", "double", starter_code=starter)
+    assert PromptRenderer(CharacterTokenizer()).prompt_text(problem) == starter
+
+
 def test_chat_style_asks_in_a_user_message_and_reads_the_fenced_block():
     renderer = PromptRenderer(CharacterTokenizer(chat=True), system_prompt="Be brief.")
     assert renderer.style == "chat"

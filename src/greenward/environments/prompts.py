@@ -63,7 +63,7 @@ class PromptRenderer:
     def prompt_text(self, problem: Problem) -> str:
         """What is asked, as text: the starter code, or the user message in chat style."""
         starter = problem.starter_code
-        if problem.prompt.strip() not in starter:
+        if " ".join(problem.prompt.split()) not in " ".join(starter.split()):
             comment = "".join(f"# {line}\n" for line in problem.prompt.strip().splitlines())
             starter = comment + starter
         return INSTRUCTION.format(starter=starter) if self.style == "chat" else starter
