@@ -19,9 +19,9 @@ from typing import IO
 
 from greenward.config.loading import load_recipe
 from greenward.config.schema import Recipe
-from greenward.errors import RunError
+from greenward.errors import ConfigError, RunError
 from greenward.recipes.train import WARM_START, show_report
-from greenward.runs.directory import read_evaluations
+from greenward.runs.directory import is_run, read_evaluations
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.summary import read_summary
@@ -46,6 +46,12 @@ def demo(
     True when all finished, False when interrupted (resume goes on). Raises `RunError` with what a
     failed seed said, after the other seeds were stopped cleanly.
     """
+    if not resume and any(is_run(output / f"seed_{seed}") for seed in seeds):
+        raise RunError(
+            f"{output} already holds a demo.",
+            remedy=f"See it by `greenward report {output}`, go on with an interrupted one by --resume, "
+            "or choose another --output.",
+        )
     share = max(1, (os.cpu_count() or 1) // len(seeds))
     common = [f"training.threads={share}", f"sandbox.workers={share}", *overrides]
     arms = [SeedRun(output / f"seed_{seed}", [f"seed={seed}", *common], resume=resume) for seed in seeds]
@@ -73,6 +79,9 @@ class SeedRun:
         self._overrides = list(overrides)
         self._resume = resume
         self._recipe: Recipe = load_recipe(RECIPE, self._overrides)
+        if self._recipe.warm_start is None:
+            raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
+        self._warm_start = self._recipe.warm_start
         self._pending = [self._train_arguments, self._control_arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
@@ -116,8 +125,8 @@ class SeedRun:
 
     def _control_arguments(self) -> list[str]:
         summary = read_summary(self._folder)
-        assert summary is not None and self._recipe.warm_start is not None
-        rate = self._recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
+        assert summary is not None  # written by the command before
+        rate = self._warm_start.learning_rate * CONTROL_RATE_SHARE
         return [
             *self._overrides,
             "kind=sft",
@@ -136,8 +145,7 @@ class SeedRun:
     def _report(self, progress: Progress) -> None:
         """Show where the seed is, from the files of its runs."""
         recipe = self._recipe
-        assert recipe.warm_start is not None
-        totals = {WARM_START: recipe.warm_start.max_steps, "": recipe.training.max_steps, CONTROL: None}
+        totals = {WARM_START: self._warm_start.max_steps, "": recipe.training.max_steps, CONTROL: None}
         for name, total in totals.items():
             phase = f"{self._folder.name} {name or recipe.algorithm.loss}".replace("_", " ")
             if self._shown.get(phase) == total:
