@@ -136,3 +136,11 @@ def test_seeds_are_in_numeric_order(tmp_path):
     for seed in (10, 2):
         write_seed(tmp_path / f"seed_{seed}", seed=seed, steps=4, problems=3)
     assert [seed.label for seed in read_report(tmp_path).seeds] == ["seed 2", "seed 10"]
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1.0, "for the same time"), (0.5, "for 50% of the time")])
+def test_the_headline_says_how_long_the_control_trained(run, factor, words):
+    seconds = sum(json.loads(line)["time/step"] for line in (run / "metrics.jsonl").read_text().splitlines())
+    row = {"step": 1, "loss": 0.1, "time/step": factor * seconds}
+    (run / "control" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert f"further supervised training {words}, stayed" in said(run)

@@ -18,6 +18,7 @@ from greenward.reports.record import Arm, ReportRecord
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
+SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
 CONTROL_MARGIN = 0.05  # a control that moves less has stayed where it was
 _Z_95 = 1.959964
 
@@ -126,7 +127,7 @@ def headline(record: ReportRecord, results: Results) -> str:
     sentence = f"{main}: held-out {name} {_movement(metric.before, metric.after, results.gain)}"
     if len(metric.seeds_after) > 1:
         sentence += f" (mean of {len(metric.seeds_after)} seeds, {seed_range(metric.seeds_after)})"
-    return f"{sentence}. {_control_sentence(metric, results)}".strip()
+    return f"{sentence}. {_control_sentence(metric, results, record)}".strip()
 
 
 def metric_label(name: str) -> str:
@@ -157,13 +158,25 @@ def _movement(before: Estimate, after: Estimate, gain: Estimate | None) -> str:
     return f"{verb} from {percent(before)} to {percent(after)}"
 
 
-def _control_sentence(metric: MetricResult, results: Results) -> str:
+def _control_time(record: ReportRecord) -> str:
+    """How long the control trained beside the main arm, as far as the metrics tell."""
+    control, main = (
+        sum(float(row.get("time/step", 0)) for arm in arms for row in arm.metrics)
+        for arms in (record.control_arms, record.main_arms)
+    )
+    if not control or not main:
+        return ""
+    share = control / main
+    return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
+
+
+def _control_sentence(metric: MetricResult, results: Results, record: ReportRecord) -> str:
     if metric.control is None or metric.before is None or metric.after is None:
         return ""
     moved = metric.control.value - metric.before.value
     gained = metric.after.value - metric.before.value
     shown = percent(metric.control)
-    control = "The control, further supervised training for the same time,"
+    control = f"The control, further supervised training{_control_time(record)},"
     if abs(moved) <= CONTROL_MARGIN:
         return f"{control} stayed at {shown}."
     if moved < 0:
