@@ -32,15 +32,17 @@ class FakePolicy:
 class RandomWalk:
     """Adds a random number drawn from torch's global generator at every step."""
 
-    def __init__(self, interrupt_at=None, crash_at=None):
+    def __init__(self, interrupt_at=None, crash_at=None, signals=(signal.SIGINT,)):
         self.policy = FakePolicy()
         self.total = 0.0
         self._interrupt_at = interrupt_at
         self._crash_at = crash_at
+        self._signals = signals
 
     def step(self, step):
         if step == self._interrupt_at:
-            os.kill(os.getpid(), signal.SIGINT)
+            for number in self._signals:
+                os.kill(os.getpid(), number)
         if step == self._crash_at:
             raise RuntimeError("power cut")
         change = torch.randn(1)
@@ -110,6 +112,18 @@ def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path):
     run_loop(tmp_path / "whole", RandomWalk())
     assert not run_loop(tmp_path / "run", RandomWalk(), resume=True).interrupted
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+
+
+def test_a_launcher_that_passes_on_the_interrupt_does_not_spoil_the_clean_stop(tmp_path):
+    loop = run_loop(tmp_path / "run", RandomWalk(interrupt_at=6, signals=(signal.SIGINT, signal.SIGTERM)))
+    assert loop.interrupted
+    assert (tmp_path / "run/checkpoints/step_000007/weight.json").is_file()
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run_loop(tmp_path / "run", RandomWalk(interrupt_at=6, signals=(signal.SIGINT, signal.SIGINT)))
+    assert len(rows(tmp_path / "run")) == 6
 
 
 def test_evaluates_before_the_first_step_at_intervals_and_after_the_last(tmp_path):

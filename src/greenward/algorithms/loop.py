@@ -44,7 +44,10 @@ Evaluator = Callable[[Policy, int, float], dict[str, Any]]
 
 
 class StopRequest:
-    """Turns the first Ctrl-C (or SIGTERM) into a clean stop after the step; the second one kills."""
+    """Turns Ctrl-C or SIGTERM into a clean stop after the step; a second Ctrl-C ends at once.
+
+    A further SIGTERM changes nothing: a launcher passes on the Ctrl-C that the terminal already sent.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -60,7 +63,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
 

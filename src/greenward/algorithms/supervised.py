@@ -28,11 +28,7 @@ class Example:
 
 
 class Supervised:
-    """One step: one batch of examples, one AdamW update.
-
-    `constant_rate` ignores the schedule: further training of a finished model (the control arm)
-    goes on at a rate of its own instead of starting a decayed schedule again.
-    """
+    """One step: one batch of examples, one AdamW update."""
 
     def __init__(
         self, policy: Policy, examples: Sequence[Example], config: SupervisedConfig, *, seed: int

@@ -247,13 +247,12 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Recipe:
-        sequences = self.training.prompts_per_step * self.training.num_generations
         if self.algorithm.minibatches > self.training.prompts_per_step:
             raise ValueError(
                 f"algorithm.minibatches {self.algorithm.minibatches} is more than "
                 f"training.prompts_per_step {self.training.prompts_per_step}: a group cannot be split"
             )
-        if self.training.micro_batch_sequences % self.training.num_generations and sequences > 1:
+        if self.training.micro_batch_sequences % self.training.num_generations:
             raise ValueError(
                 f"training.micro_batch_sequences {self.training.micro_batch_sequences} must be a "
                 f"multiple of training.num_generations {self.training.num_generations}: "
