@@ -31,6 +31,7 @@ CONTROL = "control"
 CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
 UNBOUNDED_STEPS = 1_000_000
 POLL_SECONDS = 1.0
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C stopped cleanly
 
 
 def demo(
@@ -104,6 +105,8 @@ class SeedRun:
         if code is None:
             return True
         self._process = None
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         if code != 0:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
