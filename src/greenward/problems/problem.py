@@ -31,13 +31,29 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class StdioCase:
+    """One run of a whole program: what it reads and what it must print."""
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True)
 class Problem:
-    """A function to write and the tests that judge it.
+    """A function or program to write and the tests that judge it.
 
     `prompt` is the specification in words; `starter_code` is the signature (and docstring, if
-    any) that an answer continues. Either `cases` (inputs and expected values, compared outside
-    the answer's process) or `tests` (assert statements) judge an answer. `setup_code` runs after
-    the answer and before the tests. `reference` is a whole program that passes.
+    any) that an answer continues. One kind of test judges an answer:
+
+    - `cases`: inputs and expected values;
+    - `tests`: assert statements;
+    - `checks`: test programs that call the entry point as they like (HumanEval's `check`); they
+      run in a process of their own, after `check_setup_code`, against a stand-in of the entry point;
+    - `stdio_cases`: whole programs that read and print; the entry point is empty;
+    - `in_process_tests`: test programs that need the answer's own objects and run in its process,
+      where an answer could forge their success. For suites that nothing else can judge.
+
+    `setup_code` runs after the answer and before the tests. `reference` is a whole program that passes.
     """
 
     task_id: str
@@ -45,6 +61,10 @@ class Problem:
     entry_point: str
     cases: tuple[Case, ...] = ()
     tests: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    check_setup_code: str = ""
+    stdio_cases: tuple[StdioCase, ...] = ()
+    in_process_tests: tuple[str, ...] = ()
     setup_code: str = ""
     starter_code: str = ""
     reference: str = ""

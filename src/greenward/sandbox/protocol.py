@@ -38,9 +38,18 @@ class Call:
 class Job:
     """One answer to run: load `code`, then make each call of `entry_point` in one fresh process.
 
-    With no entry point the program is only run (`__name__ == "__main__"`), its output captured.
     `expressions` are Python expressions evaluated in the answer's namespace after it is loaded
-    (the left-hand sides of split assertions); they come after `calls` in the results.
+    (the left-hand sides of split assertions). `checks` are test programs that run, one after the
+    other in one namespace, in another process, which has never seen an answer: there `entry_point`
+    is a stand-in that hands arguments and results over as plain data. With `check_setup` that
+    namespace begins. Results come in the order calls, expressions, checks; a check that completed
+    returned None.
+
+    With no entry point the program is run as `__main__`, its output captured: once, or once in a
+    fresh process for each text of `stdins`, each giving its standard output as one result.
+
+    `trusted` code comes from a problem, not from an answer (expected values are computed so): it
+    runs where no answer has been.
     """
 
     code: str
@@ -49,6 +58,10 @@ class Job:
     expressions: tuple[str, ...] = ()
     setup_code: str = ""
     limits: Limits = Limits()
+    checks: tuple[str, ...] = ()
+    check_setup: str = ""
+    stdins: tuple[str, ...] = ()
+    trusted: bool = False
 
 
 class Outcome(str, Enum):
@@ -79,7 +92,10 @@ class CallResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What running one job gave. `results` has one entry per call that was reached."""
+    """What running one job gave. `results` has one entry per call that was reached.
+
+    `layers` names the layers of isolation that were in force (`sandbox.layers`).
+    """
 
     outcome: Outcome
     results: tuple[CallResult, ...] = ()
@@ -89,6 +105,7 @@ class RunResult:
     stderr: str = ""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
+    layers: tuple[str, ...] = ()
 
 
 class Executor(Protocol):
