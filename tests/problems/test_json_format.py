@@ -38,10 +38,11 @@ source_text = st.text(st.characters(exclude_characters="\0"))
 def problems(draw: st.DrawFn, task_id: str) -> Problem:
     count = draw(st.integers(0, 3))
     starter = f"def f({', '.join('abc'[:count])}):\n    # {draw(st.text(alphabet='xyé 1', max_size=5))}\n"
-    cases = [
-        Case(tuple(draw(json_values) for _ in range(count)), draw(json_values))
-        for _ in range(draw(st.integers(1, 3)))
-    ]
+    cases = []
+    for _ in range(draw(st.integers(1, 3))):
+        args = tuple(draw(json_values) for _ in range(count))
+        raises = draw(st.sampled_from([None, None, "ValueError"]))
+        cases.append(Case(args, draw(json_values) if raises is None else None, raises=raises))
     return Problem(
         task_id=task_id,
         prompt=draw(source_text),
@@ -51,7 +52,11 @@ def problems(draw: st.DrawFn, task_id: str) -> Problem:
         setup_code=draw(source_text),
         starter_code=starter,
         reference=draw(st.sampled_from(["", starter + "    return 1\n"])),
-        comparison=Comparison(draw(st.floats(0, 1)), draw(st.booleans())),
+        comparison=Comparison(
+            draw(st.floats(0, 1)),
+            draw(st.booleans()),
+            draw(st.sampled_from(["equal", "same_set", "not_none"])),
+        ),
         tags=tuple(draw(st.lists(source_text, max_size=2))),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.problems.problem import Case, Comparison, Problem
+from greenward.problems.problem import Case, Comparison, Problem, StdioCase
 
 
 def answers_to_plain(answers: Sequence[GradedAnswer]) -> list[Any]:
@@ -39,6 +39,7 @@ def _problem(fields: dict[str, Any]) -> Problem:
         **{
             **fields,
             "cases": tuple(Case(**case) for case in fields["cases"]),
+            "stdio_cases": tuple(StdioCase(**case) for case in fields["stdio_cases"]),
             "comparison": Comparison(**fields["comparison"]),
         }
     )

@@ -47,7 +47,8 @@ class Verdict:
 
     `tests_passed` has one entry per test of the problem, in order; tests that were never reached
     are False. `first_failure` describes the first failing test (what was called, what was
-    expected, what came). Messages are sanitised: bounded, without control characters.
+    expected, what came). Messages are sanitised: bounded, without control characters. `layers`
+    names the layers of isolation under which the answer ran.
     """
 
     status: Status
@@ -59,6 +60,7 @@ class Verdict:
     stderr: str = ""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
+    layers: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

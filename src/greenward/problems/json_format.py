@@ -18,11 +18,11 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import Row, found, read_rows
-from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, Rule
 from greenward.problems.signature import Signature, made_up_parameters, read_signature, starter_code
 from greenward.runs.files import write_atomically
 
@@ -150,17 +150,21 @@ def _cases(row: Row, signature: Signature | None) -> tuple[Case, ...]:
 def _case(row: Row, number: int, value: Any, signature: Signature | None) -> Case:
     if isinstance(value, list) and value:
         case = Case(_spread(tuple(value[:-1]), signature), value[-1])
-    elif isinstance(value, dict) and {"input", "output"} <= value.keys() <= {"input", "output", "kwargs"}:
+    elif isinstance(value, dict) and any(
+        {"input", gives} <= value.keys() <= {"input", gives, "kwargs"} for gives in ("output", "raises")
+    ):
         if not isinstance(value["input"], list):
             raise row.error("test_cases", f"must give 'input' as a list of arguments in test case {number}")
         if not isinstance(value.get("kwargs", {}), dict):
             raise row.error("test_cases", f"must give 'kwargs' as an object in test case {number}")
-        case = Case(tuple(value["input"]), value["output"], value.get("kwargs", {}))
+        if not isinstance(value.get("raises", ""), str):
+            raise row.error("test_cases", f"must give 'raises' as a class name in test case {number}")
+        case = Case(tuple(value["input"]), value.get("output"), value.get("kwargs", {}), value.get("raises"))
     else:
         raise row.error(
             "test_cases",
             f"must hold [input…, output] lists, found {json.dumps(value)[:60]} as test case {number}",
-            remedy='The object form is {"input": [argument, …], "output": value}.',
+            remedy='The object form is {"input": [argument, …], "output": value}, or "raises": "ValueError".',
         )
     if signature is not None and not case.kwargs and not signature.accepts(len(case.args)):
         raise row.error(
@@ -195,12 +199,19 @@ def _comparison(row: Row) -> Comparison:
     if isinstance(values, dict) and values.keys() <= vars(DEFAULT_COMPARISON).keys():
         tolerance = values.get("tolerance", DEFAULT_COMPARISON.tolerance)
         tuple_is_list = values.get("tuple_is_list", DEFAULT_COMPARISON.tuple_is_list)
+        rule = values.get("rule", DEFAULT_COMPARISON.rule)
         is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
-        if is_number and 0 <= tolerance < math.inf and isinstance(tuple_is_list, bool):
-            return Comparison(float(tolerance), tuple_is_list)
+        if (
+            is_number
+            and 0 <= tolerance < math.inf
+            and isinstance(tuple_is_list, bool)
+            and rule in get_args(Rule)
+        ):
+            return Comparison(float(tolerance), tuple_is_list, rule)
     raise row.error(
         "comparison",
-        f'must be like {{"tolerance": 1e-6, "tuple_is_list": true}}, found {json.dumps(values)[:60]}',
+        'must be like {"tolerance": 1e-6, "tuple_is_list": true, "rule": "equal"}, '
+        f"found {json.dumps(values)[:60]}",
     )
 
 
@@ -227,6 +238,9 @@ def _to_row(problem: Problem) -> dict[str, Any]:
 
 def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
     # A single list as input would read as the older form that spreads it over the arguments.
+    if case.raises is not None:
+        kwargs = {"kwargs": dict(case.kwargs)} if case.kwargs else {}
+        return {"input": list(case.args), **kwargs, "raises": case.raises}
     if case.kwargs:
         return {"input": list(case.args), "kwargs": dict(case.kwargs), "output": case.expected}
     if len(case.args) == 1 and isinstance(case.args[0], list):

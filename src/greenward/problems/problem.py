@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from greenward.errors import ProblemError
+
+Rule = Literal["equal", "same_set", "not_none"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of the entry point and the value that it must return (plain data only)."""
+    """One call of the entry point and the value that it must return (plain data only).
+
+    With `raises`, the name of an exception class, the call must raise that instead, and `expected`
+    is None.
+    """
 
     args: tuple[Any, ...]
     expected: Any
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    raises: str | None = None
 
 
 @dataclass(frozen=True)
@@ -24,10 +31,15 @@ class Comparison:
 
     `tolerance` is absolute and relative at once, as in `math.isclose`; 0 asks for equality.
     `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference.
+    `rule` is what must hold: `equal`; `same_set`, equal elements whatever their order, number and
+    container; or `not_none`, where only this is compared: whether something is returned, which None
+    and False are not, and whether something is expected. The last two are oracles that EvalPlus
+    declares for single problems of its suites.
     """
 
     tolerance: float = 1e-6
     tuple_is_list: bool = False
+    rule: Rule = "equal"
 
 
 @dataclass(frozen=True)
