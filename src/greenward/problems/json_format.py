@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import json
-import keyword
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -77,9 +76,7 @@ def _problem(row: Row) -> Problem:
             near = get_close_matches(key, _KEYS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(_KEYS)}."
             raise row.error(key, "is not known", remedy=hint)
-    name = row.text("function_name")
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise row.error("function_name", f"must be the name of a Python function, found {name!r}")
+    name = row.name("function_name")
     docstring = row.text("docstring")
     starter = row.text("starter_code", default="")
     reference = row.text("reference", default="")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import keyword
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +13,8 @@ from typing import Any, NoReturn
 
 from greenward.errors import ProblemError
 
-_DECODER = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
+_STRICT = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
+_LENIENT = json.JSONDecoder()
 _WHITESPACE = " \t\r\n"
 
 
@@ -39,6 +43,13 @@ class Row:
             raise self.error(field, "holds a null character, which Python source cannot")
         return value
 
+    def name(self, field: str) -> str:
+        """A text that can name a Python function."""
+        value = self.text(field)
+        if not value.isidentifier() or keyword.iskeyword(value):
+            raise self.error(field, f"must be the name of a Python function, found {value!r}")
+        return value
+
     def texts(self, field: str) -> tuple[str, ...]:
         values = self.values.get(field, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -51,23 +62,22 @@ def found(values: dict[str, Any], field: str) -> str:
     return _type_name(values[field]) if field in values else "nothing"
 
 
-def read_rows(path: Path, *, example: str) -> Iterator[Row]:
+def read_rows(path: Path, *, example: str, non_finite: bool = False) -> Iterator[Row]:
     """The objects of a JSON array, or those that follow one another, as in JSON Lines.
 
-    Raises `ProblemError`, with `example` as the remedy, when the file is missing, is not UTF-8 or
-    not JSON, or holds anything else than objects.
+    A file called `*.gz` is decompressed. `non_finite` admits NaN and Infinity, which Python writes
+    although JSON has no such numbers. Raises `ProblemError`, with `example` as the remedy, when the
+    file is missing, is not UTF-8 or not JSON, or holds anything else than objects.
     """
     remedy = f"Expected a list, or one line each, of {example}."
     if not path.is_file():
         raise ProblemError(f"{path}: there is no such file.", remedy=remedy)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ProblemError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    text = read_text(path)
+    decoder = _LENIENT if non_finite else _STRICT
     line = 1
     counted_to = 0
     try:
-        for number, (position, value) in enumerate(_elements(text), start=1):
+        for number, (position, value) in enumerate(_elements(text, decoder), start=1):
             line += text.count("\n", counted_to, position)
             counted_to = position
             if not isinstance(value, dict):
@@ -82,19 +92,34 @@ def read_rows(path: Path, *, example: str) -> Iterator[Row]:
         ) from None
 
 
-def _elements(text: str) -> Iterator[tuple[int, Any]]:
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, decompressed if its name ends in `.gz`. Raises `ProblemError`."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProblemError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ProblemError(f"{path}: not a whole gzip file ({error}).", remedy="Fetch it again.") from None
+    except OSError as error:
+        raise ProblemError(f"{path}: cannot be read: {error.strerror or error}.") from None
+
+
+def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     """(position, value) of each element; one at a time, because `json.loads` forgets positions."""
     start = _skip_space(text, 0)
     if not text.startswith("[", start):
         while start < len(text):
-            value, end = _decode(text, start)
+            value, end = _decode(text, start, decoder)
             yield start, value
             start = _skip_space(text, end)
         return
     start = _skip_space(text, start + 1)
     closed = text.startswith("]", start)
     while not closed:
-        value, end = _decode(text, start)
+        value, end = _decode(text, start, decoder)
         yield start, value
         start = _skip_space(text, end)
         closed = text.startswith("]", start)
@@ -107,9 +132,9 @@ def _elements(text: str) -> Iterator[tuple[int, Any]]:
         raise json.JSONDecodeError("text after the closing bracket", text, end)
 
 
-def _decode(text: str, start: int) -> tuple[Any, int]:
+def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
     try:
-        return _DECODER.raw_decode(text, start)
+        return decoder.raw_decode(text, start, decoder)
     except json.JSONDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # NaN, an endless integer, brackets without end

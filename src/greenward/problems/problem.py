@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
 from typing import Any, Literal
 
 from greenward.errors import ProblemError
 
 Rule = Literal["equal", "same_set", "not_none"]
+
+
+class Expected(Enum):
+    """Stands for an expected value that is not known yet."""
+
+    FROM_REFERENCE = "from_reference"  # what the reference returns (`grading.expected` finds out)
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,9 @@ class Problem:
       where an answer could forge their success. For suites that nothing else can judge.
 
     `setup_code` runs after the answer and before the tests. `reference` is a whole program that passes.
+    Of the tests, the first `base_tests` are those of the original suite and the others were added to
+    it (EvalPlus); None where there is no such difference. An answer may use `cpu_seconds` if that is
+    more than the limit which holds for all.
     """
 
     task_id: str
@@ -82,6 +93,8 @@ class Problem:
     reference: str = ""
     comparison: Comparison = Comparison()
     tags: tuple[str, ...] = ()
+    base_tests: int | None = None
+    cpu_seconds: float = 0.0
 
 
 class ProblemSet(Sequence[Problem]):
@@ -125,6 +138,13 @@ class ProblemSet(Sequence[Problem]):
                 f"{self.name}: no problem has the id {task_id!r}.",
                 remedy=f"Nearest: {', '.join(near)}." if near else None,
             ) from None
+
+    @cached_property
+    def data_hash(self) -> str:
+        """SHA-256, in hex, of all that these problems say, in their order; the same on every machine."""
+        from greenward.problems.data_hash import data_hash
+
+        return data_hash(self._problems)
 
     def filter(self, keep: Callable[[Problem], bool]) -> ProblemSet:
         """The problems for which `keep` holds, in order."""
