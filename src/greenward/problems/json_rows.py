@@ -134,7 +134,7 @@ def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]
 
 def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
     try:
-        return decoder.raw_decode(text, start, decoder)
+        return decoder.raw_decode(text, start)
     except json.JSONDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # NaN, an endless integer, brackets without end
