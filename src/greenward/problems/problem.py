@@ -37,7 +37,8 @@ class Case:
 class Comparison:
     """How a returned value is compared with the expected one.
 
-    `tolerance` is absolute and relative at once, as in `math.isclose`; 0 asks for equality.
+    `tolerance` is absolute and relative at once, as in `math.isclose`, unless `relative_tolerance`
+    is given; 0 asks for equality.
     `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference.
     `rule` is what must hold: `equal`; `same_set`, equal elements whatever their order, number and
     container; or `not_none`, where only this is compared: whether something is returned, which None
@@ -48,6 +49,7 @@ class Comparison:
     tolerance: float = 1e-6
     tuple_is_list: bool = False
     rule: Rule = "equal"
+    relative_tolerance: float | None = None
 
 
 @dataclass(frozen=True)
