@@ -1,0 +1,39 @@
+"""Every hostile program, by family."""
+
+from __future__ import annotations
+
+from hostile.attacks import (
+    channel,
+    equality,
+    files,
+    kernel,
+    leaving,
+    network,
+    processes,
+    resources,
+    results,
+    tampering,
+    theft,
+)
+from hostile.program import HostileProgram
+
+HOSTILE_PROGRAMS: tuple[HostileProgram, ...] = sum(
+    (
+        module.PROGRAMS
+        for module in (
+            leaving,
+            equality,
+            channel,
+            theft,
+            tampering,
+            processes,
+            resources,
+            results,
+            files,
+            network,
+            kernel,
+        )
+    ),
+    (),
+)
+FAMILIES = tuple(dict.fromkeys(program.family for program in HOSTILE_PROGRAMS))

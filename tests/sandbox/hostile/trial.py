@@ -1,0 +1,104 @@
+"""Runs hostile programs against a grader and says which got through, and how."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Sequence
+
+from greenward.grading.grader import Grader
+from greenward.grading.verdict import Status, Verdict
+from greenward.sandbox.protocol import Executor, Limits
+from hostile.program import HostileProgram
+from hostile.world import World
+
+QUICK = Limits(cpu_seconds=0.5, wall_seconds=1.5, memory_bytes=512 << 20)
+# Reading a whole process takes a while; none of these programs runs to its limit.
+PATIENT = Limits(cpu_seconds=5.0, wall_seconds=10.0, memory_bytes=1 << 30)
+_PATIENT_FAMILIES = ("stealing expected values elsewhere",)
+_SECONDS_TO_DIE = 3.0
+_MAX_MESSAGE_CHARS = 4000
+_UNCLEAN = re.compile(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
+
+
+def let_through(
+    world: World,
+    executor: Executor,
+    programs: Iterable[HostileProgram],
+    *,
+    form: str = "cases",
+    then_executor: Executor | None = None,
+) -> dict[str, str]:
+    """Name of each program that got through, with what it achieved.
+
+    `then_executor` has one worker, so that a follow-up meets what its program left.
+    """
+    chosen = list(programs)
+    alone = [program for program in chosen if not program.then]
+    found: dict[str, str] = {}
+    for limits in (QUICK, PATIENT):
+        batch = [one for one in alone if (one.family in _PATIENT_FAMILIES) is (limits is PATIENT)]
+        with Grader(limits, executor=executor) as grader:
+            found |= _try_all(world, grader, batch, form)
+    if then_executor is not None:
+        with Grader(QUICK, executor=then_executor) as grader:
+            for program in chosen:
+                if program.then:
+                    found |= _try_all(world, grader, [program], form)
+                    found |= _follow(world, grader, program)
+    return found
+
+
+def _try_all(world: World, grader: Grader, programs: Sequence[HostileProgram], form: str) -> dict[str, str]:
+    problems = {wanted: world.problem(wanted, form=form) for wanted in {one.wanted for one in programs}}
+    answers = [(problems[one.wanted], world.code(one, grader.limits)) for one in programs]
+    before = [world.state_outside(one) for one in programs]
+    verdicts = grader.grade(answers)
+    found = {}
+    for program, verdict, state in zip(programs, verdicts, before, strict=True):
+        achieved = [
+            *_achieved(program, verdict, grader.limits),
+            *(["changed files outside"] if world.state_outside(program) != state else []),
+            *(["a process survived"] if _survived(world, program) else []),
+        ]
+        if achieved:
+            found[program.name] = "; ".join(achieved)
+    if not world.bystander_unharmed():
+        found["one of these"] = "ended a bystander"
+    return found
+
+
+def _follow(world: World, grader: Grader, program: HostileProgram) -> dict[str, str]:
+    code = world.code(program, grader.limits, then=True)
+    (verdict,) = grader.grade([(world.problem("access"), code)])
+    return {program.name: "reached the next answer"} if verdict.passed else {}
+
+
+def _achieved(program: HostileProgram, verdict: Verdict, limits: Limits) -> list[str]:
+    achieved = []
+    if verdict.passed and not program.may_pass:
+        achieved.append("accepted")
+    if verdict.error_class == "WorkerLost":
+        achieved.append("ended its worker")
+    elif verdict.status is Status.INFRASTRUCTURE:
+        achieved.append(f"blamed the infrastructure: {verdict.error_message}")
+    messages = (verdict.error_class or "", verdict.error_message, verdict.first_failure)
+    outputs = (verdict.stdout, verdict.stderr)
+    if any(_UNCLEAN.search(text) for text in (*messages, *outputs)):
+        achieved.append("control characters in the verdict")
+    if max(map(len, messages)) > _MAX_MESSAGE_CHARS or max(map(len, outputs)) > limits.output_bytes:
+        achieved.append("endless text in the verdict")
+    return achieved
+
+
+def _survived(world: World, program: HostileProgram) -> bool:
+    deadline = time.monotonic() + _SECONDS_TO_DIE
+    while survivors := world.survivors(program):
+        if time.monotonic() > deadline:
+            for pid in survivors:
+                os.kill(pid, signal.SIGKILL)
+            return True
+        time.sleep(0.05)
+    return False
