@@ -1,0 +1,155 @@
+"""QuixBugs (Lin et al. 2017): programs with a bug on one line, to be repaired.
+
+A folder as upstream has it: `python_programs` (with the bug), `correct_python_programs`,
+`json_testcases` (lines of `[arguments, expected]`) and `python_testcases` (pytest files, of which
+those of the nine graph programs are read). A program's docstring stands below its code.
+
+- Programs that are generators are judged by the list that they give; `sqrt` within the tolerance
+  that is its second argument.
+- Three graph programs take plain data: their tests run as test programs, apart from the answer.
+- Six take `Node` objects, which only their own process has: their tests run there and could be forged.
+- Two cases (one of knapsack, one of levenshtein) take the right programs minutes to hours, the
+  first also 30 GB. Upstream skips them by default, and so does this loader.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import ProblemError
+from greenward.problems.json_rows import read_text
+from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+
+BUGGY, CORRECT, JSON_CASES, PYTEST = (
+    "python_programs", "correct_python_programs", "json_testcases", "python_testcases",
+)  # fmt: skip
+# Beside sqrt, whose programs differ in what they accept as near enough, results are exact.
+_COMPARISON = Comparison(tolerance=0.0, tuple_is_list=True)
+_SLOW: Mapping[str, Callable[..., bool]] = {
+    "knapsack": lambda capacity, items: capacity * len(items) > 10_000_000,
+    "levenshtein": lambda source, target: len(source) * len(target) > 500,
+}
+# What the right program for levenshtein needs for its other cases, on a slow machine.
+_CPU_SECONDS = {"levenshtein": 10.0}
+
+
+def load_quixbugs(folder: str | Path, *, slow_cases: bool = False) -> ProblemSet:
+    """The 40 programs; `starter_code` is empty, the prompt shows the program with the bug.
+
+    The programs that have JSON cases are tagged `json`, the graph programs `graph`. Raises
+    `ProblemError`.
+    """
+    folder = Path(folder)
+    for part in (BUGGY, CORRECT, JSON_CASES, PYTEST):
+        if not (folder / part).is_dir():
+            raise ProblemError(
+                f"{folder}: expected the folder {part!r} of QuixBugs, found none.",
+                remedy="Give the path of a copy of github.com/jkoppel/QuixBugs.",
+            )
+    tests = sorted(path.stem.removeprefix("test_") for path in (folder / PYTEST).glob("test_*.py"))
+    if not tests:
+        raise ProblemError(f"{folder / PYTEST}: there is no test file.")
+    return ProblemSet((_problem(folder, name, slow_cases) for name in tests), name="quixbugs")
+
+
+def buggy_program(folder: str | Path, task_id: str) -> str:
+    """The program with the bug, as upstream has it. Raises `ProblemError` if there is none."""
+    path = Path(folder) / BUGGY / f"{task_id.rpartition('/')[2]}.py"
+    if not path.is_file():
+        raise ProblemError(f"{path}: there is no such file.")
+    return read_text(path)
+
+
+def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
+    task_id = f"QuixBugs/{name}"
+    reference = read_text(folder / CORRECT / f"{name}.py")
+    buggy = buggy_program(folder, task_id)
+    prompt = f"Repair this Python program; one line of it is wrong.\n\n{buggy.strip()}"
+    cases = folder / JSON_CASES / f"{name}.json"
+    if cases.is_file():
+        rows = _json_cases(cases)
+        if not slow_cases and name in _SLOW:
+            rows = [(arguments, value) for arguments, value in rows if not _SLOW[name](*arguments)]
+        tests = _assertions(name, reference, rows)
+        return Problem(
+            task_id=task_id,
+            prompt=prompt,
+            entry_point=name,
+            cases=() if tests else tuple(Case(arguments, value) for arguments, value in rows),
+            tests=tests,
+            reference=reference,
+            comparison=_COMPARISON,
+            tags=("json",),
+            cpu_seconds=_CPU_SECONDS.get(name, 0.0),
+        )
+    module = ast.parse(read_text(folder / PYTEST / f"test_{name}.py"))
+    set_up, programs = _split_pytest_file(module, name)
+    if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
+        return Problem(
+            task_id=task_id,
+            prompt=prompt,
+            entry_point=name,
+            in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
+            setup_code=read_text(folder / PYTEST / "node.py"),
+            reference=reference,
+            tags=("graph",),
+        )
+    return Problem(
+        task_id=task_id,
+        prompt=prompt,
+        entry_point=name,
+        checks=programs,
+        check_setup_code=set_up,
+        reference=reference,
+        tags=("graph",),
+    )
+
+
+def _json_cases(path: Path) -> list[tuple[tuple[Any, ...], Any]]:
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            try:
+                arguments, expected = json.loads(line)
+            except (ValueError, TypeError) as error:
+                raise ProblemError(
+                    f"{path}, line {number}: expected [arguments, expected]: {error}."
+                ) from None
+            # Upstream: what is no list is the only argument.
+            rows.append((tuple(arguments) if isinstance(arguments, list) else (arguments,), expected))
+    return rows
+
+
+def _assertions(name: str, reference: str, rows: list[tuple[tuple[Any, ...], Any]]) -> tuple[str, ...]:
+    """The cases as assert statements where a call must not be compared as it is; else nothing."""
+    calls = [(f"{name}({', '.join(map(repr, arguments))})", arguments, value) for arguments, value in rows]
+    if name == "sqrt":
+        return tuple(
+            f"assert abs({call} - {value!r}) <= {arguments[-1]!r}" for call, arguments, value in calls
+        )
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(ast.parse(reference))):
+        return tuple(f"assert list({call}) == {value!r}" for call, _, value in calls)
+    return ()
+
+
+def _split_pytest_file(module: ast.Module, entry_point: str) -> tuple[str, tuple[str, ...]]:
+    """(what the tests share, a program for each test that calls it)."""
+    shared, programs = [], []
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            programs.append(f"{ast.unparse(node)}\n{node.name}()\n")
+        elif not isinstance(node, (ast.Import, ast.ImportFrom)) and not _imports(node, entry_point):
+            shared.append(node)
+    return ast.unparse(ast.Module(shared, [])), tuple(programs)
+
+
+def _imports(node: ast.stmt, name: str) -> bool:
+    """Whether a statement chooses which program is imported: the buggy or the correct one."""
+    return any(
+        isinstance(inner, ast.ImportFrom) and any(alias.name == name for alias in inner.names)
+        for inner in ast.walk(node)
+    )
