@@ -1,4 +1,4 @@
-"""Problem sets by name: generated families, the sets that come with greenward, the user's files."""
+"""Problem sets by name: generated families, the sets that come with greenward, public suites, files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from greenward.errors import ProblemError
 from greenward.problems.families import generate, split
 from greenward.problems.json_format import load_json
 from greenward.problems.problem import ProblemSet
+from greenward.problems.suites.named import SUITES, load_file, load_named
 
 FAMILIES = "families"
 SHIPPED = ("classic_training", "classic_evaluation")
@@ -21,24 +22,39 @@ SHIPPED = ("classic_training", "classic_evaluation")
 def load_shipped(name: str) -> ProblemSet:
     """A problem set that comes with greenward. Raises `ProblemError` naming the nearest name."""
     if name not in SHIPPED:
-        raise _unknown(name)
+        raise _unknown(name, SHIPPED)
     with resources.as_file(resources.files("greenward.problems") / "data" / f"{name}.json") as path:
         return load_json(path)
+
+
+def load_suite(source: str, *, path: str | Path | None = None) -> ProblemSet:
+    """The problems of a suite, in its order.
+
+    `source` is the name of a public suite (one part of it as in `mbpp:test`), of a set that comes
+    with greenward, or a file of a known format. `path` says where the file of a public suite lies.
+    Raises `ProblemError` naming the nearest name.
+    """
+    if source in SHIPPED:
+        return load_shipped(source)
+    if source.partition(":")[0] in SUITES:
+        return load_named(source, path)
+    if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
+        raise _unknown(source, (*SHIPPED, *SUITES))
+    return load_file(source)
 
 
 def load_problems(source: str, families: FamiliesConfig, part: Literal["train", "held_out"]) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
 
-    `source` is `families` (of which `part` is taken), the name of a shipped set, or a JSON file;
-    sets and files are taken whole. Raises `ProblemError`.
+    `source` is `families` (of which `part` is taken) or what `load_suite` takes; that is taken
+    whole. Raises `ProblemError`.
     """
     if source == FAMILIES:
         return _families(families)[0 if part == "train" else 1]
-    if source in SHIPPED:
-        return load_shipped(source)
-    if Path(source).suffix not in (".json", ".jsonl") and not Path(source).exists():
-        raise _unknown(source)
-    return load_json(source)
+    try:
+        return load_suite(source)
+    except _UnknownName:
+        raise _unknown(source, (FAMILIES, *SHIPPED, *SUITES)) from None
 
 
 @lru_cache(maxsize=1)
@@ -46,10 +62,13 @@ def _families(config: FamiliesConfig) -> tuple[ProblemSet, ProblemSet]:
     return split(generate(config), config.held_out, config.seed)
 
 
-def _unknown(name: str) -> ProblemError:
-    known = (FAMILIES, *SHIPPED)
+class _UnknownName(ProblemError):
+    """There is neither a set nor a file of this name."""
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> ProblemError:
     near = get_close_matches(name, known, n=1)
-    return ProblemError(
+    return _UnknownName(
         f"no problem set is called {name!r}.",
         remedy=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}, or the path of a file.",
     )
