@@ -2,7 +2,10 @@
 
 EvalPlus's files hold inputs and references. The references run in the sandbox, as trusted jobs, and
 what they return is kept in the cache, one file for each problem, under a hash of all that it depends
-on. A cached file carries its own hash; one that is torn or tampered with is computed again.
+on. A cached file carries its own hash; one that is torn or altered is computed again.
+
+A value too large to leave the sandbox leaves its case out: no answer could hand it over, either.
+(Of MBPP+ five cases of Mbpp/255, whose values have up to 128 million elements.)
 """
 
 from __future__ import annotations
@@ -10,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from greenward.problems.problem import Expected, Problem, ProblemSet
 from greenward.problems.suites.files import cache_folder
 from greenward.runs.files import write_atomically
 from greenward.sandbox import codec
-from greenward.sandbox.codec import PlainDataError, PlainDict, PlainSet
+from greenward.sandbox.codec import PlainDict, PlainSet
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
 
 _FORMAT = 1
-_MAX_CHARS = 256 << 20
+_MAX_CHARS = 1 << 30
+_TIMES_REFERENCE = 4.0
 # References are trusted to end; the slowest take some seconds for a thousand inputs.
 _LIMITS = Limits(cpu_seconds=120.0, wall_seconds=400.0, memory_bytes=4 << 30, output_bytes=1 << 20)
 # A match object cannot leave its process; whether there is one can.
@@ -38,32 +41,45 @@ def {name}(*arguments):
 """
 
 
+@dataclass(frozen=True)
+class _Values:
+    """What a reference returned: a value for each case that is kept, and what it took."""
+
+    values: list[Any]
+    left_out: list[int]
+    cpu_seconds: float
+
+
 def with_expected_values(
     problems: ProblemSet, executor: Executor, *, cache: Path | None = None
 ) -> ProblemSet:
     """The problems with every `Expected.FROM_REFERENCE` replaced by what the reference returns.
 
+    Their `cpu_seconds` become at least four times what the reference took, as EvalPlus has it.
     `executor` runs the references that the folder `cache` (by default `expected` in greenward's
-    cache) does not know yet. Raises `ProblemError` when a reference does not return plain data.
+    cache) does not know yet. Raises `ProblemError` when a reference fails.
     """
     folder = cache if cache is not None else cache_folder() / "expected"
-    open_problems = [problem for problem in problems if _is_open(problem)]
-    values: dict[str, list[Any]] = {}
+    known: dict[str, _Values] = {}
     missing: list[tuple[Problem, Path]] = []
-    for problem in open_problems:
+    for problem in filter(_is_open, problems):
         path = folder / f"{_key(problem)}.json"
-        known = _read(path, len(problem.cases))
-        if known is None:
+        values = _read(path)
+        if values is None:
             missing.append((problem, path))
         else:
-            values[problem.task_id] = known
+            known[problem.task_id] = values
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
     for index, result in executor.run(_job(problem) for problem, _ in missing):
         problem, path = missing[index]
-        values[problem.task_id] = _returned(problem, result)
-        _write(path, values[problem.task_id])
-    return ProblemSet((_completed(problem, values) for problem in problems), name=problems.name)
+        known[problem.task_id] = values = _returned(problem, result)
+        _write(path, values)
+    completed = (
+        _completed(problem, known[problem.task_id]) if problem.task_id in known else problem
+        for problem in problems
+    )
+    return ProblemSet(completed, name=problems.name)
 
 
 def _is_open(problem: Problem) -> bool:
@@ -72,9 +88,10 @@ def _is_open(problem: Problem) -> bool:
 
 def _key(problem: Problem) -> str:
     """Names all that the values depend on, the version of Python included."""
+    limits = (codec.MAX_CHARS, _LIMITS)
     inputs = [(case.args, case.kwargs) for case in problem.cases]
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return data_hash([_FORMAT, python, _program(problem), problem.setup_code, problem.entry_point, inputs])
+    program = (_program(problem), problem.setup_code, problem.entry_point)
+    return data_hash([_FORMAT, sys.version_info[:2], limits, program, inputs])
 
 
 def _program(problem: Problem) -> str:
@@ -96,23 +113,33 @@ def _job(problem: Problem) -> Job:
     )
 
 
-def _returned(problem: Problem, result: RunResult) -> list[Any]:
-    for number, one in enumerate(result.results, start=1):
-        if not one.returned or not one.plain:
-            raise ProblemError(
-                f"{problem.task_id}: the reference gives no plain value for input {number}:"
-                f" {one.error_class or ''} {one.error_message}."
-            )
+def _returned(problem: Problem, result: RunResult) -> _Values:
     if result.outcome is not Outcome.COMPLETED or len(result.results) != len(problem.cases):
         raise ProblemError(
             f"{problem.task_id}: the reference gave {len(result.results)} of {len(problem.cases)} values"
             f" ({result.outcome.value}): {result.error_message}."
         )
-    return [_rebuilt(one.value) for one in result.results]
+    values, left_out = [], []
+    for position, one in enumerate(result.results):
+        if one.returned and one.plain:
+            values.append(_rebuilt(one.value))
+        elif one.returned or one.error_class == "MemoryError":
+            left_out.append(position)
+        else:
+            raise ProblemError(
+                f"{problem.task_id}: the reference fails on input {position + 1}:"
+                f" {one.error_class}: {one.error_message}."
+            )
+    if not values:
+        raise ProblemError(
+            f"{problem.task_id}: the reference returns nothing that can leave the sandbox:"
+            f" {result.results[0].error_message}."
+        )
+    return _Values(values, left_out, result.cpu_seconds)
 
 
 def _rebuilt(value: Any) -> Any:
-    """A flat value of trusted code with real sets and dicts; a set inside a set is frozen."""
+    """A flat value of trusted code with real sets and dicts; a set may lie inside a set."""
     if isinstance(value, PlainSet):
         return frozenset(map(_rebuilt, value.elements))
     if isinstance(value, PlainDict):
@@ -122,33 +149,35 @@ def _rebuilt(value: Any) -> Any:
     return value
 
 
-def _completed(problem: Problem, values: Mapping[str, list[Any]]) -> Problem:
-    if problem.task_id not in values:
-        return problem
-    cases = tuple(
-        replace(case, expected=value) if case.expected is Expected.FROM_REFERENCE else case
-        for case, value in zip(problem.cases, values[problem.task_id], strict=True)
+def _completed(problem: Problem, known: _Values) -> Problem:
+    left_out = set(known.left_out)
+    kept = [case for position, case in enumerate(problem.cases) if position not in left_out]
+    base = problem.base_tests
+    return replace(
+        problem,
+        cases=tuple(
+            replace(case, expected=value) if case.expected is Expected.FROM_REFERENCE else case
+            for case, value in zip(kept, known.values, strict=True)
+        ),
+        base_tests=None if base is None else base - sum(position < base for position in left_out),
+        tests_left_out=problem.tests_left_out + len(left_out),
+        cpu_seconds=max(problem.cpu_seconds, _TIMES_REFERENCE * known.cpu_seconds),
     )
-    return replace(problem, cases=cases)
 
 
-def _write(path: Path, values: list[Any]) -> None:
-    try:
-        text = codec.encode(values, max_chars=_MAX_CHARS)
-    except PlainDataError as error:
-        raise ProblemError(f"{path.name}: expected values cannot be kept: {error}.") from None
+def _write(path: Path, known: _Values) -> None:
+    text = codec.encode([known.values, known.left_out, known.cpu_seconds], max_chars=_MAX_CHARS)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    write_atomically(path, json.dumps({"sha256": digest, "values": text}).encode())
+    write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
 
 
-def _read(path: Path, count: int) -> list[Any] | None:
-    """The values of a cached file; None if there is none, or one that is not what was written."""
+def _read(path: Path) -> _Values | None:
+    """What a cached file holds; None if there is none, or one that is not what was written."""
     try:
-        content = json.loads(path.read_bytes())
-        text = content["values"]
-        if hashlib.sha256(text.encode()).hexdigest() != content["sha256"]:
+        file = json.loads(path.read_bytes())
+        text = file["content"]
+        if hashlib.sha256(text.encode()).hexdigest() != file["sha256"]:
             return None
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    values = codec.decode(text)
-    return values if isinstance(values, list) and len(values) == count else None
+    return _Values(*codec.decode(text))

@@ -21,13 +21,16 @@ def data_hash(values: Iterable[Any]) -> str:
 
 
 def _canonical(value: Any) -> str:
-    """A text that tells values and their types apart; sets sorted, fields at their default left out."""
+    """A text that tells values and their types apart; sets sorted, fields at their default left out.
+
+    Fields that do not count when records are compared do not count here.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         # A field that a later version adds leaves the hashes of today's data as they are.
         told = (
             f"{field.name}={_canonical(getattr(value, field.name))}"
             for field in fields(value)
-            if getattr(value, field.name) != field.default
+            if field.compare and getattr(value, field.name) != field.default
         )
         return f"{type(value).__name__}({','.join(told)})"
     if isinstance(value, Mapping):

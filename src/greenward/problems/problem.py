@@ -77,8 +77,9 @@ class Problem:
 
     `setup_code` runs after the answer and before the tests. `reference` is a whole program that passes.
     Of the tests, the first `base_tests` are those of the original suite and the others were added to
-    it (EvalPlus); None where there is no such difference. An answer may use `cpu_seconds` if that is
-    more than the limit which holds for all.
+    it (EvalPlus); None where there is no such difference. `tests_left_out` counts those of the suite
+    that are not here because nothing could judge them. An answer may use `cpu_seconds` if that is more
+    than the limit which holds for all; it may have been measured here and is not compared.
     """
 
     task_id: str
@@ -96,7 +97,8 @@ class Problem:
     comparison: Comparison = Comparison()
     tags: tuple[str, ...] = ()
     base_tests: int | None = None
-    cpu_seconds: float = 0.0
+    tests_left_out: int = 0
+    cpu_seconds: float = field(default=0.0, compare=False)
 
 
 class ProblemSet(Sequence[Problem]):

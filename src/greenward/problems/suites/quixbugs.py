@@ -38,7 +38,7 @@ _CPU_SECONDS = {"levenshtein": 10.0}
 
 
 def load_quixbugs(folder: str | Path, *, slow_cases: bool = False) -> ProblemSet:
-    """The 40 programs; `starter_code` is empty, the prompt shows the program with the bug.
+    """The 40 programs. `starter_code` is empty; the prompt shows the program with the bug.
 
     The programs that have JSON cases are tagged `json`, the graph programs `graph`. Raises
     `ProblemError`.
@@ -72,8 +72,8 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
     cases = folder / JSON_CASES / f"{name}.json"
     if cases.is_file():
         rows = _json_cases(cases)
-        if not slow_cases and name in _SLOW:
-            rows = [(arguments, value) for arguments, value in rows if not _SLOW[name](*arguments)]
+        in_time = [row for row in rows if slow_cases or name not in _SLOW or not _SLOW[name](*row[0])]
+        left_out, rows = len(rows) - len(in_time), in_time
         tests = _assertions(name, reference, rows)
         return Problem(
             task_id=task_id,
@@ -84,6 +84,7 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
             reference=reference,
             comparison=_COMPARISON,
             tags=("json",),
+            tests_left_out=left_out,
             cpu_seconds=_CPU_SECONDS.get(name, 0.0),
         )
     module = ast.parse(read_text(folder / PYTEST / f"test_{name}.py"))
