@@ -27,7 +27,7 @@ from greenward.problems.problem import Problem
 )
 def test_the_two_sides_are_taken_apart(source, actual, relation, expected):
     found = parse_assertion(source, "f")
-    assert (found.actual, found.relation, found.expected, found.split) == (actual, relation, expected, True)
+    assert (found.actual, found.relation, found.expected) == (actual, relation, expected)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_two_sides_are_taken_apart(source, actual, relation, expected):
     ],
 )
 def test_what_cannot_be_taken_apart_says_so(source):
-    assert not parse_assertion(source, "f").split
+    assert parse_assertion(source, "f") is None
 
 
 @pytest.mark.parametrize("source", ["assert", "assert f(", "", "# nothing"])
@@ -110,9 +110,62 @@ def test_the_expected_side_never_runs_with_the_answer(grader):
     assert grade(grader, ["assert f(2) == max(1, 2)"], cheat).status is Status.FAILED
 
 
-def test_unsplit_tests_are_counted(grader):
-    before = grader.unsplit_tests
+def test_tests_are_counted_by_how_they_are_judged(grader):
+    before = grader.tests_by_mode.copy()
     assert grade(
-        grader, ["assert f(1) > 0", "assert f(1) == 1", "assert f(1) == h"], "h = 1\ndef f(x): return 1"
+        grader, ["assert f(1) > 0", "assert f(1) == 1", "assert f(1) == int('1')"], "def f(x): return 1"
     ).passed
-    assert grader.unsplit_tests == before + 2
+    assert grader.tests_by_mode - before == {"check": 1, "values": 2}
+
+
+def test_verdicts_stay_in_the_order_of_the_tests_however_these_are_judged(grader):
+    tests = [
+        "assert f(1) > 0",
+        "assert f(2) == 2",
+        "x = f(3)\nassert x == 3",
+        "assert f(4) == 5",
+        "assert f(5) < 0",
+    ]
+    verdict = grade(grader, tests, "def f(x): return x")
+    assert verdict.tests_passed == (True, True, True, False, False)
+    assert verdict.first_failure == "f(4): expected 5, got 4"
+    assert verdict.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert type(f(1)) == int",
+        "assert f(1) == f(1.0)",
+        "assert isinstance(f(1), int)",
+        "assert all(f(x) >= x for x in range(5))",
+        "try:\n    f('a', 1)\nexcept TypeError:\n    pass\nelse:\n    raise AssertionError",
+        "import math\nassert math.isclose(f(3), 9)",
+    ],
+)
+def test_what_cannot_be_taken_apart_is_judged_where_no_object_of_the_answer_is(grader, test):
+    assert grade(grader, [test], "def f(x): return x * x").passed
+    liar = """
+class L(str):
+    def __eq__(s, o): return True
+    __ge__ = __eq__
+    __float__ = lambda s: 9.0
+    __class__ = int
+    __hash__ = None
+def f(*x): return L(x)
+"""
+    before = grader.tests_by_mode.copy()
+    assert not grade(grader, [test], liar).passed
+    assert grader.tests_by_mode - before == {"check": 1}
+
+
+def test_a_test_that_needs_other_names_of_the_answer_fails_as_an_error(grader):
+    verdict = grade(grader, ["assert f(1) == h"], "h = 1\ndef f(x): return 1")
+    assert (verdict.status, verdict.error_class) == (Status.ERROR, "NameError")
+
+
+def test_setup_code_that_needs_the_answer_is_an_error_where_tests_run_apart_from_it(grader):
+    fields = {"setup_code": "k = h + 1"}
+    assert grade(grader, ["assert f(1) == 1"], "h = 1\ndef f(x): return x", **fields).passed
+    with pytest.raises(ProblemError, match="in_process_tests"):
+        grade(grader, ["assert f(1) > 0"], "h = 1\ndef f(x): return x", **fields)

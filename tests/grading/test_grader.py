@@ -7,7 +7,7 @@ import pytest
 from greenward.errors import ProblemError, SandboxError
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Family, Status
-from greenward.problems.problem import Case, Comparison, Problem
+from greenward.problems.problem import Case, Comparison, Problem, StdioCase
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
 
 RIGHT = "def add(a, b): return a + b"
@@ -195,8 +195,17 @@ def test_a_run_that_was_not_completed_never_passes(add):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "neither"),
-        ({"cases": (Case((1,), 1),), "tests": ("assert f(1)",)}, "both"),
+        ({}, "found none"),
+        ({"cases": (Case((1,), 1),), "tests": ("assert f(1)",)}, "found cases and tests"),
+        ({"checks": ("f(1)",), "in_process_tests": ("f(1)",)}, "found checks and in_process_tests"),
+        ({"stdio_cases": (StdioCase("1", "1"),)}, "an empty entry point beside stdio_cases, found 'f'"),
+        ({"entry_point": "", "cases": (Case((1,), 1),)}, "an entry point beside cases, found ''"),
+        ({"checks": ("f(",)}, "not Python"),
+        ({"checks": ("f(1)",), "check_setup_code": "x ="}, "not Python"),
+        ({"in_process_tests": ("\0",)}, "not Python"),
+        ({"cases": (Case((1,), 1, raises="ValueError"),)}, "expects 1 and the exception 'ValueError'"),
+        ({"cases": (Case((1,), None, raises="a b"),)}, "the exception 'a b'"),
+        ({"cases": (Case((1,), 1),), "comparison": Comparison(rule="same_set")}, "compared as a set"),
         ({"cases": (Case((1,), object()),)}, "case 1 is not plain data"),
         ({"cases": (Case((1,), 1), Case((object(),), 1))}, "case 2 is not plain data"),
         ({"tests": ("assert f(",)}, "not Python"),
@@ -205,7 +214,7 @@ def test_a_run_that_was_not_completed_never_passes(add):
 )
 def test_a_problem_that_cannot_judge_is_an_error(grader, fields, message):
     with pytest.raises(ProblemError, match=message):
-        grader.grade([(Problem("p", "", "f", **fields), "def f(x): return x")])
+        grader.grade([(Problem(**{"task_id": "p", "prompt": "", "entry_point": "f", **fields}), "x = 1")])
 
 
 def test_limits_that_make_no_sense_are_refused_before_a_worker_starts():

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from datetime import datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
 from enum import Enum, IntEnum
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from greenward.grading.compare import equal
+from greenward.grading.text import show
+from greenward.problems.problem import Comparison
+from greenward.sandbox import standard_types
 from greenward.sandbox.codec import (
     MAX_DEPTH,
     PlainDataError,
@@ -19,6 +27,7 @@ from greenward.sandbox.codec import (
     encode,
 )
 
+zones = st.none() | st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
 hashable = st.recursive(
     st.none()
     | st.booleans()
@@ -27,13 +36,24 @@ hashable = st.recursive(
     | st.floats(allow_nan=False)
     | st.complex_numbers(allow_nan=False)
     | st.text()
-    | st.binary(),
+    | st.binary()
+    | st.dates()
+    | st.datetimes(timezones=zones).map(lambda value: value.replace(fold=0))
+    | st.times().map(lambda value: value.replace(fold=0))
+    | st.timedeltas()
+    | st.decimals(allow_nan=False)
+    | st.fractions()
+    | st.builds(range, st.integers(), st.integers(), st.integers(1, 3)),
     lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
     max_leaves=6,
 )
 plain = st.recursive(
-    hashable | st.sets(hashable, max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(hashable, inner, max_size=3),
+    hashable | st.sets(hashable, max_size=3) | st.binary().map(bytearray),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(deque)
+        | st.lists(inner, max_size=4)
+        | st.dictionaries(hashable, inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -44,7 +64,7 @@ def typed(value):
         return dict, sorted((repr(typed(key)), repr(typed(entry))) for key, entry in value.items())
     if isinstance(value, (set, frozenset)):
         return type(value), sorted(repr(typed(element)) for element in value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return type(value), [typed(element) for element in value]
     return type(value), repr(value)
 
@@ -84,6 +104,25 @@ class LyingDict(dict):
         return [("x", 1)]
 
 
+class LyingDate(datetime):
+    year = property(lambda self: 1)  # type: ignore[assignment]
+
+    def isoformat(self, *_):
+        return "1-1-1"
+
+
+class LyingDecimal(Decimal):
+    def __str__(self):
+        return "7"
+
+    __repr__ = __format__ = __str__
+    as_tuple = lambda self: None  # noqa: E731
+
+
+class LyingDeque(deque):
+    __iter__ = LyingList.__iter__
+
+
 Point = namedtuple("Point", "x y")
 
 
@@ -99,12 +138,37 @@ Point = namedtuple("Point", "x y")
         (Lying(5), 5),
         (LyingList([1, 2]), [1, 2]),
         (LyingDict(a=3), {"a": 3}),
+        (LyingDate(2024, 2, 3, 4), datetime(2024, 2, 3, 4)),
+        (LyingDecimal("1.50"), Decimal("1.50")),
+        (LyingDeque([1, 2]), deque([1, 2])),
+        (bytearray(b"ab"), bytearray(b"ab")),
     ],
 )
 def test_subclasses_are_reduced_by_their_base_and_not_by_their_own_methods(value, reduced):
     back = decode(encode(value))
     assert type(back) is type(reduced)
     assert back == reduced
+
+
+tags = st.sampled_from(
+    ["int", "float", "bytes", "complex", "tuple", "set", "frozenset", "dict", *sorted(standard_types.TAGS)]
+)
+forged = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("0x1-.eENaInf", max_size=6),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(tags, inner, max_size=2),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(forged)
+def test_forged_text_is_a_comparable_value_or_refused(value):
+    try:
+        flat = decode_untrusted(json.dumps(value))
+    except PlainDataError:
+        return
+    assert equal(flat, flat, Comparison())
+    assert len(show(flat)) < 200
 
 
 def test_special_numbers_keep_their_identity():
@@ -119,20 +183,72 @@ class WithFakeClass:
     __class__ = int  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), lambda: 1, range(3), iter([]), int, bytearray(b"x"), WithFakeClass()],
-    ids=["object", "function", "range", "iterator", "class", "bytearray", "fake class"],
-)
+class FractionOfItsOwn(Fraction):
+    pass
+
+
+class LocalTime(tzinfo):
+    def utcoffset(self, _):
+        raise AssertionError("a method of the object took part")
+
+
+def fraction_holding(**slots):
+    value = object.__new__(Fraction)
+    for name, content in slots.items():
+        setattr(value, name, content)
+    return value
+
+
+REFUSED = {
+    "object": object(),
+    "function": lambda: 1,
+    "iterator": iter([]),
+    "class": int,
+    "fake class": WithFakeClass(),
+    "a view": {}.keys(),
+    "a Fraction's subclass, which could replace its pure-Python methods": FractionOfItsOwn(1, 2),
+    "a Fraction without a value": fraction_holding(),
+    "a Fraction of text": fraction_holding(_numerator="1", _denominator=1),
+    "a Fraction of zeroths": fraction_holding(_numerator=1, _denominator=0),
+    "a huge Fraction": Fraction(1 << 20_000, 3),
+    "a long Decimal": Decimal("1" * 5000),
+    "a Decimal far away": Decimal("1e999999"),
+    "a zone of its own": datetime(2024, 1, 1, tzinfo=LocalTime()),
+    "a time in a zone of its own": time(1, tzinfo=LocalTime()),
+}
+
+
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED.keys())
 def test_other_objects_are_refused(value):
     with pytest.raises(PlainDataError):
         encode(value)
 
 
+def test_methods_that_were_replaced_on_a_pure_python_class_take_no_part(monkeypatch):
+    value = Fraction(1, 3)
+    for name in ("__repr__", "__str__", "__eq__", "as_integer_ratio"):
+        monkeypatch.setattr(Fraction, name, lambda *_: "replaced")
+    for name in ("numerator", "denominator"):
+        monkeypatch.setattr(Fraction, name, property(lambda _: 99))
+    text = encode(value)
+    monkeypatch.undo()
+    assert decode(text) == Fraction(1, 3)
+
+
+def test_a_signalling_nan_comes_back_as_one_that_can_be_compared():
+    assert decode(encode(Decimal("sNaN"))) != 1
+
+
+def nested_list(levels):
+    value: list = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
 def test_depth_and_size_are_bounded():
-    nested: list = []
-    for _ in range(MAX_DEPTH + 5):
-        nested = [nested]
+    nested = nested_list(MAX_DEPTH + 1)
+    assert decode(encode(nested_list(MAX_DEPTH))) == nested_list(MAX_DEPTH)
     cyclic: list = []
     cyclic.append(cyclic)
     for value in (nested, cyclic, "x" * (5 << 20)):
@@ -168,6 +284,34 @@ def test_sets_and_dicts_from_untrusted_text_are_never_rebuilt():
         '{"complex":[1,2,3]}',
         '{"complex":["1","2"]}',
         '{"float":"one"}',
+        '{"float":"1e5"}',
+        '{"complex":[{"int":"0x' + "f" * 400 + '"},0]}',
+        '{"date":[2024,13,1]}',
+        '{"date":[2024,1]}',
+        '{"date":["a",1,1]}',
+        '{"date":[true,1,1]}',
+        '{"date":[{"int":"0x' + "f" * 40 + '"},1,1]}',
+        '{"datetime":[]}',
+        '{"datetime":[2024,1,1,null]}',
+        '{"datetime":[2024,1,1,0,0,0,0,' + "9" * 18 + "]}",
+        '{"time":[25,0,0,0,null]}',
+        '{"timedelta":[' + "9" * 18 + ",0,0]}",
+        '{"Decimal":"one"}',
+        '{"Decimal":1}',
+        '{"Decimal":"1e99999999999999999999"}',
+        '{"Decimal":"1e5000"}',
+        '{"Decimal":"' + "1" * 5000 + '"}',
+        '{"Fraction":[1,0]}',
+        '{"Fraction":[1]}',
+        '{"Fraction":[1,-2]}',
+        '{"Fraction":[1.5,2]}',
+        '{"Fraction":[{"int":"0x' + "f" * 5000 + '"},3]}',
+        '{"deque":{"set":[]}}',
+        '{"range":[1,2,0]}',
+        '{"range":[1.0,2,1]}',
+        '{"bytearray":[1]}',
+        "[" * 200 + "]" * 200,
+        '{"tuple":' + '[{"tuple":' * 150 + "[]" + "}]" * 150 + "}",
         '{"float":[]}',
         "[" * 100_000,
         "9" * 5000,

@@ -2,8 +2,7 @@
 
 `assert f(2) == 4` becomes the expression `f(2)`, evaluated in the answer's process, and the
 expression `4`, evaluated elsewhere; the comparison is made by the grader. A test of another shape
-is judged by its truth in the answer's process, where an answer could tamper with it: `split` is
-False, and the grader counts it.
+runs as a program against a stand-in of the answer's function.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from greenward.errors import ProblemError
 
 
 class Relation(str, Enum):
-    """How the two sides of an assertion are held together."""
+    """What must hold between what came back and what was expected."""
 
     EQUAL = "=="
     NOT_EQUAL = "!="
@@ -27,6 +26,8 @@ class Relation(str, Enum):
     CLOSE = "close"
     TRUE = "true"
     FALSE = "false"
+    RAISES = "raises"
+    PRINTS = "prints"
     COMPLETES = "completes"
 
 
@@ -37,11 +38,9 @@ class Assertion:
     `relative` and `absolute` are the tolerances of CLOSE.
     """
 
-    source: str
     actual: str
     relation: Relation
     expected: str | None = None
-    split: bool = True
     relative: float = 0.0
     absolute: float = 0.0
 
@@ -57,47 +56,46 @@ _RELATIONS: dict[type[ast.cmpop], Relation] = {
 _SINGLETONS = (None, True, False)
 
 
-def parse_assertion(source: str, entry_point: str) -> Assertion:
-    """One test taken apart. Raises `ProblemError` if it is not Python."""
+def parse_assertion(source: str, entry_point: str) -> Assertion | None:
+    """One test taken apart; None if that cannot be done. Raises `ProblemError` if it is not Python."""
     try:
-        body = ast.parse(source.replace("\r\n", "\n").strip()).body
+        body = ast.parse(clean_test(source)).body
     except (SyntaxError, ValueError) as error:
         raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
     if not body:
         raise ProblemError(f"the test {source!r} is empty.")
     if len(body) == 1 and isinstance(body[0], ast.Assert):
-        test = body[0].test
-        found = _take_apart(test, source, entry_point)
-        return found or Assertion(source, ast.unparse(test), Relation.TRUE, split=False)
-    # Several statements: run as they are; they pass if they raise nothing.
-    code = f"exec({ast.unparse(ast.Module(body, []))!r}, globals())"
-    return Assertion(source, code, Relation.COMPLETES, split=False)
+        return _take_apart(body[0].test, entry_point)
+    return None
 
 
-def _take_apart(test: ast.expr, source: str, entry_point: str) -> Assertion | None:
+def clean_test(source: str) -> str:
+    """A test as Python reads it: some suites have carriage returns, or spaces in front."""
+    return source.replace("\r\n", "\n").strip()
+
+
+def _take_apart(test: ast.expr, entry_point: str) -> Assertion | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _uses(test.operand, entry_point):
-        inner = _take_apart(test.operand, source, entry_point)
+        inner = _take_apart(test.operand, entry_point)
         if inner is not None and inner.relation is Relation.TRUE:
-            return Assertion(source, inner.actual, Relation.FALSE)
+            return Assertion(inner.actual, Relation.FALSE)
         return None
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _comparison(test.left, test.ops[0], test.comparators[0], source, entry_point)
+        return _comparison(test.left, test.ops[0], test.comparators[0], entry_point)
     if isinstance(test, ast.Call):
-        return _is_close(test, source, entry_point) or _truth(test, source, entry_point)
+        return _is_close(test, entry_point) or _truth(test, entry_point)
     return None
 
 
-def _truth(test: ast.Call, source: str, entry_point: str) -> Assertion | None:
+def _truth(test: ast.Call, entry_point: str) -> Assertion | None:
     if isinstance(test.func, ast.Name) and test.func.id == entry_point:
-        return Assertion(source, ast.unparse(test), Relation.TRUE)
+        return Assertion(ast.unparse(test), Relation.TRUE)
     return None
 
 
-def _comparison(
-    left: ast.expr, operator: ast.cmpop, right: ast.expr, source: str, entry_point: str
-) -> Assertion | None:
+def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, entry_point: str) -> Assertion | None:
     if isinstance(operator, (ast.Lt, ast.LtE)):
-        return _is_near(left, right, source, entry_point)
+        return _is_near(left, right, entry_point)
     relation = _RELATIONS.get(type(operator))
     if relation is None:
         return None
@@ -109,10 +107,10 @@ def _comparison(
         isinstance(right, ast.Constant) and any(right.value is one for one in _SINGLETONS)
     ):
         return None
-    return Assertion(source, ast.unparse(left), relation, ast.unparse(right))
+    return Assertion(ast.unparse(left), relation, ast.unparse(right))
 
 
-def _is_near(left: ast.expr, right: ast.expr, source: str, entry_point: str) -> Assertion | None:
+def _is_near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None:
     """`abs(f(x) - y) < eps`."""
     bound = _number(right)
     if bound is None or not (
@@ -122,10 +120,10 @@ def _is_near(left: ast.expr, right: ast.expr, source: str, entry_point: str) -> 
     difference = left.args[0]
     if not (isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub)):
         return None
-    return _close(difference.left, difference.right, source, entry_point, relative=0.0, absolute=bound)
+    return _close(difference.left, difference.right, entry_point, relative=0.0, absolute=bound)
 
 
-def _is_close(test: ast.Call, source: str, entry_point: str) -> Assertion | None:
+def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
     """`math.isclose(f(x), y, rel_tol=…, abs_tol=…)`."""
     if _name(test.func) not in ("math.isclose", "isclose") or len(test.args) != 2:
         return None
@@ -137,18 +135,18 @@ def _is_close(test: ast.Call, source: str, entry_point: str) -> Assertion | None
         tolerances[keyword.arg] = value
     one, other = test.args
     relative, absolute = tolerances["rel_tol"], tolerances["abs_tol"]
-    return _close(one, other, source, entry_point, relative=relative, absolute=absolute)
+    return _close(one, other, entry_point, relative=relative, absolute=absolute)
 
 
 def _close(
-    one: ast.expr, other: ast.expr, source: str, entry_point: str, *, relative: float, absolute: float
+    one: ast.expr, other: ast.expr, entry_point: str, *, relative: float, absolute: float
 ) -> Assertion | None:
     if _uses(other, entry_point):
         one, other = other, one
     if not _uses(one, entry_point) or _uses(other, entry_point):
         return None
     return Assertion(
-        source, ast.unparse(one), Relation.CLOSE, ast.unparse(other), relative=relative, absolute=absolute
+        ast.unparse(one), Relation.CLOSE, ast.unparse(other), relative=relative, absolute=absolute
     )
 
 

@@ -1,39 +1,63 @@
 """Equality of a returned value with an expected one, both in the flat form of `sandbox.codec`.
 
-Python's equality on plain data, with these rules: numbers within a tolerance (integers exactly),
-NaN equals NaN, a tuple is not a list unless the suite says so. Sets and dicts are compared by
-sorting, never by hashing: an answer may choose elements that all hash alike.
+Python's equality on plain data, with these rules: a float within a tolerance (integers, fractions and
+decimals exactly), NaN equals NaN, a tuple is not a list unless the suite says so. Sets and dicts are
+compared by sorting, never by hashing: an answer may choose elements that all hash alike. They are
+sorted by exact value, so that elements nearer to one another than the tolerance may be told apart.
+
+What an answer returned is hostile. Comparing takes time by the size of what was *expected*: a value
+that is longer, deeper or wider ends the comparison before it is walked through.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from greenward.problems.problem import Comparison
-from greenward.sandbox.codec import PlainDict, PlainSet
+from greenward.sandbox.codec import PlainDict, PlainSet, parts_of
 
-_NUMBERS = (bool, int, float)
+_NUMBERS = (bool, int, float, Decimal, Fraction)
+_SEQUENCES = (list, tuple, deque)
+COLLECTIONS = (*_SEQUENCES, PlainSet, PlainDict)
+# Of a collection that is compared as a set, so many values more than were expected are looked at.
+MAX_REPEATED_VALUES = 100_000
+
+
+def matches(actual: Any, expected: Any, comparison: Comparison) -> bool:
+    """Whether a returned value is right under the rule of `comparison`."""
+    if comparison.rule == "same_set":
+        return _same_set(actual, expected, comparison)
+    if comparison.rule == "not_none":
+        return is_something(actual) == is_something(expected)
+    return equal(actual, expected, comparison)
+
+
+def is_something(value: Any) -> bool:
+    """What the rule `not_none` looks at."""
+    return value is not None and value is not False
 
 
 def equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
-    """Whether two flat plain values are equal under `comparison`."""
-    if type(actual) in _NUMBERS and type(expected) in _NUMBERS:
-        return _numbers_equal(actual, expected, comparison.tolerance)
+    """Whether two flat plain values are equal under the tolerance and tuple rule of `comparison`."""
     if type(actual) in (*_NUMBERS, complex) and type(expected) in (*_NUMBERS, complex):
-        a, b = complex(actual), complex(expected)
-        return _numbers_equal(a.real, b.real, comparison.tolerance) and _numbers_equal(
-            a.imag, b.imag, comparison.tolerance
+        return _numbers_equal(actual.real, expected.real, comparison) and _numbers_equal(
+            actual.imag, expected.imag, comparison
         )
-    if _sequence_kind(actual, comparison) != _sequence_kind(expected, comparison):
+    if _kind(actual, comparison) is not _kind(expected, comparison):
         return False
     if isinstance(actual, (PlainSet, PlainDict)):
         ours, theirs = actual[0], expected[0]
-        # Lengths first: nothing long is sorted unless as much was expected.
-        return len(ours) == len(theirs) and _all_equal(
-            _sorted(ours, comparison), _sorted(theirs, comparison), comparison
+        return (
+            len(ours) == len(theirs)
+            and _as_large(actual, expected)
+            and _all_equal(_sorted(ours, comparison), _sorted(theirs, comparison), comparison)
         )
-    if isinstance(actual, (list, tuple)):
+    if isinstance(actual, _SEQUENCES):
         return _all_equal(actual, expected, comparison)
     return bool(actual == expected)
 
@@ -43,8 +67,46 @@ def close(actual: Any, expected: Any, *, relative: float, absolute: float) -> bo
     return (
         type(actual) in _NUMBERS
         and type(expected) in _NUMBERS
-        and _is_close(actual, expected, relative, absolute)
+        and _is_close(_exact(actual), _exact(expected), relative, absolute)
     )
+
+
+def count_values(value: Any, *, at_most: float = math.inf) -> int:
+    """How many values a flat value consists of, itself included; counting ends above `at_most`."""
+    count, waiting = 0, [value]
+    while waiting:
+        inner = parts_of(waiting.pop())
+        count += 1
+        if count + len(waiting) + len(inner) > at_most:
+            return count + len(waiting) + len(inner)
+        waiting.extend(inner)
+    return count
+
+
+def _as_large(actual: Any, expected: Any) -> bool:
+    """Whether two flat values consist of equally many values, as equal ones do."""
+    size = count_values(expected)
+    return count_values(actual, at_most=size) == size
+
+
+def _same_set(actual: Any, expected: Any, comparison: Comparison) -> bool:
+    if not (isinstance(actual, COLLECTIONS) and isinstance(expected, COLLECTIONS)):
+        return False
+    most = count_values(expected) + MAX_REPEATED_VALUES
+    if count_values(actual, at_most=most) > most:
+        return False
+    return _all_equal(_distinct(actual, comparison), _distinct(expected, comparison), comparison)
+
+
+def _distinct(values: Any, comparison: Comparison) -> list[Any]:
+    """The elements of a collection (the keys of a dict), sorted, each once."""
+    elements = [key for key, _ in values.entries] if isinstance(values, PlainDict) else values
+    elements = elements.elements if isinstance(elements, PlainSet) else elements
+    distinct: list[Any] = []
+    for element in _sorted(elements, comparison):
+        if not distinct or not equal(distinct[-1], element, comparison):
+            distinct.append(element)
+    return distinct
 
 
 def _all_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
@@ -53,29 +115,40 @@ def _all_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     )
 
 
-def _numbers_equal(a: Any, b: Any, tolerance: float) -> bool:
+def _numbers_equal(a: Any, b: Any, comparison: Comparison) -> bool:
+    a, b = _exact(a), _exact(b)
     if a == b:
         return True
     if not (isinstance(a, float) or isinstance(b, float)):
         return False
     if a != a or b != b:
-        return a != a and b != b
-    return _is_close(a, b, tolerance, tolerance)
+        return bool(a != a and b != b)
+    relative = comparison.relative_tolerance
+    return _is_close(a, b, comparison.tolerance if relative is None else relative, comparison.tolerance)
+
+
+def _exact(number: Any) -> Any:
+    """A Decimal as a Fraction (or float, if it is none), which compares quickly with any number."""
+    if type(number) is not Decimal:
+        return number
+    return Fraction(number) if number.is_finite() else float(number)
 
 
 def _is_close(a: float, b: float, relative: float, absolute: float) -> bool:
     try:
         return math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
-    except OverflowError:  # an int beyond the floats is close to no float
+    except OverflowError:  # a number beyond the floats is close to no float
         return False
 
 
-def _sequence_kind(value: Any, comparison: Comparison) -> type:
+def _kind(value: Any, comparison: Comparison) -> type:
     kind = type(value)
-    return list if kind is tuple and comparison.tuple_is_list else kind
+    if kind is tuple and comparison.tuple_is_list:
+        return list
+    return bytes if kind is bytearray else kind
 
 
-def _sorted(values: list[Any], comparison: Comparison) -> list[Any]:
+def _sorted(values: Any, comparison: Comparison) -> list[Any]:
     return sorted(values, key=lambda value: _order(value, comparison))
 
 
@@ -84,18 +157,34 @@ def _order(value: Any, comparison: Comparison) -> tuple[Any, ...]:
     if value is None:
         return (0,)
     if type(value) in _NUMBERS:
-        return (1, value == value, value if value == value else 0)  # NaN has no order: all first
+        number = _exact(value)
+        return (1, number == number, number if number == number else 0)  # NaN has no order: all first
     if type(value) is complex:
         if value.imag == 0:
             return _order(value.real, comparison)
         return (2, *_order(value.real, comparison), *_order(value.imag, comparison))
     if type(value) is str:
         return (3, value)
-    if type(value) is bytes:
-        return (4, value)
+    if type(value) in (bytes, bytearray):
+        return (4, bytes(value))
     if isinstance(value, PlainSet):
         return (7, *sorted(_order(element, comparison) for element in value.elements))
     if isinstance(value, PlainDict):
         return (8, *sorted(_order(entry, comparison) for entry in value.entries))
-    rank = 5 if _sequence_kind(value, comparison) is list else 6
-    return (rank, *(_order(element, comparison) for element in value))
+    if isinstance(value, _SEQUENCES):
+        kind = _kind(value, comparison)
+        rank = 5 if kind is list else 6 if kind is tuple else 9
+        return (rank, *(_order(element, comparison) for element in value))
+    return _order_of_standard(value)
+
+
+def _order_of_standard(value: Any) -> tuple[Any, ...]:
+    if type(value) is range:
+        return (10, *value[:2], *value[-1:])  # equal ranges run through the same numbers
+    if type(value) is timedelta:
+        return (11, value)
+    if isinstance(value, (datetime, time)):
+        aware = value.utcoffset() is not None  # those with and without a zone have no order
+        return (12 if type(value) is datetime else 13, aware, value)
+    assert type(value) is date
+    return (14, value)

@@ -14,6 +14,12 @@ Style = Literal["completion", "chat"]
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)")
 _PYTHON = ("", "python", "py", "python3")
 _CODE_START = re.compile(r"^(?:async\s+def|def|class|import|from|@)\b|^@", re.MULTILINE)
+# How a program that defines nothing may begin; prose hardly ever begins a line so.
+_PROGRAM_START = re.compile(
+    r"^(?:(?:async[ \t]+def|def|class|import|from)\b|(?:for|while|if|with|try)\b.*:[ \t]*$|@|print\("
+    r"|[A-Za-z_][\w.\[\]]*(?:[ \t]*,[ \t]*[A-Za-z_]\w*)*[ \t]*=[^=])",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     `completion`: the starter code followed by the answer, unchanged. `chat`: what was thought
     (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry
     point, else the last; a block that was never closed counts up to the end. Without any block, an
-    answer that itself defines the entry point is taken from its first line of code on.
+    answer that itself defines the entry point is taken from its first line of code on. Where a whole
+    program is asked for (no entry point), it is the last block, or all from the first line of code on.
     """
     if style == "completion":
         if not text.strip():
@@ -39,8 +46,13 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     spoken = _without_thoughts(text)
     if not spoken.strip():
         return Extracted(None, "nothing follows the thoughts" if text.strip() else "the answer is empty")
-    defines = re.compile(rf"^(?:async\s+def|def|class)\s+{re.escape(problem.entry_point)}\b", re.MULTILINE)
     blocks = [code for language, code in _fenced_blocks(spoken) if language in _PYTHON and code.strip()]
+    if not problem.entry_point:
+        start = _PROGRAM_START.search(spoken)
+        code = blocks[-1] if blocks else spoken[start.start() :] if start else None
+        return Extracted(code, "" if code else "no Python block and no line that begins a program")
+    name = re.escape(problem.entry_point)
+    defines = re.compile(rf"^(?:async\s+def|def|class)\s+{name}\b", re.MULTILINE)
     if blocks:
         return Extracted(next((code for code in reversed(blocks) if defines.search(code)), blocks[-1]))
     if defines.search(spoken):

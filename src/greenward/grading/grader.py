@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
+from greenward.errors import GreenwardError
+from greenward.grading.background import BackgroundThread
 from greenward.grading.judge import judge
-from greenward.grading.plan import Plan, make_plan
-from greenward.grading.verdict import Status, Verdict
+from greenward.grading.plan import Plan, expected_values_job, make_plan
+from greenward.grading.planned_test import Mode
+from greenward.grading.run_distinct import Run, run_distinct
+from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem
-from greenward.sandbox.pool import LocalExecutor, check_limits
+from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
+from greenward.sandbox.tasks import check_limits
 
 MAX_CODE_CHARS = 1 << 20
 DEFAULT_LIMITS = Limits()
 _MAX_PLANS = 50_000
 
-Settled = TypeVar("Settled")
+Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class FlakyAnswer:
+    """An answer, by its position, whose verdicts differ from run to run."""
+
+    index: int
+    verdicts: tuple[Verdict, ...]
 
 
 class Grader:
-    """Judges answers to problems by running them. A context manager.
+    """Judges answers to problems by running them. A context manager; its methods may be called from
+    several threads.
 
     `executor` is where answers run; without one, a pool of `workers` processes on this machine
-    that belongs to the grader. `unsplit_tests` counts the tests judged so far whose two sides could
-    not be evaluated apart (an answer could tamper with those).
+    that belongs to the grader. `tests_by_mode` counts the tests of the answers that were run, by how
+    they were judged: a test of mode "in_process" is one that an answer could forge.
 
     Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for limits that
     make no sense or a sandbox that cannot start.
@@ -36,60 +55,75 @@ class Grader:
     ) -> None:
         check_limits(limits)
         self.limits = limits
-        self.unsplit_tests = 0
+        self.tests_by_mode: Counter[Mode] = Counter()
         self._executor = LocalExecutor(workers) if executor is None else executor
         self._owns_executor = executor is None
-        self._oracle: LocalExecutor | None = None
         self._plans: dict[int, tuple[Problem, Plan]] = {}
+        self._lock = threading.Lock()
+        self._background = BackgroundThread("greenward-grading")
 
-    def grade(self, answers: Sequence[tuple[Problem, str | None]]) -> list[Verdict]:
+    def grade(self, answers: Sequence[Answer]) -> list[Verdict]:
         """The verdict on each (problem, code), in order. Code None is an answer without code."""
-        verdicts = dict(self.grade_stream(answers))
-        return [verdicts[index] for index in range(len(answers))]
+        return _in_order(self.grade_stream(answers))
 
-    def grade_stream(self, answers: Iterable[tuple[Problem, str | None]]) -> Iterator[tuple[int, Verdict]]:
+    def grade_stream(self, answers: Iterable[Answer]) -> Iterator[tuple[int, Verdict]]:
         """Verdicts with the answer's position, in order of completion.
 
         Answers are taken only as workers become free. Equal code for the same problem object is run
-        once.
+        once. Other gradings wait until the stream has ended or is closed.
         """
-        plans: list[Plan] = []
+        if isinstance(answers, Sequence):
+            self._compute_expected_values([problem for problem, _ in answers])
+        yield from self._run((0, problem, code) for problem, code in answers)
 
-        def prepare(answer: tuple[Problem, str | None]) -> Job | Verdict:
-            problem, code = answer
-            plan = self._plan(problem)
-            if code is None or not code.strip():
-                return _without_running(plan, Status.NO_CODE, "there is no code in the answer")
-            if len(code) > MAX_CODE_CHARS:
-                return _without_running(
-                    plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters"
-                )
-            plans.append(plan)
-            return Job(
-                code, problem.entry_point, plan.calls, plan.expressions, problem.setup_code, self.limits
-            )
+    def submit(self, answers: Sequence[Answer]) -> Future[list[Verdict]]:
+        """Has answers graded by a thread of the grader, while the caller goes on.
 
-        def settle(job: int, result: RunResult) -> Verdict:
-            self.unsplit_tests += sum(not test.split for test in plans[job].tests)
-            return judge(plans[job], result)
+        What was submitted is graded in that order. Closing the grader cancels what is not finished.
+        """
+        answers = tuple(answers)
+        return self._background.collect(lambda: self.grade_stream(answers), _in_order)
 
-        return self._run_once(answers, lambda answer: (id(answer[0]), answer[1]), prepare, settle)
+    async def grade_async(self, answers: Sequence[Answer]) -> list[Verdict]:
+        """As `grade`, leaving the event loop free."""
+        return await asyncio.wrap_future(self.submit(answers))
+
+    async def grade_stream_async(self, answers: Iterable[Answer]) -> AsyncIterator[tuple[int, Verdict]]:
+        """As `grade_stream`, leaving the event loop free; `answers` is read in another thread."""
+        async for index, verdict in self._background.follow(lambda: self.grade_stream(answers)):
+            yield index, verdict
+
+    def flaky(self, answers: Sequence[Answer], repeats: int) -> list[FlakyAnswer]:
+        """Runs each answer `repeats` times and names those whose status or passed tests differ.
+
+        Runs in which the infrastructure failed say nothing about an answer and do not count.
+        """
+        if repeats < 2:
+            raise GreenwardError(f"a difference takes at least two runs of each answer, not {repeats}.")
+        self._compute_expected_values([problem for problem, _ in answers])
+        rounds = [(number, problem, code) for number in range(repeats) for problem, code in answers]
+        verdicts = _in_order(self._run(rounds))
+        found = []
+        for index in range(len(answers)):
+            runs = tuple(verdicts[index :: len(answers)])
+            judged = [verdict for verdict in runs if verdict.status.family is not Family.INFRASTRUCTURE]
+            if len({(verdict.status, verdict.tests_passed) for verdict in judged}) > 1:
+                found.append(FlakyAnswer(index, runs))
+        return found
 
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
-        results = dict(
-            self._run_once(
-                codes, lambda code: code, lambda code: Job(code, limits=self.limits), lambda _, r: r
-            )
-        )
-        return [results[index] for index in range(len(codes))]
+
+        def prepare(code: str) -> Run[RunResult]:
+            return Run(Job(code, limits=self.limits), lambda result: result)
+
+        return _in_order(run_distinct(self._executor, codes, lambda code: code, prepare))
 
     def close(self) -> None:
-        """Ends all processes. Safe to call twice."""
+        """Ends all processes and cancels what was submitted. Safe to call twice."""
+        self._background.stop()
         if self._owns_executor:
             self._executor.close()
-        if self._oracle is not None:
-            self._oracle.close()
 
     def __enter__(self) -> Grader:
         return self
@@ -97,63 +131,67 @@ class Grader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_once(
-        self,
-        items: Iterable[Item],
-        key_of: Callable[[Item], Hashable],
-        prepare: Callable[[Item], Job | Settled],
-        settle: Callable[[int, RunResult], Settled],
-    ) -> Iterator[tuple[int, Settled]]:
-        """Runs one job per distinct item; yields each item's position with what its job gave."""
-        settled: dict[Hashable, Settled] = {}
-        waiting: dict[Hashable, list[int]] = {}
-        running: list[Hashable] = []
-        immediate: deque[tuple[int, Settled]] = deque()
-        held: list[Item] = []  # keeps what ids in the keys refer to alive
+    def _run(self, answers: Iterable[tuple[int, Problem, str | None]]) -> Iterator[tuple[int, Verdict]]:
+        """Verdicts on (round, problem, code); equal answers are run once in each round."""
+        return run_distinct(
+            self._executor,
+            answers,
+            key_of=lambda answer: (answer[0], id(answer[1]), answer[2]),
+            prepare=lambda answer: self._prepare(*answer[1:]),
+            make_ready=lambda answer: self._compute_expected_values([answer[1]]),
+        )
 
-        def jobs() -> Iterator[Job]:
-            for index, item in enumerate(items):
-                key = key_of(item)
-                if key in waiting:
-                    waiting[key].append(index)
-                    continue
-                if key not in settled:
-                    held.append(item)
-                    prepared = prepare(item)
-                    if isinstance(prepared, Job):
-                        waiting[key] = [index]
-                        running.append(key)
-                        yield prepared
-                        continue
-                    settled[key] = prepared
-                immediate.append((index, settled[key]))
+    def _prepare(self, problem: Problem, code: str | None) -> Run[Verdict] | Verdict | None:
+        plan = self._plan(problem)
+        if plan is None:
+            return None
+        if code is None or not code.strip():
+            return _without_running(plan, Status.NO_CODE, "there is no code in the answer")
+        if len(code) > MAX_CODE_CHARS:
+            return _without_running(
+                plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters"
+            )
 
-        for job, result in self._executor.run(jobs()):
-            key = running[job]
-            settled[key] = settle(job, result)
-            immediate.extend((index, settled[key]) for index in waiting.pop(key))
-            while immediate:
-                yield immediate.popleft()
-        yield from immediate
+        def settle(result: RunResult) -> Verdict:
+            with self._lock:
+                self.tests_by_mode.update(test.mode for test in plan.tests)
+            return judge(plan, result)
 
-    def _plan(self, problem: Problem) -> Plan:
+        return Run(plan.job_for(code, self.limits), settle)
+
+    def _plan(self, problem: Problem) -> Plan | None:
+        """The plan of a problem; None before its expected values were computed."""
         known = self._plans.get(id(problem))
         if known is not None:
             return known[1]
+        if expected_values_job(problem) is not None:
+            return None
+        return self._keep_plan(problem, make_plan(problem))
+
+    def _compute_expected_values(self, problems: Iterable[Problem]) -> None:
+        """Makes the plans of problems whose expected values take a run of trusted code."""
+        jobs: dict[int, tuple[Problem, Job]] = {}
+        for problem in problems:
+            if id(problem) not in jobs and id(problem) not in self._plans:
+                job = expected_values_job(problem)
+                if job is not None:
+                    jobs[id(problem)] = (problem, job)
+        asked = list(jobs.values())
+        if asked:
+            for index, result in self._executor.run(job for _, job in asked):
+                problem = asked[index][0]
+                self._keep_plan(problem, make_plan(problem, result))
+
+    def _keep_plan(self, problem: Problem, plan: Plan) -> Plan:
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
-        plan = make_plan(problem, self._oracle_executor)
         self._plans[id(problem)] = (problem, plan)  # holding the problem keeps its id its own
         return plan
 
-    def _oracle_executor(self) -> Executor:
-        """Where expected sides are evaluated: workers of its own, so that no answer inherits their memory."""
-        if self._oracle is None:
-            self._oracle = LocalExecutor(1)
-        return self._oracle
 
-
-Item = TypeVar("Item")
+def _in_order(results: Iterable[tuple[int, Result]]) -> list[Result]:
+    by_index = dict(results)
+    return [by_index[index] for index in range(len(by_index))]
 
 
 def _without_running(plan: Plan, status: Status, message: str) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from greenward.grading.plan import Plan
 from greenward.grading.text import sanitise
 from greenward.grading.verdict import Status, Verdict
-from greenward.sandbox.protocol import CallResult, Outcome, RunResult
+from greenward.sandbox.protocol import Outcome, RunResult
 
 _STATUS = {
     Outcome.LOAD_ERROR: Status.ERROR,
@@ -22,15 +22,21 @@ _STATUS = {
 
 def judge(plan: Plan, result: RunResult) -> Verdict:
     """The verdict: every test that was reached is compared; all must pass and the run complete."""
-    reached = list(zip(plan.tests, result.results, strict=False))
-    passed = [one.returned and one.plain and test.passes(one.value) for test, one in reached]
-    failing = passed.index(False) if False in passed else None
+    results = [result.results[place] if place < len(result.results) else None for place in plan.places]
+    passed = tuple(
+        one is not None and test.passes(one) for test, one in zip(plan.tests, results, strict=True)
+    )
     error_class, error_message, first_failure = result.error_class, result.error_message, ""
+    # What a test found tells more than that another was not reached.
+    failing = min(
+        (i for i, ok in enumerate(passed) if not ok), key=lambda i: results[i] is None, default=None
+    )
+    failed = None if failing is None else results[failing]
     if failing is not None:
-        test, failed = reached[failing]
-        first_failure = test.failure(failed)
-    elif len(reached) < len(plan.tests):
-        first_failure = f"{plan.tests[len(reached)].description}: not reached or not finished"
+        test = plan.tests[failing]
+        first_failure = (
+            f"{test.description}: not reached or not finished" if failed is None else test.failure(failed)
+        )
     if result.outcome is not Outcome.COMPLETED:
         status = _STATUS[result.outcome]
     elif len(result.results) != len(plan.tests):
@@ -39,10 +45,12 @@ def judge(plan: Plan, result: RunResult) -> Verdict:
     elif failing is None:
         status = Status.PASSED
     else:
-        status, error_class, error_message = _failed(failed), failed.error_class, failed.error_message
+        assert failed is not None  # as many results as tests: every test was reached
+        status = plan.tests[failing].failing_status(failed)
+        error_class, error_message = failed.error_class, failed.error_message
     return Verdict(
         status=status,
-        tests_passed=tuple(passed) + (False,) * (len(plan.tests) - len(passed)),
+        tests_passed=passed,
         error_class=None if error_class is None else sanitise(error_class, 100),
         error_message=sanitise(error_message),
         first_failure=first_failure,
@@ -50,10 +58,5 @@ def judge(plan: Plan, result: RunResult) -> Verdict:
         stderr=sanitise(result.stderr, len(result.stderr)),
         cpu_seconds=result.cpu_seconds,
         wall_seconds=result.wall_seconds,
+        layers=result.layers,
     )
-
-
-def _failed(result: CallResult) -> Status:
-    if not result.returned:
-        return Status.MEMORY if result.error_class == "MemoryError" else Status.ERROR
-    return Status.FAILED if result.plain else Status.WRONG_TYPE

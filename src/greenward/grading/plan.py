@@ -1,193 +1,265 @@
 """A problem made ready to judge answers: what to run, and what must come back.
 
-The expected values stay here, in the trusted process. Those that are not literals are evaluated
-once, in a clean process that never runs an answer.
+The expected values stay here, in the trusted process. Those that are not literals are computed once,
+in a process that never runs an answer (`expected_values_job`).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.grading.assertions import Assertion, Relation, parse_assertion
-from greenward.grading.compare import close, equal
+from greenward.grading.assertions import Assertion, Relation, clean_test, parse_assertion
+from greenward.grading.compare import COLLECTIONS
+from greenward.grading.planned_test import Test
 from greenward.grading.text import sanitise, show
-from greenward.problems.problem import Comparison, Problem
-from greenward.sandbox.codec import PlainDataError, PlainDict, PlainSet, canonical
-from greenward.sandbox.protocol import Call, CallResult, Executor, Job, Limits, Outcome
+from greenward.problems.problem import Case, Problem
+from greenward.sandbox.codec import PlainDataError, canonical
+from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
 
-_ORACLE_LIMITS = Limits(cpu_seconds=20.0, wall_seconds=60.0)
-
-
-@dataclass(frozen=True)
-class Test:
-    """What one call or expression must give.
-
-    `expected` is a flat plain value; `relative` and `absolute` are the tolerances of CLOSE.
-    """
-
-    description: str
-    relation: Relation
-    expected: Any
-    comparison: Comparison
-    split: bool = True
-    relative: float = 0.0
-    absolute: float = 0.0
-
-    def passes(self, value: Any) -> bool:
-        """Whether the flat plain value that came back is right."""
-        relation, expected = self.relation, self.expected
-        if relation is Relation.EQUAL:
-            return equal(value, expected, self.comparison)
-        if relation is Relation.CLOSE:
-            return close(value, expected, relative=self.relative, absolute=self.absolute)
-        if relation is Relation.NOT_EQUAL:
-            return not equal(value, expected, self.comparison)
-        if relation is Relation.IDENTICAL:
-            return value is expected
-        if relation is Relation.NOT_IDENTICAL:
-            return value is not expected
-        if relation is Relation.TRUE:
-            return truth(value)
-        if relation is Relation.FALSE:
-            return not truth(value)
-        if relation is Relation.COMPLETES:
-            return True
-        return _contains(expected, value, self.comparison) is (relation is Relation.MEMBER)
-
-    def failure(self, result: CallResult) -> str:
-        """One bounded line: what was called, what was expected, what came."""
-        if not result.returned:
-            came = sanitise(f"raised {result.error_class}: {result.error_message}")
-        elif not result.plain:
-            came = sanitise(result.error_message)
-        else:
-            came = f"got {show(result.value)}"
-        wanted = f"expected {self.relation.value} {show(self.expected)}"
-        if self.relation is Relation.EQUAL:
-            wanted = f"expected {show(self.expected)}"
-        elif self.relation in (Relation.TRUE, Relation.FALSE, Relation.COMPLETES):
-            wanted = f"expected it to be {self.relation.value}" if self.split else "the assertion must hold"
-        return f"{self.description}: {wanted}, {came}"
+_COMPUTING_LIMITS = Limits(cpu_seconds=20.0, wall_seconds=60.0)
+_PRINTED_MORE_BYTES = 64 << 10  # than expected, before an output is too long to be right
+_KINDS = ("cases", "tests", "checks", "stdio_cases", "in_process_tests")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to judge any answer to one problem."""
+    """How to judge any answer to one problem.
 
-    calls: tuple[Call, ...]
-    expressions: tuple[str, ...]
-    tests: tuple[Test, ...]
-
-
-def truth(value: Any) -> bool:
-    """Python's truth of a flat plain value."""
-    return bool(value[0]) if isinstance(value, (PlainSet, PlainDict)) else bool(value)
-
-
-def make_plan(problem: Problem, oracle: Callable[[], Executor]) -> Plan:
-    """Prepares a problem; `oracle` gives the executor for expected sides that are not literals.
-
-    Raises `ProblemError` for a problem without tests, with both kinds of tests, or with expected
-    values that are not plain data.
+    `tests` are in the problem's order; `places` says which of a run's results belongs to each.
     """
-    if bool(problem.cases) == bool(problem.tests):
+
+    job: Job  # all but the answer's code and the limits
+    tests: tuple[Test, ...]
+    places: tuple[int, ...]
+    most_printed: int | None = None
+
+    def job_for(self, code: str, limits: Limits) -> Job:
+        """What to run for one answer."""
+        if self.most_printed is not None:
+            limits = replace(limits, output_bytes=self.most_printed)
+        return replace(self.job, code=code, limits=limits)
+
+
+def expected_values_job(problem: Problem) -> Job | None:
+    """The trusted job whose result `make_plan` needs to know the expected values, if there is one.
+
+    Raises `ProblemError` for a test that is not Python.
+    """
+    assertions = [parse_assertion(source, problem.entry_point) for source in problem.tests]
+    expressions = _to_compute(assertions)
+    if not expressions and not (problem.setup_code and None in assertions):
+        return None
+    stand_in = f"def {problem.entry_point}(*_, **__): raise NameError('there is no answer here')"
+    return Job(
+        code=stand_in,
+        expressions=expressions,
+        setup_code=problem.setup_code,
+        limits=_COMPUTING_LIMITS,
+        trusted=True,
+    )
+
+
+def make_plan(problem: Problem, computed: RunResult | None = None) -> Plan:
+    """Prepares a problem; `computed` is the result of its `expected_values_job`, if it has one.
+
+    Raises `ProblemError` for a problem without tests or with several kinds of tests, with an entry
+    point where there should be none or none where there should be one, with test programs that are
+    not Python, and with expected values that are not plain data or cannot be computed.
+    """
+    kinds = [kind for kind in _KINDS if getattr(problem, kind)]
+    if len(kinds) != 1:
         raise ProblemError(
-            f"{problem.task_id}: expected cases or tests, found {'both' if problem.cases else 'neither'}.",
-            remedy="Without a test every answer would pass; with both kinds it is unclear which decides.",
+            f"{problem.task_id}: expected one kind of test ({', '.join(_KINDS)}), "
+            f"found {' and '.join(kinds) or 'none'}.",
+            remedy="Without a test every answer would pass; with several kinds it is unclear which decides.",
         )
-    return _plan_cases(problem) if problem.cases else _plan_tests(problem, oracle)
+    if (kinds[0] == "stdio_cases") is bool(problem.entry_point):
+        raise ProblemError(
+            f"{problem.task_id}: expected {'an empty' if problem.entry_point else 'an'} entry point "
+            f"beside {kinds[0]}, found {problem.entry_point!r}.",
+            remedy="Problems with stdio_cases ask for whole programs, all others for a function.",
+        )
+    if kinds[0] == "tests":
+        return _plan_tests(problem, computed)
+    plan = {
+        "cases": _plan_cases,
+        "checks": _plan_checks,
+        "stdio_cases": _plan_stdio,
+        "in_process_tests": _plan_in_process,
+    }
+    return plan[kinds[0]](problem)
 
 
 def _plan_cases(problem: Problem) -> Plan:
-    tests = []
-    for number, case in enumerate(problem.cases, 1):
-        try:
-            arguments = [show(canonical(argument)) for argument in case.args]
-            arguments += [f"{name}={show(canonical(value))}" for name, value in case.kwargs.items()]
-            expected = canonical(case.expected)
-        except PlainDataError as error:
-            raise ProblemError(f"{problem.task_id}: case {number} is not plain data: {error}.") from None
-        description = sanitise(f"{problem.entry_point}({', '.join(arguments)})")
-        tests.append(Test(description, Relation.EQUAL, expected, problem.comparison))
+    tests = [_case_test(problem, number, case) for number, case in enumerate(problem.cases, 1)]
     calls = tuple(Call(case.args, case.kwargs) for case in problem.cases)
-    return Plan(calls, (), tuple(tests))
+    return _plan(Job("", problem.entry_point, calls, setup_code=problem.setup_code), tests)
 
 
-def _plan_tests(problem: Problem, oracle: Callable[[], Executor]) -> Plan:
+def _case_test(problem: Problem, number: int, case: Case) -> Test:
+    try:
+        arguments = [show(canonical(argument)) for argument in case.args]
+        arguments += [f"{name}={show(canonical(value))}" for name, value in case.kwargs.items()]
+        expected = canonical(case.expected)
+    except PlainDataError as error:
+        raise ProblemError(f"{problem.task_id}: case {number} is not plain data: {error}.") from None
+    description = sanitise(f"{problem.entry_point}({', '.join(arguments)})")
+    if case.raises is None:
+        if problem.comparison.rule == "same_set" and not isinstance(expected, COLLECTIONS):
+            raise ProblemError(
+                f"{problem.task_id}: case {number} is compared as a set, but expects {show(expected)}."
+            )
+        return Test(description, Relation.EQUAL, expected, problem.comparison)
+    if expected is not None or not case.raises.isidentifier():
+        raise ProblemError(
+            f"{problem.task_id}: case {number} expects {show(expected)} and the exception {case.raises!r}.",
+            remedy="A case expects a value, or with expected None the class name of an exception.",
+        )
+    return Test(description, Relation.RAISES, case.raises)
+
+
+def _plan_tests(problem: Problem, computed: RunResult | None) -> Plan:
     assertions = [parse_assertion(source, problem.entry_point) for source in problem.tests]
-    found = _literals(assertions)
-    missing = [a.expected for a in assertions if a.expected is not None and a.expected not in found]
-    if missing:
-        found.update(_evaluate(problem, missing, oracle()))
-    tests, expressions = [], []
-    for assertion in assertions:
-        if assertion.expected is not None and assertion.expected not in found:
-            # Its expected side needs names of the answer: only the answer's process can judge it.
-            body = ast.parse(assertion.source.replace("\r\n", "\n").strip()).body[0]
-            assert isinstance(body, ast.Assert)
-            assertion = Assertion(assertion.source, ast.unparse(body.test), Relation.TRUE, split=False)
-        expressions.append(assertion.actual)
-        tests.append(_test(assertion, found, problem))
-    return Plan((), tuple(expressions), tuple(tests))
+    found = _literals(assertions) | _computed_values(problem, assertions, computed)
+    tests, expressions, checks = [], list[str](), list[str]()
+    for source, assertion in zip(problem.tests, assertions, strict=True):
+        if assertion is None or (assertion.expected is not None and assertion.expected not in found):
+            checks.append(clean_test(source))
+            tests.append(Test(sanitise(checks[-1]), Relation.COMPLETES, mode="check"))
+        else:
+            expressions.append(assertion.actual)
+            tests.append(_assertion_test(problem, assertion, found))
+    if checks and computed is not None and computed.outcome in (Outcome.LOAD_ERROR, Outcome.SYNTAX_ERROR):
+        raise ProblemError(
+            f"{problem.task_id}: the test {checks[0]!r} runs apart from the answer, but the setup code "
+            f"fails there: {computed.error_class}: {computed.error_message}.",
+            remedy="Tests that need names of the answer besides its entry point are in_process_tests.",
+        )
+    job = Job(
+        "",
+        problem.entry_point,
+        expressions=tuple(expressions),
+        setup_code=problem.setup_code,
+        checks=tuple(checks),
+        check_setup=problem.setup_code if checks else "",
+    )
+    apart = iter(range(len(expressions)))
+    in_programs = iter(range(len(expressions), len(tests)))
+    places = [next(in_programs if test.mode == "check" else apart) for test in tests]
+    return _plan(job, tests, places)
 
 
-def _test(assertion: Assertion, found: dict[str, Any], problem: Problem) -> Test:
+def _assertion_test(problem: Problem, assertion: Assertion, found: Mapping[str, Any]) -> Test:
     expected = None if assertion.expected is None else found[assertion.expected]
     if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not isinstance(
         expected,
         (str, list, tuple),  # PlainSet and PlainDict are tuples, too
     ):
         raise ProblemError(
-            f"{problem.task_id}: the test {assertion.source!r} looks for a member of no container."
+            f"{problem.task_id}: the test of {assertion.actual!r} looks for a member of no container."
         )
     return Test(
-        description=sanitise(assertion.actual if assertion.split else assertion.source),
+        description=sanitise(assertion.actual),
         relation=assertion.relation,
         expected=expected,
         comparison=problem.comparison,
-        split=assertion.split,
         relative=assertion.relative,
         absolute=assertion.absolute,
     )
 
 
-def _literals(assertions: Sequence[Assertion]) -> dict[str, Any]:
+def _plan_checks(problem: Problem) -> Plan:
+    _demand_python(problem, [problem.check_setup_code, *problem.checks])
+    tests = [
+        Test(f"check {number}: {sanitise(check, 200)}", Relation.COMPLETES, mode="check")
+        for number, check in enumerate(problem.checks, 1)
+    ]
+    job = Job(
+        "",
+        problem.entry_point,
+        setup_code=problem.setup_code,
+        checks=problem.checks,
+        check_setup=problem.check_setup_code,
+    )
+    return _plan(job, tests)
+
+
+def _plan_stdio(problem: Problem) -> Plan:
+    longest = max(len(case.stdout.encode("utf-8", "replace")) for case in problem.stdio_cases)
+    most_printed = longest + _PRINTED_MORE_BYTES
+    tests = [
+        Test(
+            f"run {number} with input {show(case.stdin)}",
+            Relation.PRINTS,
+            case.stdout,
+            problem.comparison,
+            mode="stdio",
+            most_printed=most_printed,
+        )
+        for number, case in enumerate(problem.stdio_cases, 1)
+    ]
+    job = Job("", stdins=tuple(case.stdin for case in problem.stdio_cases))
+    return replace(_plan(job, tests), most_printed=most_printed)
+
+
+def _plan_in_process(problem: Problem) -> Plan:
+    _demand_python(problem, problem.in_process_tests)
+    tests = [
+        Test(sanitise(source), Relation.COMPLETES, mode="in_process") for source in problem.in_process_tests
+    ]
+    expressions = tuple(f"exec({source!r}, globals())" for source in problem.in_process_tests)
+    job = Job("", problem.entry_point, expressions=expressions, setup_code=problem.setup_code)
+    return _plan(job, tests)
+
+
+def _plan(job: Job, tests: Sequence[Test], places: Iterable[int] | None = None) -> Plan:
+    return Plan(job, tuple(tests), tuple(range(len(tests)) if places is None else places))
+
+
+def _demand_python(problem: Problem, sources: Iterable[str]) -> None:
+    for source in sources:
+        try:
+            ast.parse(source)
+        except (SyntaxError, ValueError) as error:
+            raise ProblemError(
+                f"{problem.task_id}: the test {sanitise(source, 80)!r} is not Python: {error}."
+            ) from None
+
+
+def _to_compute(assertions: Sequence[Assertion | None]) -> tuple[str, ...]:
+    """The expected sides that are not literals, each once."""
+    literal = _literals(assertions)
+    sides = (assertion.expected for assertion in assertions if assertion is not None)
+    return tuple(dict.fromkeys(side for side in sides if side is not None and side not in literal))
+
+
+def _literals(assertions: Sequence[Assertion | None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for assertion in assertions:
-        if assertion.expected is not None:
+        if assertion is not None and assertion.expected is not None:
             try:
                 found[assertion.expected] = canonical(ast.literal_eval(assertion.expected))
-            except (ValueError, TypeError, SyntaxError, PlainDataError):
-                continue  # not a literal: it will be evaluated in a process of its own
+            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, PlainDataError):
+                continue  # not a literal: it will be computed
     return found
 
 
-def _evaluate(problem: Problem, expressions: list[str], executor: Executor) -> dict[str, Any]:
-    """The values of expected sides, from a clean process with the setup code and no answer.
-
-    Those that cannot be had (they use names that only an answer defines) are left out.
-    """
-    job = Job(code="", expressions=tuple(expressions), setup_code=problem.setup_code, limits=_ORACLE_LIMITS)
-    ((_, result),) = executor.run([job])
-    if result.outcome is Outcome.INFRASTRUCTURE:
+def _computed_values(
+    problem: Problem, assertions: Sequence[Assertion | None], computed: RunResult | None
+) -> dict[str, Any]:
+    """Expected sides by their expression; without those that only a test program can compare."""
+    if computed is None:
+        return {}
+    if computed.outcome is Outcome.INFRASTRUCTURE:
         raise ProblemError(
-            f"{problem.task_id}: its expected values could not be computed: {result.error_message}."
+            f"{problem.task_id}: its expected values could not be computed: {computed.error_message}."
         )
     return {
         expression: one.value
-        for expression, one in zip(expressions, result.results, strict=False)
+        for expression, one in zip(_to_compute(assertions), computed.results, strict=False)
         if one.returned and one.plain
     }
-
-
-def _contains(container: Any, value: Any, comparison: Comparison) -> bool:
-    if isinstance(container, str):
-        return isinstance(value, str) and value in container
-    if isinstance(container, PlainDict):
-        return any(equal(key, value, comparison) for key, _ in container.entries)
-    elements = container.elements if isinstance(container, PlainSet) else container
-    return any(equal(element, value, comparison) for element in elements)

@@ -65,7 +65,10 @@ class ExecutionLadder:
 
 @dataclass(frozen=True)
 class Format:
-    """1 when the answer holds code that parses and defines the entry point at top level, else 0."""
+    """1 when the answer holds code that parses and defines the entry point at top level, else 0.
+
+    Where no entry point is asked for, any statement will do.
+    """
 
     name: str = "format"
     weight: float = 1.0
@@ -77,4 +80,6 @@ class Format:
     def _is_well_formed(answer: GradedAnswer) -> bool:
         tree = parse_bounded(answer.code or "")
         wanted = answer.problem.entry_point
-        return tree is not None and any(getattr(node, "name", None) == wanted for node in tree.body)
+        return tree is not None and any(
+            not wanted or getattr(node, "name", None) == wanted for node in tree.body
+        )

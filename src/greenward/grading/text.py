@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Any
 
 from greenward.sandbox.codec import PlainDict, PlainSet
@@ -29,7 +30,7 @@ def show(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
 def _written(value: Any, budget: int) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 400:
         return f"<an int of {value.bit_length()} bits>"
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes, bytearray)):
         return repr(value[:budget])
     if isinstance(value, PlainDict):
         return (
@@ -41,6 +42,10 @@ def _written(value: Any, budget: int) -> str:
         return "{" + _joined(value.elements, budget, _written) + "}" if value.elements else "set()"
     if isinstance(value, list):
         return "[" + _joined(value, budget, _written) + "]"
+    if isinstance(value, deque):
+        return "deque([" + _joined(value, budget, _written) + "])"
+    if isinstance(value, range):
+        return "range(" + _joined((value.start, value.stop, value.step), budget, _written) + ")"
     if isinstance(value, tuple):
         return "(" + _joined(value, budget, _written) + (",)" if len(value) == 1 else ")")
     return repr(value)

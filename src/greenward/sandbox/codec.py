@@ -1,13 +1,15 @@
 """Plain data as text and back: the only language in which an answer's process may speak.
 
-Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict. A
-subclass (Counter, namedtuple, IntEnum …) is reduced to its base by the base's own methods, so that
-no method of the object takes part. Never pickle, never eval. JSON carries None, bool, short int,
-finite float, str and list as themselves; everything else is an object with one key, its tag.
+Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and
+the standard library's value types of `standard_types`. A subclass (Counter, namedtuple, IntEnum …)
+is reduced to its base by the base's own methods, so that no method of the object takes part. Never
+pickle, never eval. JSON carries None, bool, short int, finite float, str and list as themselves;
+everything else is an object with one key, its tag.
 
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`
 keeps sets and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose
-elements that all hash alike and cost the reader seconds.
+elements that all hash alike and cost the reader seconds. Values in this flat form are at most
+`MAX_DEPTH` deep, so they can be walked by recursion.
 
 Standard library only: this module is loaded in the worker, too.
 """
@@ -16,12 +18,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from typing import Any, NamedTuple
+
+from greenward.sandbox import standard_types
 
 MAX_DEPTH = 100
 MAX_CHARS = 4 << 20
-# JSON readers elsewhere lose precision above 2**53, and decimal text of over 4300 digits is refused.
+# JSON readers elsewhere lose precision above 2**53, and long decimal text takes quadratic time.
 _SHORT_INT = 1 << 53
+_SHORT_INT_CHARS = 20
 
 
 class PlainDataError(Exception):
@@ -56,9 +62,15 @@ def decode(text: str) -> Any:
 def decode_untrusted(text: str) -> Any:
     """The value of a hostile text, sets and dicts kept as lists. Raises `PlainDataError`."""
     try:
-        return json.loads(text, object_pairs_hook=_keep_flat, parse_constant=_refuse_constant)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        value = json.loads(text, object_pairs_hook=_keep_flat, parse_int=_short_int, parse_constant=_refuse)
+    except (
+        ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
+        standard_types.NotStandard,
+    ) as error:  # fmt: skip
         raise PlainDataError(f"not the text of a plain value: {type(error).__name__}") from None
+    if text.count("[") > MAX_DEPTH and _is_too_deep(value):
+        raise PlainDataError(f"the value is nested more than {MAX_DEPTH} levels deep")
+    return value
 
 
 def canonical(value: Any) -> Any:
@@ -99,11 +111,18 @@ def _to_json(value: Any, depth: int) -> Any:
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": [_to_json(value.real, depth), _to_json(value.imag, depth)]}
-    return _to_json(_reduce(value, kind), depth)
+    base = _reduce(value, kind)
+    if base is not None:
+        return _to_json(base, depth)
+    try:
+        tag, parts = standard_types.take_apart(value, kind)
+    except standard_types.NotStandard as error:
+        raise PlainDataError(str(error)) from None
+    return {tag: _to_json(parts, depth)}
 
 
 def _reduce(value: Any, kind: type) -> Any:
-    """An instance of a subclass as an instance of the plain type it derives from."""
+    """An instance of a subclass as an instance of the built-in type it derives from; None if of none."""
     if issubclass(kind, int):
         return int.__index__(value)
     if issubclass(kind, float):
@@ -124,27 +143,31 @@ def _reduce(value: Any, kind: type) -> Any:
         return bytes.__getitem__(value, slice(None))
     if issubclass(kind, complex):
         return complex(_real(value), _imag(value))
-    raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
+    return None
 
 
 _ATOMS: dict[str, Any] = {
     "tuple": tuple,
     "int": lambda text: int(text, 16),
-    "float": float,
+    "float": {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.__getitem__,
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
 }
 _REBUILT = {**_ATOMS, "set": set, "frozenset": frozenset, "dict": dict}
+_OF_TEXT = frozenset({"int", "float", "bytes", "bytearray", "Decimal"})
 
 
 def _rebuild(pairs: list[tuple[str, Any]]) -> Any:
     ((tag, payload),) = pairs
+    if tag in standard_types.TAGS:
+        return standard_types.put_together(tag, payload)
     return _REBUILT[tag](payload)
 
 
 def _keep_flat(pairs: list[tuple[str, Any]]) -> Any:
     ((tag, payload),) = pairs
-    if tag in ("set", "frozenset", "tuple", "dict", "complex") and type(payload) is not list:
+    wanted: Any = str if tag in _OF_TEXT else list
+    if type(payload) is not wanted:
         raise ValueError(tag)
     if tag in ("set", "frozenset"):
         return PlainSet(payload)
@@ -152,10 +175,36 @@ def _keep_flat(pairs: list[tuple[str, Any]]) -> Any:
         if any(type(entry) is not list or len(entry) != 2 for entry in payload):
             raise ValueError(tag)
         return PlainDict(payload)
-    if tag != "tuple" and tag != "complex" and type(payload) is not str:
-        raise ValueError(tag)
+    if tag in standard_types.TAGS:
+        return standard_types.put_together(tag, payload)
     return _ATOMS[tag](payload)
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(name)
+def _short_int(digits: str) -> int:
+    return int(digits) if len(digits) <= _SHORT_INT_CHARS else _refuse(digits)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text[:20])
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether a flat value (in its frame) has more than `MAX_DEPTH` levels of containers; no recursion."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for outer in level if isinstance(outer, _CONTAINERS) for inner in parts_of(outer)]
+        if not level:
+            return False
+    return any(isinstance(inner, _CONTAINERS) for inner in level)
+
+
+_CONTAINERS = (list, tuple, deque)
+
+
+def parts_of(value: Any) -> Any:
+    """What a flat value directly holds: an iterable of flat values, of known length."""
+    if type(value) is PlainDict:
+        return [part for entry in value.entries for part in entry]
+    if type(value) is PlainSet:
+        return value.elements
+    return value if isinstance(value, _CONTAINERS) else ()
