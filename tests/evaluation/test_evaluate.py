@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation import evaluate as module
 from greenward.evaluation.evaluate import EvaluationResult, evaluate
 from greenward.evaluation.pass_at_k import pass_at_k
+from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.protocol import Completion, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
@@ -55,13 +56,17 @@ class NumberRenderer:
     def prompt_text(self, problem: Problem) -> str:
         return f"problem {problem.task_id}"
 
-    def answer(self, problem: Problem, completion_ids: Sequence[int]) -> str | None:
+    def completion_text(self, completion_ids: Sequence[int]) -> str:
         return f"{completion_ids[0]}"
+
+    def extracted(self, problem: Problem, completion_ids: Sequence[int]) -> Extracted:
+        return Extracted(f"{completion_ids[0]}")
 
 
 class StatusGrader:
-    def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Verdict]:
-        return [Verdict(STATUSES[int(code)], first_failure=f"failure {code}") for _, code in answers]
+    def grade_stream(self, answers: Sequence[tuple[Problem, str]]) -> Iterator[tuple[int, Verdict]]:
+        for index, (_, code) in reversed(list(enumerate(answers))):
+            yield index, Verdict(STATUSES[int(code)], first_failure=f"failure {code}")
 
 
 def run(script: Sequence[Sequence[int]], greedy: int = PASSED, **settings: object) -> EvaluationResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from greenward.errors import ConfigError
-from greenward.grading.extraction import extract_code
+from greenward.grading.extraction import Extracted, extract_code
 from greenward.problems.problem import Problem
 
 Style = Literal["completion", "chat"]
@@ -82,6 +82,10 @@ class PromptRenderer:
         """The answer as text, without special tokens."""
         return self._tokenizer.decode(completion_ids)
 
+    def extracted(self, problem: Problem, completion_ids: Iterable[int]) -> Extracted:
+        """The program that an answer amounts to, or the reason why there is none."""
+        return extract_code(self.completion_text(completion_ids), problem, self.style)
+
     def answer(self, problem: Problem, completion_ids: Iterable[int]) -> str | None:
         """The program that an answer amounts to; None when it holds no code."""
-        return extract_code(self.completion_text(completion_ids), problem, self.style).code
+        return self.extracted(problem, completion_ids).code

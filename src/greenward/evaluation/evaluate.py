@@ -5,22 +5,19 @@ Says nothing about two policies side by side, and trains nothing.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from greenward.config.schema import EvaluationConfig
 from greenward.errors import ProblemError, SandboxError
-from greenward.evaluation.intervals import Estimate, bootstrap_mean, bootstrap_ratio, wilson
-from greenward.evaluation.pass_at_k import pass_at_k
+from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, draw_answers, judge_while_drawing
+from greenward.evaluation.intervals import Estimate, wilson
+from greenward.evaluation.measures import is_scored, pass_at_k_of, rates_of
 from greenward.evaluation.subset import choose
-from greenward.grading.verdict import Family, Status, Verdict
-from greenward.policies.protocol import Sampler, SamplingParams, StopReason
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.protocol import Sampler, SamplingParams
 from greenward.problems.problem import Problem, ProblemSet
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from greenward.grading.grader import Grader
 
 ANSWERS_PER_CHUNK = 512  # drawn in one call, while the chunk before is graded
-_NOT_COMPILED = frozenset({Status.SYNTAX_ERROR, Status.NO_CODE})
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,16 @@ class JudgedAnswer:
     truncated: bool
 
     @property
-    def scored(self) -> bool:
-        """False when the infrastructure failed: the answer then counts for nothing but that."""
-        return self.verdict.status.family is not Family.INFRASTRUCTURE
+    def status(self) -> Status:
+        return self.verdict.status
+
+    @property
+    def fraction_passed(self) -> float:
+        return self.verdict.fraction_passed
+
+    @property
+    def extraction_failed(self) -> bool:
+        return self.code is None
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class JudgedProblem:
 
     @property
     def scored(self) -> int:
-        return sum(answer.scored for answer in self.answers)
+        return sum(map(is_scored, self.answers))
 
     @property
     def passed(self) -> int:
@@ -68,7 +71,7 @@ class EvaluationResult:
     """What one evaluation found. `metrics` and `rates` carry 95 % intervals; seconds are wall time.
 
     A pass@k is missing when no problem has k answers that could be scored. `rates` are over sampled
-    answers: `compile` of the scored ones, `truncated` and `infrastructure` of all.
+    answers; see `measures.rates_of`.
     """
 
     suite: str
@@ -120,19 +123,33 @@ def evaluate(
     chosen = choose(problems, config.num_questions)
     if not chosen:
         raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
-    drawing = _Drawing(policy, renderer, grader, chosen, config.seed)
-    sampled = drawing.judged(config.samples, replace(sampling, temperature=config.temperature))
+    seconds = Seconds()
+
+    def judged(per_problem: int, params: SamplingParams) -> list[tuple[JudgedAnswer, ...]]:
+        found: dict[AnswerKey, JudgedAnswer] = {}
+
+        def record(answer: Answer, verdict: Verdict) -> None:
+            found[answer.key] = JudgedAnswer(answer.code, verdict, answer.truncated)
+
+        chunks = draw_answers(
+            policy, renderer, chosen, per_problem, params,
+            seed=config.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+        )  # fmt: skip
+        judge_while_drawing(chunks, grader, record, seconds)
+        return [tuple(found[problem.task_id, sample] for sample in range(per_problem)) for problem in chosen]
+
+    sampled = judged(config.samples, replace(sampling, temperature=config.temperature))
     greedy: list[tuple[JudgedAnswer, ...]] = [()] * len(chosen)
     if config.greedy:
-        greedy = drawing.judged(1, replace(sampling, temperature=0.0))
-    judged = tuple(
+        greedy = judged(1, replace(sampling, temperature=0.0))
+    rows = tuple(
         JudgedProblem(problem, renderer.prompt_text(problem), answers, next(iter(one), None))
         for problem, answers, one in zip(chosen, sampled, greedy, strict=True)
     )
-    if not any(row.scored for row in judged):
+    if not any(row.scored for row in rows):
         raise SandboxError(
-            f"{problems.name}: none of {len(judged) * config.samples} answers could be judged.",
-            remedy=f"The sandbox said: {judged[0].answers[0].verdict.error_message or 'nothing'}.",
+            f"{problems.name}: none of {len(rows) * config.samples} answers could be judged.",
+            remedy=f"The sandbox said: {rows[0].answers[0].verdict.error_message or 'nothing'}.",
         )
     return EvaluationResult(
         suite=problems.name,
@@ -140,102 +157,24 @@ def evaluate(
         elapsed_seconds=elapsed_seconds,
         samples=config.samples,
         temperature=config.temperature,
-        metrics=_metrics(judged, config),
-        rates=_rates(judged, config.seed),
-        statuses=dict(Counter(answer.verdict.status.value for row in judged for answer in row.answers)),
-        seconds={"sampling": drawing.sampling_seconds, "grading": drawing.grading_seconds},
-        problems=judged,
+        metrics=_metrics(rows, config),
+        rates=rates_of([row.answers for row in rows], seed=config.seed),
+        statuses=dict(Counter(answer.status.value for row in rows for answer in row.answers)),
+        seconds=asdict(seconds),
+        problems=rows,
     )
 
 
-class _Drawing:
-    """Draws and judges answers chunk by chunk: one chunk is graded while the next is sampled."""
-
-    def __init__(
-        self,
-        policy: Sampler,
-        renderer: PromptRenderer,
-        grader: Grader,
-        problems: Sequence[Problem],
-        seed: int,
-    ) -> None:
-        self._policy = policy
-        self._renderer = renderer
-        self._grader = grader
-        self._problems = problems
-        self._seed = seed
-        self.sampling_seconds = 0.0
-        self.grading_seconds = 0.0
-
-    def judged(self, per_problem: int, params: SamplingParams) -> list[tuple[JudgedAnswer, ...]]:
-        """The answers to each problem, in order."""
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="grading") as background:
-            chunks = [background.submit(self._grade, chunk) for chunk in self._sample(per_problem, params)]
-            answers = [answer for chunk in chunks for answer in chunk.result()]
-        return [tuple(answers[i : i + per_problem]) for i in range(0, len(answers), per_problem)]
-
-    def _sample(
-        self, per_problem: int, params: SamplingParams
-    ) -> Iterator[list[tuple[Problem, str | None, bool]]]:
-        size = max(1, ANSWERS_PER_CHUNK // per_problem)
-        for start in range(0, len(self._problems), size):
-            problems = self._problems[start : start + size]
-            seed = int(np.random.SeedSequence((self._seed, start)).generate_state(1)[0])
-            prompts = [self._renderer.prompt_ids(problem) for problem in problems]
-            began = time.perf_counter()
-            groups = self._policy.sample(prompts, per_problem, params, seed=seed)
-            self.sampling_seconds += time.perf_counter() - began
-            yield [
-                (
-                    problem,
-                    self._renderer.answer(problem, completion.token_ids.tolist()),
-                    completion.stop_reason is StopReason.LENGTH,
-                )
-                for problem, group in zip(problems, groups, strict=True)
-                for completion in group
-            ]
-
-    def _grade(self, chunk: Sequence[tuple[Problem, str | None, bool]]) -> list[JudgedAnswer]:
-        began = time.perf_counter()
-        verdicts = self._grader.grade([(problem, code) for problem, code, _ in chunk])
-        self.grading_seconds += time.perf_counter() - began
-        return [
-            JudgedAnswer(code, verdict, truncated)
-            for (_, code, truncated), verdict in zip(chunk, verdicts, strict=True)
-        ]
-
-
-def _metrics(judged: Sequence[JudgedProblem], config: EvaluationConfig) -> dict[str, Estimate]:
+def _metrics(rows: Sequence[JudgedProblem], config: EvaluationConfig) -> dict[str, Estimate]:
     metrics = {}
     for k in config.k:
-        values = [pass_at_k(row.scored, row.passed, k) for row in judged]
-        values_P = np.array([value for value in values if value is not None])
-        if len(values_P):
-            metrics[f"pass@{k}"] = (
-                wilson(values_P.sum(), len(values_P))
-                if config.samples == 1
-                else bootstrap_mean(values_P, seed=config.seed)
-            )
-    greedy = [row.greedy for row in judged if row.greedy is not None and row.greedy.scored]
+        found = pass_at_k_of([row.answers for row in rows], k, seed=config.seed)
+        if found is not None:
+            metrics[f"pass@{k}"], _ = found
+    greedy = [row.greedy for row in rows if row.greedy is not None and is_scored(row.greedy)]
     if greedy:
         metrics["greedy_pass@1"] = wilson(sum(answer.verdict.passed for answer in greedy), len(greedy))
     return metrics
-
-
-def _rates(judged: Sequence[JudgedProblem], seed: int) -> dict[str, Estimate]:
-    scored = [row for row in judged if row.scored]
-    compiled_P = [
-        sum(answer.scored and answer.verdict.status not in _NOT_COMPILED for answer in row.answers)
-        for row in scored
-    ]
-    answers_P = np.array([len(row.answers) for row in judged])
-    truncated_P = [sum(answer.truncated for answer in row.answers) for row in judged]
-    lost_P = [len(row.answers) - row.scored for row in judged]
-    return {
-        "compile": bootstrap_ratio(np.array(compiled_P), np.array([row.scored for row in scored]), seed=seed),
-        "truncated": bootstrap_ratio(np.array(truncated_P), answers_P, seed=seed),
-        "infrastructure": bootstrap_ratio(np.array(lost_P), answers_P, seed=seed),
-    }
 
 
 def _row(judged: JudgedProblem) -> dict[str, Any]:
@@ -245,7 +184,7 @@ def _row(judged: JudgedProblem) -> dict[str, Any]:
         "prompt": judged.prompt,
         "passed": judged.passed,
         "samples": judged.scored,
-        "greedy_passed": greedy.verdict.passed if greedy is not None and greedy.scored else None,
+        "greedy_passed": greedy.verdict.passed if greedy is not None and is_scored(greedy) else None,
         "answers": [
             {
                 "code": answer.code or "",

@@ -1,0 +1,134 @@
+"""Answers drawn chunk by chunk: one chunk is graded while the next is sampled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from greenward.grading.verdict import Verdict
+from greenward.policies.protocol import Sampler, SamplingParams, StopReason
+from greenward.problems.problem import Problem, ProblemSet
+
+if TYPE_CHECKING:
+    from greenward.environments.prompts import PromptRenderer
+    from greenward.grading.grader import Grader
+
+AnswerKey = tuple[str, int]  # task id, number of the sample
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to a problem: what the model wrote and the program in it.
+
+    `code` is None when the text holds no program; `extraction_failure` then says why. `truncated`:
+    the answer hit the token limit.
+    """
+
+    problem: Problem
+    sample: int
+    text: str
+    code: str | None
+    extraction_failure: str = ""
+    truncated: bool = False
+
+    @property
+    def key(self) -> AnswerKey:
+        return self.problem.task_id, self.sample
+
+
+@dataclass
+class Seconds:
+    """Wall time spent so far. Sampling and grading overlap."""
+
+    sampling: float = 0.0
+    grading: float = 0.0
+
+
+def draw_answers(
+    policy: Sampler,
+    renderer: PromptRenderer,
+    problems: ProblemSet,
+    per_problem: int,
+    params: SamplingParams,
+    *,
+    seed: int,
+    chunk: int,
+    seconds: Seconds,
+    drawn: Collection[AnswerKey] = frozenset(),
+) -> Iterator[list[Answer]]:
+    """Answers to the problems in their order, about `chunk` at a time; those in `drawn` are left out.
+
+    The seed of a chunk depends on its place in the problem set only, so that what is drawn after an
+    interruption is what would have been drawn without one.
+    """
+    size = max(1, chunk // per_problem)
+    for start in range(0, len(problems), size):
+        asked = [
+            problem
+            for problem in problems[start : start + size]
+            if any((problem.task_id, sample) not in drawn for sample in range(per_problem))
+        ]
+        if not asked:
+            continue
+        chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
+        prompts = [renderer.prompt_ids(problem) for problem in asked]
+        began = time.perf_counter()
+        groups = policy.sample(prompts, per_problem, params, seed=chunk_seed)
+        seconds.sampling += time.perf_counter() - began
+        yield [
+            Answer(
+                problem,
+                sample,
+                renderer.completion_text(completion.token_ids.tolist()),
+                (extracted := renderer.extracted(problem, completion.token_ids.tolist())).code,
+                extracted.reason,
+                truncated=completion.stop_reason is StopReason.LENGTH,
+            )
+            for problem, group in zip(asked, groups, strict=True)
+            for sample, completion in enumerate(group)
+            if (problem.task_id, sample) not in drawn
+        ]
+
+
+def judge_while_drawing(
+    chunks: Iterable[list[Answer]],
+    grader: Grader,
+    record: Callable[[Answer, Verdict], None],
+    seconds: Seconds,
+) -> None:
+    """Grades each chunk in a thread while the next is drawn; `record` gets each verdict as it comes.
+
+    `record` is called in that thread, never twice at once. When drawing ends early, by an error or
+    Ctrl-C, grading ends at its next verdict.
+    """
+    leaving = threading.Event()
+
+    def judge(chunk: list[Answer]) -> None:
+        began = time.perf_counter()
+        stream = grader.grade_stream([(answer.problem, answer.code) for answer in chunk])
+        with closing(stream) as verdicts:  # type: ignore[type-var]
+            for index, verdict in verdicts:
+                record(chunk[index], verdict)
+                if leaving.is_set():
+                    return
+        seconds.grading += time.perf_counter() - began
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="grading") as background:
+        pending: Future[None] | None = None
+        try:
+            for chunk in chunks:
+                if pending is not None:
+                    pending.result()
+                pending = background.submit(judge, chunk)
+            if pending is not None:
+                pending.result()
+        except BaseException:
+            leaving.set()
+            raise
