@@ -6,48 +6,62 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Sequence
 
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status, Verdict
-from greenward.sandbox.protocol import Executor, Limits
+from greenward.sandbox.layers.levels import Layer, Level
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.protocol import Limits
 from hostile.program import HostileProgram
 from hostile.world import World
 
 QUICK = Limits(cpu_seconds=0.5, wall_seconds=1.5, memory_bytes=512 << 20)
-# Reading a whole process takes a while; none of these programs runs to its limit.
+# Reading a whole process or making many files takes a while; none of these programs runs to its limit.
 PATIENT = Limits(cpu_seconds=5.0, wall_seconds=10.0, memory_bytes=1 << 30)
-_PATIENT_FAMILIES = ("stealing expected values elsewhere",)
+_PATIENT_FAMILIES = ("stealing expected values elsewhere", "disk")
 _SECONDS_TO_DIE = 3.0
 _MAX_MESSAGE_CHARS = 4000
 _UNCLEAN = re.compile(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 
 
-def let_through(
-    world: World,
-    executor: Executor,
-    programs: Iterable[HostileProgram],
-    *,
-    form: str = "cases",
-    then_executor: Executor | None = None,
-) -> dict[str, str]:
-    """Name of each program that got through, with what it achieved.
+class Arena:
+    """Workers with the given layers: two for speed, and one alone for what follows another answer."""
 
-    `then_executor` has one worker, so that a follow-up meets what its program left.
-    """
+    def __init__(self, layers: Collection[Layer]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # little isolation is what is asked for
+            self.pair = LocalExecutor(2, require=Level.D, layers=layers)
+            self.single = LocalExecutor(1, require=Level.D, layers=layers)
+        self.layers = frozenset(layer.value for layer in self.pair.isolation.layers)
+        self.missing = {layer.value for layer in layers} - self.layers
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pair.close()
+        self.single.close()
+
+
+def let_through(
+    world: World, arena: Arena, programs: Iterable[HostileProgram], *, form: str = "cases"
+) -> dict[str, str]:
+    """Name of each program that got through, with what it achieved."""
     chosen = list(programs)
-    alone = [program for program in chosen if not program.then]
     found: dict[str, str] = {}
     for limits in (QUICK, PATIENT):
-        batch = [one for one in alone if (one.family in _PATIENT_FAMILIES) is (limits is PATIENT)]
-        with Grader(limits, executor=executor) as grader:
+        batch = [
+            one for one in chosen if not one.then and (one.family in _PATIENT_FAMILIES) is (limits is PATIENT)
+        ]
+        with Grader(limits, executor=arena.pair) as grader:
             found |= _try_all(world, grader, batch, form)
-    if then_executor is not None:
-        with Grader(QUICK, executor=then_executor) as grader:
-            for program in chosen:
-                if program.then:
-                    found |= _try_all(world, grader, [program], form)
-                    found |= _follow(world, grader, program)
+    with Grader(QUICK, executor=arena.single) as grader:
+        for program in chosen:
+            if program.then:
+                found |= _try_all(world, grader, [program], form)
+                found |= _follow(world, grader, program)
     return found
 
 

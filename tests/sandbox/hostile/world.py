@@ -203,7 +203,7 @@ class World:
     def _plant_in_this_process(self) -> None:
         os.environ[_SECRET_VARIABLE] = self.secret
         self._cleanup.callback(os.environ.pop, _SECRET_VARIABLE, None)
-        file = self._cleanup.enter_context(tempfile.TemporaryFile(dir=self.folder))
+        file = self._cleanup.enter_context(tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115
         file.write(self.secret.encode())
         file.flush()
         os.set_inheritable(file.fileno(), True)

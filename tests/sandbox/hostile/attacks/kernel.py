@@ -121,7 +121,7 @@ PROGRAMS = (
             return os.waitpid(child, 0)[1] >> 8 not in (errno.EPERM, errno.EACCES)
         """),
     _kernel("system_restarted", "def f(i): return reached('reboot', 0, 0, 0, None)", SECCOMP, PRIVILEGES, NAMESPACES, unprotected=AS_ROOT),
-    _kernel("kernel_module_loaded", "def f(i): return reached('init_module', None, 0, b'')", SECCOMP, PRIVILEGES, NAMESPACES, unprotected=AS_ROOT),
+    _kernel("kernel_module_loaded", "def f(i): return reached('init_module', None, 0, b'')", SECCOMP, PRIVILEGES, NAMESPACES, unprotected=VARIES),
     _privilege("name_of_the_host", """
         def f(i):
             socket.sethostname(socket.gethostname())
@@ -213,8 +213,8 @@ PROGRAMS = (
     _proc("other_processes_listed", """
         def f(i): return any(int(name) == @BYSTANDER@ for name in os.listdir("/proc") if name.isdigit())
         """),
-    _proc("memory_of_init", "def f(i): return os.open('/proc/1/mem', os.O_RDONLY) >= 0", LANDLOCK, NAMESPACES, PRIVILEGES, unprotected=AS_ROOT),
-    _proc("root_through_init", "def f(i): return bool(os.listdir('/proc/1/root@OUTSIDE@'))", LANDLOCK, NAMESPACES, unprotected=AS_ROOT),
+    _proc("memory_of_init", "def f(i): return os.open('/proc/1/mem', os.O_RDONLY) >= 0", LANDLOCK, NAMESPACES, PRIVILEGES, unprotected=VARIES),
+    _proc("root_through_init", "def f(i): return bool(os.listdir('/proc/1/root@OUTSIDE@'))", LANDLOCK, NAMESPACES, unprotected=VARIES),
     _proc("interpreter_through_proc", """
         def f(i):
             try: return writable("/proc/self/exe")

@@ -122,10 +122,10 @@ PROGRAMS = (
                 if os.fork() == 0: burn(@CPU_SECONDS@ * 0.75)
             for _ in range(3): os.wait()
             return i + 1
-        """, SECCOMP),
+        """, SECCOMP, unprotected=VARIES),
     _late("each_call_a_little_longer", """
         def f(i):
-            spin(time.monotonic() - STARTED + @CPU_SECONDS@ * 0.6)
+            spin(time.monotonic() - STARTED + @CPU_SECONDS@ * 0.9)
             return i + 1
         """),
     _late("exit_handler_that_goes_on", """
@@ -173,10 +173,10 @@ PROGRAMS = (
         def f(i):
             for _ in range(4):
                 if os.fork() == 0:
-                    held = b"x" * (@MEMORY_BYTES@ // 2)
-                    time.sleep(2); os._exit(len(held) == 0)
+                    held = b"x" * (@MEMORY_BYTES@ // 3)
+                    time.sleep(0.3); os._exit(len(held) == 0)
             return [os.wait()[1] for _ in range(4)] == [0] * 4
-        """, SECCOMP),
+        """, SECCOMP, unprotected=VARIES),
     _memory("files_in_memory", """
         def f(i):
             held = [syscall("memfd_create", b"x", 0) for _ in range(200)]

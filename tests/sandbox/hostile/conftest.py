@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS
+from hostile.trial import Arena
+from hostile.world import World
+
+LAYER_SETS = {"all": ALL_LAYERS, "core": CORE_LAYERS, "portable": PORTABLE_LAYERS}
+
+
+@pytest.fixture(scope="session")
+def world():
+    with World() as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def arena(request):
+    """Workers with the layers named by the parameter; skips where the machine does not have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("greenward.sandbox.slot.GRACE_SECONDS", 0.5)
+        with Arena(LAYER_SETS[request.param]) as arena:
+            if arena.missing:
+                pytest.skip(f"this machine does not have {', '.join(sorted(arena.missing))}")
+            yield arena
