@@ -4,6 +4,7 @@ import tempfile
 
 import pytest
 
+from greenward.sandbox.layers.levels import PORTABLE_LAYERS, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, RunResult
 
@@ -24,6 +25,15 @@ class Runner:
 @pytest.fixture(scope="package")
 def run():
     with LocalExecutor(1) as executor:
+        yield Runner(executor)
+
+
+@pytest.fixture(scope="package")
+def run_barely_protected():
+    """With resource limits only: what holds then is the pool itself."""
+    with pytest.warns(UserWarning, match="isolation level C"):
+        executor = LocalExecutor(1, require=Level.C, layers=PORTABLE_LAYERS)
+    with executor:
         yield Runner(executor)
 
 

@@ -27,12 +27,10 @@ GOOD = "def f(x): return x + 1\n"
         "from __future__ import annotations\ndef f(x: Undefined) -> Missing: return x + 1",
         "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile('w+') as file:\n        file.write(str(x)); file.seek(0)\n        return int(file.read()) + 1",
         "import asyncio\nasync def g(x): return x + 1\ndef f(x): return asyncio.run(g(x))",
-        "import subprocess\ndef f(x): return int(subprocess.run(['echo', str(x)], capture_output=True).stdout) + 1",
         "if __name__ == '__main__': raise SystemExit(1)\ndef f(x): return x + 1",
         "def f(x):\n    try: raise ValueError\n    except ValueError: return x + 1",
         "class F:\n    def __call__(self, x): return x + 1\nf = F()",
         "import pickle\nclass P:\n    def __init__(self, v): self.v = v\ndef f(x): return pickle.loads(pickle.dumps(P(x + 1))).v",
-        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\ndef f(x): return x + 1",
     ],
 )  # fmt: skip
 def test_correct_but_tricky_answers_complete(run, code):
@@ -65,11 +63,30 @@ def test_correct_but_tricky_answers_complete(run, code):
         ("x = 'a' * (3 << 30)", Outcome.MEMORY),
         ("while True: print('x' * 100000)", Outcome.OUTPUT_LIMIT),
         ("import os\nfor n in range(3, 64):\n    try: os.write(n, b'[\"done\"]')\n    except OSError: pass\n" + GOOD, Outcome.CHEATING),
-        ("import os\nfor _ in range(2000): os.fork()", Outcome.CHEATING),
     ],
 )  # fmt: skip
 def test_answers_that_end_otherwise_are_told_apart(run, code, outcome):
     assert run(code, limits=TINY).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import subprocess\ndef f(x): return int(subprocess.run(['echo', str(x)], capture_output=True).stdout) + 1",
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\ndef f(x): return x + 1",
+    ],
+)  # fmt: skip
+def test_answers_may_start_processes_only_where_no_layer_forbids_it(run, run_barely_protected, code):
+    allowed = run_barely_protected(code)
+    assert [one.value for one in allowed.results] == [4]
+    refused = run(code)
+    classes = {refused.error_class, *(one.error_class for one in refused.results)}
+    assert "PermissionError" in classes
+
+
+def test_a_fork_bomb_is_stopped_where_processes_may_be_started(run_barely_protected):
+    bomb = "import os\nfor _ in range(2000): os.fork()"
+    assert run_barely_protected(bomb, limits=TINY).outcome is Outcome.CHEATING
 
 
 def test_an_exception_is_reported_per_call_with_a_bounded_message(run):
@@ -160,10 +177,15 @@ def test_an_answer_finds_nothing_of_the_parent(run):
     code = dedent(
         """
         import json, os, sys
+        def is_open(number):
+            try:
+                return bool(os.fstat(number))
+            except OSError:
+                return False
         def f(x):
             return json.dumps({
                 "environment": sorted(os.environ),
-                "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
+                "descriptors": [number for number in range(256) if is_open(number)],
                 "ours": [n for n in sys.modules if "greenward" in n or "torch" in n],
                 "path": [p for p in sys.path if "site-packages" in p or "src" in p],
                 "files": os.listdir("."),

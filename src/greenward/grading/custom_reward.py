@@ -20,7 +20,7 @@ from greenward.grading.grader import Grader
 from greenward.grading.plain_answers import answers_to_plain
 from greenward.grading.text import sanitise
 from greenward.sandbox.codec import PlainDataError, encode
-from greenward.sandbox.worker import receive_frame, send_frame
+from greenward.sandbox.frames import receive_frame, send_frame
 
 _MAIN = "from greenward.grading.custom_reward_process import main; main()"
 IMPORT_SECONDS = 120.0

@@ -16,7 +16,7 @@ from typing import Any
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.plain_answers import answers_from_plain
 from greenward.sandbox.codec import decode
-from greenward.sandbox.worker import receive_frame, send_frame
+from greenward.sandbox.frames import receive_frame, send_frame
 
 Score = Callable[[list[GradedAnswer]], Any]
 

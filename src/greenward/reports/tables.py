@@ -133,6 +133,9 @@ def settings_table(record: ReportRecord) -> Table | None:
     packages = newest.get("packages")
     if isinstance(packages, dict):
         rows += [(name, str(version)) for name, version in packages.items()]
+    sandbox = newest.get("sandbox")
+    if isinstance(sandbox, dict):
+        rows.append(("isolation", f"level {sandbox.get('level')}: {', '.join(sandbox.get('layers', []))}"))
     git = newest.get("git")
     if isinstance(git, dict):
         rows.append(("git commit", f"{git.get('commit')}{' (modified)' if git.get('modified') else ''}"))

@@ -36,6 +36,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.checkpoint_interval_steps",
     "training.keep_checkpoints",
     "sandbox.workers",
+    "sandbox.require",
 )
 
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.jsonl?)?")
@@ -100,6 +101,12 @@ class RunDirectory:
         except BaseException:
             lock.release()
             raise
+
+    def add_provenance(self, **facts: Any) -> None:
+        """Adds plain facts about this session to provenance.json."""
+        record = read_json(self.path / "provenance.json")
+        record["sessions"][-1].update(to_json(facts))
+        write_atomically(self.path / "provenance.json", dump_json(record, indent=2).encode())
 
     @property
     def checkpoints(self) -> Path:

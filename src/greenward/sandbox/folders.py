@@ -1,4 +1,4 @@
-"""Removal of a folder that hostile code has filled.
+"""Size and removal of folders that hostile code has filled.
 
 Standard library only: this module is loaded in the worker, too.
 """
@@ -14,25 +14,49 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder and all in it, however deep, following no link. Raises `OSError`.
+    """Removes a folder and all in it, however deep, following no link. Raises `OSError`."""
+    empty_folder(path)
+    os.rmdir(path)
+
+
+def empty_folder(path: str) -> None:
+    """Removes all that is in a folder, however deep, following no link. Raises `OSError`.
 
     A process that is just dying may still write into it: a folder found filled again is emptied
     again, a bounded number of times.
     """
     for attempt in range(_ATTEMPTS):
-        try:
-            os.rmdir(path)  # most answers write nothing
+        os.chmod(path, 0o700)
+        if not os.listdir(path):  # most answers write nothing
             return
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
         try:
             _empty(path)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
             time.sleep(0.001 * attempt)
     raise OSError(errno.ENOTEMPTY, "something keeps writing into the folder", path)
+
+
+def folder_bytes(path: str, *, at_most_entries: int = 4096) -> int:
+    """What the files of a folder take on disk; more entries than `at_most_entries` count as a gibibyte.
+
+    What cannot be read counts nothing: the next look may see it.
+    """
+    total, entries, unvisited = 0, 0, [path]
+    while unvisited:
+        try:
+            with os.scandir(unvisited.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        unvisited.append(entry.path)
+                    if entries > at_most_entries:
+                        return 1 << 30
+        except OSError:
+            continue
+    return total
 
 
 def _empty(path: str) -> None:
@@ -41,7 +65,6 @@ def _empty(path: str) -> None:
     Neither recursion nor path length nor descriptors grow with depth (`shutil.rmtree` fails on a
     tree a thousand levels deep).
     """
-    os.chmod(path, 0o700)
     here = os.open(path, _FOLDER)
     try:
         above: list[tuple[str, int]] = []  # the name of each folder entered, and its parent's inode

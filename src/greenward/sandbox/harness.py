@@ -1,8 +1,10 @@
-"""What runs in the answer's own process: limits, then the code, then its calls, then the end.
+"""What runs in the answer's own process: the layers, then the code, then its calls, then the end.
 
 Speaks on one private descriptor, in frames: the nonce of this run, a length, a JSON list. A frame
 says what came back, never whether it was right. The first frame, "ready", is written when every
-limit is in force and before the answer's code is loaded.
+layer is on and before the answer's code is loaded.
+
+A problem's test programs run by the same harness, in a process of their own.
 
 Standard library only: this module is loaded in the worker, too.
 """
@@ -10,25 +12,24 @@ Standard library only: this module is loaded in the worker, too.
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import random
-import resource
 import struct
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from greenward.sandbox import codec
+from greenward.sandbox import codec, stand_in
+from greenward.sandbox.layers.shield import Shield
 
 RESULT_FD = 3
+LAST_FD = stand_in.CALL_FD
+MAX_FD = 256
 NONCE_CHARS = 32
 FRAME_LENGTH = struct.Struct("!I")
 MAX_MESSAGE_CHARS = 500
-STACK_BYTES = 64 << 20
-OPEN_FILES = 256
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
 _write, _exit, _getpid, _compile, _eval, _exec = os.write, os._exit, os.getpid, compile, eval, exec
@@ -38,48 +39,59 @@ _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 Send = Callable[[str], None]
 
 
-def limit_resources(limits: dict[str, Any]) -> None:
-    """Resource limits of this process (the backstop of what the worker watches from outside)."""
-    for what, value in (
-        (resource.RLIMIT_AS, limits["memory_bytes"]),
-        (resource.RLIMIT_CPU, math.ceil(limits["cpu_seconds"]) + 1),
-        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, limits["user_tasks"]),
-        (resource.RLIMIT_STACK, STACK_BYTES),
-    ):
-        hard = resource.getrlimit(what)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (value, value))
-
-
-# What the child does to itself before it touches the answer, in order.
-ISOLATION_LAYERS: tuple[Callable[[dict[str, Any]], None], ...] = (limit_resources,)
-
-
-def enter_isolation(limits: dict[str, Any]) -> None:
-    """Applies every layer; what raises here is the infrastructure's failure."""
-    for layer in ISOLATION_LAYERS:
-        layer(limits)
-
-
-def run_answer(limits: dict[str, Any], job: bytes) -> NoReturn:
+def run_job(shield: Shield, limits: Mapping[str, Any], job: bytes) -> NoReturn:
     """Runs one job in this process and ends the process."""
-    nonce, code, entry_point, calls, expressions, setup_code = codec.decode(job.decode("ascii"))
+    nonce, kind, *fields = codec.decode(job.decode("ascii"))
     send = _sender(nonce)
     del nonce, job
-    enter_isolation(limits)
+    shield.put_on(limits)  # what raises here is the infrastructure's failure
+    is_tested_apart = kind == "checks" or fields[-1]
+    os.closerange((LAST_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
     random.seed(0)
     send('["ready"]')
+    if kind == "checks":
+        _run_checks(send, *fields)
+    else:
+        _run_answer(send, *fields)
+    _flush()
+    send('["done"]')
+    _exit(0)
+
+
+def _run_answer(
+    send: Send,
+    code: str,
+    entry_point: str | None,
+    calls: list[Any],
+    expressions: list[str],
+    setup_code: str,
+    is_called_by_checks: bool,
+) -> None:
     is_program = entry_point is None and not expressions
     module = types.ModuleType("__main__" if is_program else "answer")
     sys.modules[module.__name__] = module
     _load(send, module, code, setup_code, is_program)
-    if entry_point is not None and not callable(module.__dict__.get(entry_point)):
+    function = module.__dict__.get(entry_point) if entry_point is not None else None
+    if entry_point is not None and not callable(function):
         _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
-    _answer_calls(send, module, entry_point, calls, expressions)
-    _exit(0)
+    thunks = [lambda a=args, k=kwargs: function(*a, **k) for args, kwargs in calls]  # type: ignore[misc]
+    thunks += [lambda e=expression: _evaluate(e, module.__dict__) for expression in expressions]  # type: ignore[misc]
+    for position, thunk in enumerate(thunks):
+        send(_answer_one(send, thunk, position))
+    if is_called_by_checks:
+        stand_in.serve(function, lambda thunk: _answer_one(send, thunk))  # type: ignore[arg-type]
+
+
+def _run_checks(send: Send, entry_point: str, setup_code: str, checks: list[str]) -> None:
+    """Runs test programs in one namespace in which the entry point is a stand-in."""
+    module = types.ModuleType("checks")
+    sys.modules[module.__name__] = module
+    function = stand_in.make_stand_in(entry_point)
+    module.__dict__[entry_point] = function
+    _load(send, module, setup_code, "", is_program=False)
+    module.__dict__[entry_point] = function
+    for position, check in enumerate(checks):
+        send(_answer_one(send, lambda c=check: _execute(c, "<check>", module.__dict__), position))  # type: ignore[misc]
 
 
 def _sender(nonce: str) -> Send:
@@ -105,7 +117,7 @@ def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_p
     try:
         _exec(compiled, module.__dict__)
         if setup_code:
-            _exec(_compile(setup_code, "<setup>", "exec", dont_inherit=True), module.__dict__)
+            _execute(setup_code, "<setup>", module.__dict__)
         if is_program:
             _finish_program()
     except SystemExit as error:
@@ -127,38 +139,26 @@ def _finish_program() -> None:
     atexit._run_exitfuncs()
 
 
-def _answer_calls(
-    send: Send, module: types.ModuleType, entry_point: str | None, calls: list[Any], expressions: list[str]
-) -> None:
-    function = module.__dict__.get(entry_point) if entry_point is not None else None
-    position = 0
-    for args, kwargs in calls:
-        _answer_one(send, position, lambda a=args, k=kwargs: function(*a, **k))  # type: ignore[misc]
-        position += 1
-    for expression in expressions:
-        _answer_one(send, position, lambda e=expression: _evaluate(e, module.__dict__))  # type: ignore[misc]
-        position += 1
-    _flush()
-    send('["done"]')
-
-
 def _evaluate(expression: str, namespace: dict[str, Any]) -> Any:
     return _eval(_compile(expression, "<test>", "eval", dont_inherit=True), namespace)
 
 
-def _answer_one(send: Send, position: int, thunk: Callable[[], Any]) -> None:
-    """Sends what one call returned or raised. Leaving the program ends the job."""
+def _execute(program: str, name: str, namespace: dict[str, Any]) -> None:
+    _exec(_compile(program, name, "exec", dont_inherit=True), namespace)
+
+
+def _answer_one(send: Send, thunk: Callable[[], Any], *position: int) -> str:
+    """The text of what one call returned or raised. Leaving the program ends the job."""
     try:
         value = thunk()
         try:
-            frame = f'["value",{position},{_encode(value)}]'
+            return f'["value",{"".join(f"{place}," for place in position)}{_encode(value)}]'
         except _PlainDataError as error:
-            frame = _dumps(["opaque", position, str(error)[:MAX_MESSAGE_CHARS]])
+            return _dumps(["opaque", *position, str(error)[:MAX_MESSAGE_CHARS]])
     except SystemExit as error:
         _end(send, "exited", *_describe(error))
     except BaseException as error:
-        frame = _dumps(["raised", position, *_describe(error)])
-    send(frame)
+        return _dumps(["raised", *position, *_describe(error)])
 
 
 def _describe(error: BaseException) -> tuple[str, str]:

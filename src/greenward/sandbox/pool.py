@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import os
-import secrets
 import selectors
+import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 
 from greenward.errors import SandboxError
-from greenward.sandbox.codec import PlainDataError, encode
 from greenward.sandbox.folders import remove_folder
-from greenward.sandbox.harness import NONCE_CHARS
-from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
-from greenward.sandbox.results import read_report
-from greenward.sandbox.worker_process import WorkerLost, WorkerProcess
-
-GRACE_SECONDS = 3.0  # a worker that is silent for so long after the wall limit is wedged
-START_SECONDS = 30.0
-CONTROL_SECONDS = 1.0
-MIN_MEMORY_BYTES = 64 << 20  # what the interpreter itself takes
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One job on its way: its place, the nonce of this run, and how many workers it has lost."""
-
-    index: int
-    job: Job
-    nonce: str
-    losses: int = 0
-    is_control: bool = False
+from greenward.sandbox.isolation import Isolation
+from greenward.sandbox.layers.levels import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
+from greenward.sandbox.processes import LINUX
+from greenward.sandbox.protocol import Job, RunResult
+from greenward.sandbox.slot import Slot
+from greenward.sandbox.tasks import Task, after_loss, after_result
+from greenward.sandbox.worker_process import NoNamespaces, WorkerLost, WorkerProcess, WorkerSettings
 
 
 class LocalExecutor:
@@ -45,13 +31,25 @@ class LocalExecutor:
     A job is taken from its iterable only when a worker is free. A worker that dies or falls silent
     is replaced and its job runs again; for a job that loses a second worker, a control (a harmless
     program) runs in a fresh one: if the control survives, the job is to blame (CHEATING), else the
-    machine (INFRASTRUCTURE).
+    machine (INFRASTRUCTURE). An answer that ran out of wall time while it waited for a processor
+    runs once more, alone.
 
-    Raises `SandboxError` for limits that make no sense, inputs that are not plain data, a worker
-    that cannot start, and a batch begun inside an unfinished batch of the same thread.
+    `require` is the least level of isolation to run at; `isolation` says which was reached and why
+    no more. `layers` are those to try; leaving some out is for tests and measurements. `packages`
+    may be imported by answers besides the standard library.
+
+    Raises `SandboxError` for too little isolation, limits that make no sense, inputs that are not
+    plain data, a worker that cannot start, and a batch begun inside an unfinished one of the same thread.
     """
 
-    def __init__(self, workers: int = 2) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        require: Level = Level.B,
+        layers: Collection[Layer] = ALL_LAYERS,
+        packages: Sequence[str] = (),
+    ) -> None:
         if workers < 1:
             raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
         self._folder = tempfile.mkdtemp(prefix="greenward-sandbox-")
@@ -62,30 +60,36 @@ class LocalExecutor:
         self._running_thread: int | None = None
         self._closed = False
         self._workers_started = 0
-        self._idle: list[WorkerProcess] = []
-        self._busy: dict[WorkerProcess, _Task] = {}
+        self._settings = WorkerSettings(frozenset(layers), tuple(packages))
+        if not LINUX:
+            self._do_without(ALL_LAYERS - PORTABLE_LAYERS, f"it needs Linux, not {sys.platform}")
+        self._idle: list[Slot] = []
+        self._busy: dict[Slot, Task] = {}
         try:
-            self._idle = [self._start() for _ in range(workers)]
-            for worker in self._idle:
-                worker.wait_ready(START_SECONDS)
+            self._idle = self._start_slots(workers)
+            first = self._idle[0].answers
+            self.isolation = Isolation(first.layers, {**first.missing, **self._settings.missing})
+            self.isolation.demand(require)
         except BaseException:
             self.close()
             raise
+        if not self.isolation.level.suffices(Level.B):
+            warnings.warn(self.isolation.warning, stacklevel=2)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process ids of the workers."""
-        return tuple(worker.pid for worker in (*self._idle, *self._busy))
+        return tuple(worker.pid for slot in (*self._idle, *self._busy) for worker in slot.workers)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]:
         """Runs jobs; yields (position of the job, its result) in order of completion."""
         self._begin()
         try:
-            yield from self._run(_Task(index, job, _new_nonce()) for index, job in enumerate(jobs))
+            yield from self._run(Task.new(index, job) for index, job in enumerate(jobs))
         finally:
-            for worker in list(self._busy):  # the caller left early: nobody wants these answers
-                del self._busy[worker]
-                self._replace(worker)
+            for slot in list(self._busy):  # the caller left early: nobody wants these answers
+                del self._busy[slot]
+                self._replace(slot)
             self._running_thread = None
             self._lock.release()
 
@@ -94,8 +98,8 @@ class LocalExecutor:
         if self._closed:
             return
         self._closed = True
-        for worker in (*self._idle, *self._busy):
-            worker.close()
+        for slot in (*self._idle, *self._busy):
+            slot.close()
         self._idle, self._busy = [], {}
         self._selector.close()
         self._starter.shutdown()
@@ -121,12 +125,15 @@ class LocalExecutor:
             self._lock.release()
             raise SandboxError("this executor is closed.")
 
-    def _run(self, tasks: Iterator[_Task]) -> Iterator[tuple[int, RunResult]]:
-        again: deque[_Task] = deque()
+    def _run(self, fresh: Iterator[Task]) -> Iterator[tuple[int, RunResult]]:
+        again: deque[Task] = deque()
+        alone: deque[Task] = deque()
         settled: deque[tuple[int, RunResult]] = deque()
         while True:
-            while self._idle:
-                task = again.popleft() if again else next(tasks, None)
+            while self._idle and not any(task.alone for task in self._busy.values()):
+                task = again.popleft() if again else next(fresh, None)
+                if task is None and alone and not self._busy:
+                    task = alone.popleft()
                 if task is None:
                     break
                 self._assign(task)
@@ -134,105 +141,83 @@ class LocalExecutor:
             settled.clear()
             if not self._busy:
                 return
-            for worker, result in self._wait():
-                task = self._busy.pop(worker, None)
+            for slot, result in self._wait():
+                task = self._busy.pop(slot, None)
                 if result is None:
-                    self._replace(worker)
+                    self._replace(slot)
                 else:
-                    self._idle.append(worker)
+                    self._idle.append(slot)
                 if task is not None:
-                    verdict = _after_loss(task) if result is None else _after_result(task, result)
-                    if isinstance(verdict, _Task):
-                        again.append(verdict)
+                    verdict = after_loss(task) if result is None else after_result(task, result)
+                    if isinstance(verdict, Task):
+                        (alone if verdict.alone else again).append(verdict)
                     else:
                         settled.append((task.index, verdict))
 
-    def _assign(self, task: _Task) -> None:
-        payload = _encode_job(task.job, task.nonce)
-        worker = self._idle.pop()
-        self._busy[worker] = task
-        limits = task.job.limits
-        worker.send(asdict(limits), payload, wall_seconds=limits.wall_seconds, grace_seconds=GRACE_SECONDS)
+    def _assign(self, task: Task) -> None:
+        slot = self._idle[-1]
+        slot.assign(task)
+        self._busy[self._idle.pop()] = task
 
-    def _wait(self) -> list[tuple[WorkerProcess, RunResult | None]]:
-        """Waits for news: workers with a result, and lost workers (busy or idle) with None."""
-        timeout = min(worker.deadline for worker in self._busy) - time.monotonic()
-        speaking = {key.fileobj for key, _ in self._selector.select(max(0.0, timeout))}
-        news: list[tuple[WorkerProcess, RunResult | None]] = []
+    def _wait(self) -> list[tuple[Slot, RunResult | None]]:
+        """Waits for news: slots with a result, and slots (busy or idle) that lost a worker with None."""
+        timeout = min(slot.deadline for slot in self._busy) - time.monotonic()
+        news: dict[Slot, RunResult | None] = {}
+        for key, _ in self._selector.select(max(0.0, timeout)):
+            slot: Slot = key.data
+            try:
+                result = slot.hear(key.fileobj)  # type: ignore[arg-type]
+            except WorkerLost:
+                news[slot] = None
+            else:
+                if result is not None:
+                    news.setdefault(slot, result)
         now = time.monotonic()
-        for worker in (*self._busy, *self._idle):
-            if worker in speaking:
-                news.append((worker, self._receive(worker)))
-            elif worker in self._busy and now >= worker.deadline:
-                news.append((worker, None))
-        return news
+        for slot in self._busy:
+            if now >= slot.deadline:
+                news.setdefault(slot, None)
+        return list(news.items())
 
-    def _receive(self, worker: WorkerProcess) -> RunResult | None:
+    def _start_slots(self, count: int) -> list[Slot]:
+        """Slots whose workers serve; without namespaces where the machine does not allow them."""
+        slots: list[Slot] = []
         try:
-            report = worker.receive()
-        except WorkerLost:
-            return None
-        task = self._busy.get(worker)  # an idle worker has nothing to say but that it is gone
-        return None if task is None else read_report(task.job, task.nonce, *report)
+            for _ in range(count):
+                slots.append(Slot(self._start))
+            for slot in slots:
+                slot.answers.wait_ready()
+        except NoNamespaces as error:
+            for slot in slots:
+                self._discard(slot)
+            self._do_without({Layer.NAMESPACES}, str(error))
+            return self._start_slots(count)
+        except BaseException:
+            for slot in slots:
+                self._discard(slot)
+            raise
+        return slots
 
-    def _start(self) -> WorkerProcess:
+    def _do_without(self, layers: Collection[Layer], reason: str) -> None:
+        self._settings = replace(
+            self._settings,
+            layers=frozenset(self._settings.layers) - frozenset(layers),
+            missing={**self._settings.missing, **{layer.value: reason for layer in layers}},
+        )
+
+    def _start(self, slot: Slot) -> WorkerProcess:
         self._workers_started += 1
         folder = os.path.join(self._folder, str(self._workers_started))
-        worker = self._starter.submit(WorkerProcess, folder).result()
-        self._selector.register(worker, selectors.EVENT_READ)
+        worker = self._starter.submit(WorkerProcess, folder, self._settings).result()
+        self._selector.register(worker, selectors.EVENT_READ, slot)
         return worker
 
-    def _replace(self, worker: WorkerProcess) -> None:
-        self._selector.unregister(worker)
-        worker.kill()
-        if worker in self._idle:
-            self._idle.remove(worker)
-        fresh = self._start()
-        fresh.wait_ready(START_SECONDS)
-        self._idle.append(fresh)
+    def _discard(self, slot: Slot) -> None:
+        for worker in slot.workers:
+            self._selector.unregister(worker)
+        slot.kill()
 
-
-def _new_nonce() -> str:
-    return secrets.token_hex(NONCE_CHARS // 2)
-
-
-def _encode_job(job: Job, nonce: str) -> bytes:
-    check_limits(job.limits)
-    calls = [[call.args, dict(call.kwargs)] for call in job.calls]
-    try:
-        text = encode([nonce, job.code, job.entry_point, calls, list(job.expressions), job.setup_code])
-    except PlainDataError as error:
-        raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
-    return text.encode("ascii")
-
-
-def check_limits(limits: Limits) -> None:
-    """Raises `SandboxError` naming the first limit that makes no sense."""
-    for field in fields(limits):
-        value = getattr(limits, field.name)
-        least = MIN_MEMORY_BYTES if field.name == "memory_bytes" else 0
-        if not (math.isfinite(value) and value > least):
-            raise SandboxError(
-                f"the limit {field.name} must be a finite number above {least}, not {value!r}."
-            )
-
-
-def _after_result(task: _Task, result: RunResult) -> RunResult:
-    if not task.is_control:
-        return result
-    if result.outcome is not Outcome.COMPLETED:
-        return RunResult(Outcome.INFRASTRUCTURE, error_message="the sandbox cannot run a harmless program")
-    return RunResult(
-        Outcome.CHEATING,
-        error_class="WorkerLost",
-        error_message="two workers died or stopped while it ran; a harmless program lost none",
-    )
-
-
-def _after_loss(task: _Task) -> RunResult | _Task:
-    if task.is_control:
-        return RunResult(Outcome.INFRASTRUCTURE, error_message="workers die under harmless programs, too")
-    if task.losses == 0:
-        return replace(task, nonce=_new_nonce(), losses=1)
-    control = Job(f"import time\ntime.sleep({CONTROL_SECONDS})")
-    return _Task(task.index, control, _new_nonce(), is_control=True)
+    def _replace(self, slot: Slot) -> None:
+        self._discard(slot)
+        if slot in self._idle:
+            self._idle.remove(slot)
+        self._idle += self._start_slots(1)

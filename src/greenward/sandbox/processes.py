@@ -1,4 +1,4 @@
-"""Facts and switches of Linux processes, from /proc, prctl and the process clocks.
+"""Facts and switches of processes: Linux's, and what other systems offer of them.
 
 Standard library only: this module is loaded in the worker, too.
 """
@@ -8,30 +8,53 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+LINUX = sys.platform == "linux"
 
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
-_prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, value: int) -> None:
-    """Sets one switch of this process. Raises `OSError`."""
-    if _prctl(option, value, 0, 0, 0) != 0:
+    """Sets one switch of this process; does nothing where there is no such call. Raises `OSError`."""
+    if LINUX and _libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
+def open_process(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where there is no such thing."""
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+
+
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, read from outside (man 2 clock_getres: CPU-time clock ids)."""
-    return time.clock_gettime((~pid << 3) | 2)
+    """CPU time that a process has used, read from outside; 0 where that cannot be read.
+
+    Source: man 2 clock_getres, CPU-time clock ids.
+    """
+    return time.clock_gettime((~pid << 3) | 2) if LINUX else 0.0
+
+
+def waiting_seconds(pid: int) -> float | None:
+    """How long a process was ready to run but had no processor; None where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return None
 
 
 def children(pid: int) -> list[int]:
     """The direct children of a process; none if it is gone."""
+    if not os.path.exists("/proc/self/task"):
+        table = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, check=True).stdout
+        pairs = (tuple(map(int, line.split())) for line in table.splitlines())
+        return [child for child, parent in pairs if parent == pid]
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from greenward.sandbox.isolation import Isolation
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -94,7 +96,8 @@ class CallResult:
 class RunResult:
     """What running one job gave. `results` has one entry per call that was reached.
 
-    `layers` names the layers of isolation that were in force (`sandbox.layers`).
+    `layers` names the layers of isolation that were in force (`sandbox.layers`). After a wall timeout,
+    `waiting_seconds` is how long the answer was ready to run but had no processor, None if unknown.
     """
 
     outcome: Outcome
@@ -105,11 +108,15 @@ class RunResult:
     stderr: str = ""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
+    waiting_seconds: float | None = None
     layers: tuple[str, ...] = ()
 
 
 class Executor(Protocol):
     """Runs jobs in isolation; results come in order of completion with the job's index."""
+
+    @property
+    def isolation(self) -> Isolation: ...
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]: ...
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from greenward.sandbox.codec import PlainDataError, decode_untrusted
 from greenward.sandbox.harness import FRAME_LENGTH, NONCE_CHARS
-from greenward.sandbox.protocol import CallResult, Job, Outcome, RunResult
+from greenward.sandbox.protocol import CallResult, Outcome, RunResult
 
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
     "output": (Outcome.OUTPUT_LIMIT, "OutputLimit"),
     "processes": (Outcome.CHEATING, "ProcessLimit"),
+    "folder": (Outcome.OUTPUT_LIMIT, "FolderLimit"),
 }
 _SIGNALS = {one.value: one.name for one in signal.Signals}
 _ENDED = {
@@ -94,14 +95,16 @@ def _text(field: Any) -> str:
     return field
 
 
-def read_report(job: Job, nonce: str, header: Mapping[str, Any], blobs: bytes) -> RunResult:
+def read_report(
+    results_expected: int, nonce: str, header: Mapping[str, Any], blobs: bytes, layers: tuple[str, ...]
+) -> RunResult:
     """The result of a job from its worker's report.
 
     Whatever ended before the frame "ready" ended before the answer's code was loaded: that is the
     infrastructure's failure. Whatever came later is the answer's doing.
     """
     results_end, stdout_end = header["lengths"][0], sum(header["lengths"][:2])
-    frames = _Frames(len(job.calls) + len(job.expressions))
+    frames = _Frames(results_expected)
     forged = False
     try:
         frames.read(blobs[:results_end], nonce)
@@ -117,6 +120,8 @@ def read_report(job: Job, nonce: str, header: Mapping[str, Any], blobs: bytes) -
         stderr=blobs[stdout_end:].decode("utf-8", "replace"),
         cpu_seconds=header["cpu_seconds"],
         wall_seconds=header["wall_seconds"],
+        waiting_seconds=header["waiting_seconds"],
+        layers=layers,
     )
 
 

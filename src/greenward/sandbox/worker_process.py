@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import greenward
 from greenward.errors import SandboxError
+from greenward.sandbox.frames import receive_frame, send_frame
+from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.processes import descendants, kill
-from greenward.sandbox.worker import receive_frame, send_frame
 
+START_SECONDS = 30.0
 # Python ignores PYTHONHASHSEED under -I; with this environment, -s and no path to us, -I adds nothing.
 ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0"}
 _BOOTSTRAP = (
@@ -28,32 +33,44 @@ class WorkerLost(Exception):
     """The worker died, fell silent or garbled its report."""
 
 
-class WorkerProcess:
-    """A started worker; `folder` is its own and need not exist. Raises `SandboxError`."""
+class NoNamespaces(Exception):
+    """The machine does not let the worker have namespaces of its own; the text says why."""
 
-    def __init__(self, folder: str) -> None:
-        if sys.platform != "linux":
-            raise SandboxError(
-                f"the sandbox needs Linux, not {sys.platform}.",
-                remedy="Run greenward in a Linux container or VM.",
-            )
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every worker of a pool is like. `missing` says why layers are not among `layers`."""
+
+    layers: Collection[Layer]
+    packages: Sequence[str] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+class WorkerProcess:
+    """A started worker; `folder` is its own and need not exist. Raises `SandboxError`.
+
+    After `wait_ready`, `layers` are those that its self-test found to hold, and `missing` gives the
+    reason for each other one.
+    """
+
+    def __init__(self, folder: str, settings: WorkerSettings) -> None:
         os.mkdir(folder, 0o700)
+        self.layers: tuple[Layer, ...] = ()
+        self.missing: dict[str, str] = {}
         self.deadline = float("inf")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._channel, theirs = socket.socketpair()
         with theirs:
+            arguments = {
+                "socket": theirs.fileno(),
+                "folder": folder,
+                "parent": os.getpid(),
+                "layers": [layer.value for layer in settings.layers],
+                "packages": list(settings.packages),
+                "search_path": [path for path in sys.path if path] if settings.packages else [],
+            }
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-s",
-                    "-S",
-                    "-B",
-                    "-c",
-                    _BOOTSTRAP,
-                    str(theirs.fileno()),
-                    folder,
-                    str(os.getpid()),
-                ],
+                [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -70,29 +87,41 @@ class WorkerProcess:
     def fileno(self) -> int:
         return self._channel.fileno()
 
-    def wait_ready(self, timeout_seconds: float) -> None:
-        """Returns when the worker serves. Raises `SandboxError` with its last words."""
-        self._channel.settimeout(timeout_seconds)
+    def wait_ready(self) -> None:
+        """Returns when the worker serves. Raises `SandboxError` with its last words, `NoNamespaces`."""
+        self._channel.settimeout(START_SECONDS)
         try:
-            self.receive()
+            report, _ = self.receive()
         except WorkerLost:
             self._process.kill()
             self._process.wait()
             self._errors.seek(0)
             words = self._errors.read()[-2000:].decode("utf-8", "replace").strip()
             raise SandboxError(
-                f"a sandbox worker did not start within {timeout_seconds:g} s.",
-                remedy=f"Its last words: {words or 'none'}",
+                "a sandbox worker did not start.", remedy=f"Its last words: {words or 'none'}"
             ) from None
+        if "no_namespaces" in report:
+            raise NoNamespaces(report["no_namespaces"])
+        self.layers = tuple(Layer(name) for name in report["layers"])
+        self.missing = report["missing"]
 
     def send(
-        self, header: dict[str, Any], payload: bytes, *, wall_seconds: float, grace_seconds: float
+        self,
+        header: dict[str, Any],
+        payload: bytes,
+        *,
+        wall_seconds: float,
+        grace_seconds: float,
+        calls: socket.socket | None = None,
     ) -> None:
-        """Hands over one job and sets the deadline. A worker that is gone shows at `receive`."""
+        """Hands over one job and sets the deadline. A worker that is gone shows at `receive`.
+
+        `calls` is this side's end of the socket between an answer and its checks.
+        """
         self.deadline = time.monotonic() + wall_seconds + grace_seconds
         self._channel.settimeout(grace_seconds)
         try:
-            send_frame(self._channel, header, payload)
+            send_frame(self._channel, header, payload, descriptor=None if calls is None else calls.fileno())
         except OSError:
             self.deadline = time.monotonic()
 

@@ -1,0 +1,282 @@
+"""One job in a child of the worker, watched from outside: bounded, killed at its limits, cleaned up after.
+
+Reports facts only, no judgement, and never looks into what an answer wrote.
+
+Standard library only: this module is loaded in the worker, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from greenward.sandbox import harness, stand_in
+from greenward.sandbox.folders import empty_folder, folder_bytes
+from greenward.sandbox.layers.levels import Layer
+from greenward.sandbox.layers.shield import Shield
+from greenward.sandbox.processes import (
+    PR_SET_PDEATHSIG,
+    children,
+    cpu_seconds,
+    descendants,
+    kill,
+    open_process,
+    prctl,
+    waiting_seconds,
+)
+
+MAX_RESULT_BYTES = 16 << 20
+MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
+MAX_PROCESSES = 64
+MAX_FOLDER_BYTES = 16 << 20
+FIRST_TICK_SECONDS = 0.005
+TICK_SECONDS = 0.02
+_CHUNK = 1 << 16
+_HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+
+
+class ParentGone(Exception):
+    """The parent has closed its end in the middle of a job."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs its answers.
+
+    `owns_processes`: the worker is process 1 of a namespace, all that runs beside it is an answer's.
+    """
+
+    workspace: str
+    shield: Shield
+    owns_processes: bool
+
+
+def run_job(
+    channel: socket.socket, place: Place, limits: Mapping[str, Any], job: bytes, calls: int | None
+) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """Runs one job and reports how it ended. `calls` is the socket between an answer and its checks."""
+    pipes = [os.pipe() for _ in range(3)]  # results, stdout, stderr
+    stdin = None if limits["stdin"] is None else _file_of(limits["stdin"], place.workspace)
+    started = time.monotonic()
+    worker = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_answer(worker, place, [write for _, write in pipes], stdin, calls, limits, job)
+    for descriptor in (*(write for _, write in pipes), stdin, calls):
+        if descriptor is not None:
+            os.close(descriptor)
+    watch = Watch(channel, pid, [read for read, _ in pipes], place, limits, started)
+    try:
+        watch.until_end()
+    finally:
+        waited = waiting_seconds(pid) if watch.killed == "wall" else None
+        wall_seconds = time.monotonic() - started
+        status, usage = _end_all(pid, place)
+        watch.drain()
+        for read, _ in pipes:
+            os.close(read)
+        empty_folder(place.workspace)
+    reply = {
+        "killed": watch.killed,
+        "exit": os.waitstatus_to_exitcode(status),
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "wall_seconds": wall_seconds,
+        "waiting_seconds": waited,
+        "lengths": [len(blob) for blob in watch.kept],
+    }
+    return reply, tuple(bytes(blob) for blob in watch.kept)
+
+
+def run_child(place: Place, action: Callable[[int], object]) -> bytes:
+    """Forks, runs `action(descriptor)` in the child, and returns what it wrote, at most one pipe full."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            action(write)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(write)
+    try:
+        ready = select.select([read], [], [], 5.0)[0]
+        return os.read(read, _CHUNK) if ready else b""
+    finally:
+        os.close(read)
+        _end_all(pid, place)
+
+
+def _file_of(text: str, folder: str) -> int:
+    """An open file that holds the text and has no name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("stdin")
+    else:
+        path = os.path.join(folder, "stdin")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        os.unlink(path)
+    remaining = memoryview(text.encode("utf-8"))
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _become_answer(
+    worker: int,
+    place: Place,
+    writes: list[int],
+    stdin: int | None,
+    calls: int | None,
+    limits: Mapping[str, Any],
+    job: bytes,
+) -> NoReturn:
+    try:
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != worker:
+            os._exit(1)
+        os.setsid()
+        os.chdir(place.workspace)
+        results, stdout, stderr = writes
+        if stdin is not None:
+            os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.dup2(results, harness.RESULT_FD)
+        if calls is not None:
+            os.dup2(calls, stand_in.CALL_FD)
+        harness.run_job(place.shield, limits, job)
+    finally:
+        os._exit(1)
+
+
+class Watch:
+    """Reads what a child writes, bounded, and kills it at its limits.
+
+    `kept` holds results, stdout and stderr; `killed` is None or the limit that was reached.
+    """
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        pid: int,
+        reads: list[int],
+        place: Place,
+        limits: Mapping[str, Any],
+        started: float,
+    ) -> None:
+        self._channel, self._pid, self._limits, self._started = channel, pid, limits, started
+        self._place = place
+        self._reads = {read: index for index, read in enumerate(reads)}
+        self._seen = [0, 0, 0]
+        self.kept = [bytearray(), bytearray(), bytearray()]
+        self.killed: str | None = None
+        for read in reads:
+            os.set_blocking(read, False)
+
+    def until_end(self) -> None:
+        """Returns when the child has ended by itself or has reached a limit."""
+        ended = open_process(self._pid)
+        try:
+            self._until(ended)
+        finally:
+            if ended is not None:
+                os.close(ended)
+
+    def _until(self, ended: int | None) -> None:
+        poll = select.poll()
+        poll.register(self._channel, _HANG_UP)
+        if ended is not None:
+            poll.register(ended, select.POLLIN)
+        # Most answers end within the first tick and leave less than a pipe holds: no wake-up for them.
+        # Where a process cannot be waited for, its end is that of its pipes.
+        timeout = FIRST_TICK_SECONDS if ended is not None else 0.0
+        next_check, reading, open_pipes = 0.0, False, len(self._reads)
+        while self.killed is None and open_pipes:
+            for descriptor, _ in poll.poll(timeout * 1000):
+                if descriptor == ended:
+                    return
+                if descriptor == self._channel.fileno():
+                    raise ParentGone
+                if not self._read(descriptor):
+                    poll.unregister(descriptor)
+                    open_pipes -= ended is None
+            if not reading:
+                reading, timeout = True, TICK_SECONDS
+                for read in self._reads:
+                    poll.register(read, select.POLLIN)
+            now = time.monotonic()
+            if self.killed is None and now >= next_check:
+                next_check = now + TICK_SECONDS
+                self.killed = self._exceeded()
+
+    def drain(self) -> None:
+        """Reads what is left in the pipes once every writer is dead."""
+        for read in self._reads:
+            while self._read(read):
+                continue
+
+    def _exceeded(self) -> str | None:
+        if cpu_seconds(self._pid) > self._limits["cpu_seconds"]:
+            return "cpu"
+        if time.monotonic() - self._started > self._limits["wall_seconds"]:
+            return "wall"
+        if not self._place.owns_processes and folder_bytes(self._place.workspace) > MAX_FOLDER_BYTES:
+            return "folder"  # in a namespace the folder is bounded by itself
+        may_start_processes = Layer.SECCOMP not in self._place.shield.layers
+        if may_start_processes and len(descendants(os.getpid(), at_most=MAX_PROCESSES + 1)) > MAX_PROCESSES:
+            return "processes"
+        return None
+
+    def _read(self, descriptor: int) -> bool:
+        """Takes what one pipe holds now; False at its end."""
+        try:
+            chunk = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        index = self._reads[descriptor]
+        self._seen[index] += len(chunk)
+        keep = MAX_RESULT_BYTES if index == 0 else self._limits["output_bytes"]
+        self.kept[index] += chunk[: max(0, keep - len(self.kept[index]))]
+        if self._seen[index] > (keep if index == 0 else keep * MAX_OUTPUT_FACTOR):
+            self.killed = "output"
+        return bool(chunk)
+
+
+def _end_all(pid: int, place: Place) -> tuple[int, Any]:
+    """Kills and reaps an answer and all that it left behind; its exit status and usage."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have died before it led a group
+        os.killpg(pid, signal.SIGKILL)
+    return end_children(owns_processes=place.owns_processes)[pid]
+
+
+def end_children(*, owns_processes: bool = False) -> dict[int, tuple[int, Any]]:
+    """Kills and reaps all children of this process; exit status and usage by process id.
+
+    What a dead process leaves behind becomes our child, so this ends when no child is left.
+    `owns_processes`: all others in this process's namespace may be killed.
+    """
+    ended: dict[int, tuple[int, Any]] = {}
+    options = os.WNOHANG  # most answers leave nothing behind: look for children only if some live on
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, options)
+        except ChildProcessError:
+            return ended
+        if pid:
+            ended[pid] = status, usage
+        else:
+            options = 0
+        if options == 0:
+            for child in [-1] if owns_processes else children(os.getpid()):
+                kill(child)
