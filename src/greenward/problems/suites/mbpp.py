@@ -3,7 +3,8 @@
 Rows hold `task_id`, `text` (sanitized: `prompt`), `code`, `test_list` and, in full,
 `test_setup_code` and `challenge_test_list`, sanitized, `test_imports`. What the files hide: line
 ends are CRLF; the set-up code uses names of the solution, so that it runs after it; nothing names
-the function that is asked for but its tests.
+the function that is asked for but its tests; tests use modules that only the solution imports; three
+solutions return match objects, which cannot leave their process and are judged by their truth.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PARTS = {
     "validation": range(511, 601),
     "train": range(601, 975),
 }
+_RETURN_MATCHES = ("check_str", "text_match_three", "text_starta_endb")
 _TASK_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
 
 
@@ -94,15 +96,17 @@ def _problem(row: Row, challenge: bool) -> Problem:
         raise row.error("code", f"or a test is not Python: {error}") from None
     if name is None:
         raise row.error("test_list", "calls no function that 'code' defines")
-    set_up = (*row.texts("test_imports"), row.text("test_setup_code", default=""))
+    set_up = [*row.texts("test_imports"), row.text("test_setup_code", default="")]
+    set_up += _imports_that_tests_use(code, tests)
+    challenge_tests = _tests(row, "challenge_test_list") if challenge else ()
     task_id = f"Mbpp/{number}"
     part = part_of(task_id)
     return Problem(
         task_id=task_id,
         prompt=prompt,
         entry_point=name,
-        tests=(*tests, *_tests(row, "challenge_test_list")) if challenge else tests,
-        setup_code=_with_plain_line_ends("\n".join(code for code in set_up if code.strip())),
+        tests=tuple(_of_truth(test, name) for test in (*tests, *challenge_tests)),
+        setup_code=_with_plain_line_ends("\n".join(part for part in set_up if part.strip())),
         # The docstring prompt of InCoder, which EvalPlus and bigcode use, too.
         starter_code=f'"""\n{prompt}\n{tests[0]}\n"""\n',
         reference=code,
@@ -113,6 +117,28 @@ def _problem(row: Row, challenge: bool) -> Problem:
 
 def _tests(row: Row, field: str) -> tuple[str, ...]:
     return tuple(_with_plain_line_ends(test) for test in row.texts(field))
+
+
+def _imports_that_tests_use(code: str, tests: Iterable[str]) -> list[str]:
+    """Import statements of the solution whose names the tests use (`sys` in Mbpp/596)."""
+    used = {node.id for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)}
+    return [
+        ast.unparse(node)
+        for node in ast.parse(code).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        and any((alias.asname or alias.name.partition(".")[0]) in used for alias in node.names)
+    ]
+
+
+def _of_truth(test: str, name: str) -> str:
+    """`assert f(x)` as `assert bool(f(x)) == True` where f returns match objects; else as it is."""
+    if name not in _RETURN_MATCHES:
+        return test
+    statement = ast.parse(test).body[0]
+    holds = statement.test if isinstance(statement, ast.Assert) else None
+    negated = isinstance(holds, ast.UnaryOp) and isinstance(holds.op, ast.Not)
+    call = holds.operand if isinstance(holds, ast.UnaryOp) else holds
+    return f"assert bool({ast.unparse(call)}) == {not negated}" if isinstance(call, ast.Call) else test
 
 
 def _with_plain_line_ends(source: str) -> str:

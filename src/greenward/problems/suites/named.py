@@ -91,6 +91,12 @@ _FORMATS: tuple[tuple[str, Callable[[Path], ProblemSet]], ...] = (
 )
 
 
+def locate(name: str) -> Path:
+    """Where the file or folder of a suite of `SUITES` lies. Raises `ProblemError` if nowhere."""
+    suite = SUITES[name]
+    return find_file(name, suite.files, suite.source, suite.variable)
+
+
 def load_named(name: str, path: str | Path | None = None) -> ProblemSet:
     """A suite of `SUITES`, whole, or one part of it as in `mbpp:train`.
 
@@ -100,9 +106,7 @@ def load_named(name: str, path: str | Path | None = None) -> ProblemSet:
     suite = SUITES[suite_name]
     if part and part not in PARTS:
         raise ProblemError(f"{name}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
-    if path is None:
-        path = find_file(suite_name, suite.files, suite.source, suite.variable)
-    problems = suite.load(Path(path))
+    problems = suite.load(Path(path) if path is not None else locate(suite_name))
     if not part:
         return ProblemSet(problems, name=suite_name)
     of_part = [problem for problem in problems if part in problem.tags]
