@@ -1,0 +1,63 @@
+"""`greenward compare` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from greenward.cli.compare import compare
+
+
+@pytest.fixture
+def folders(tmp_path):
+    def write(name, passed, **settings):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = (
+            {"task_id": f"mbpp/{i}", "sample": 0, "status": "passed" if one else "failed"}
+            for i, one in enumerate(passed)
+        )
+        (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "summary.json").write_text(json.dumps({"suite": "mbpp", "settings": settings}))
+        return str(folder)
+
+    return write
+
+
+def test_the_claim_the_flips_and_the_smallest_difference_are_printed(folders):
+    a, b = folders("a", [1, 0, 1] * 20), folders("b", [1, 1, 0] + [1, 0, 1] * 19)
+    done = CliRunner().invoke(compare, [a, b])
+    assert done.exit_code == 0
+    assert "40/60 → 40/60: p = 1 (exact McNemar); cannot be told from chance" in done.output
+    assert "won by B    1  mbpp/1" in done.output
+    assert "lost by B   1  mbpp/2" in done.output
+    assert "the smallest difference that these 60 problems can show" in done.output
+
+
+def test_what_makes_the_comparison_unfair_is_said_first(folders):
+    a, b = folders("a", [1, 0], temperature=0.2), folders("b", [1, 0, 1], temperature=0.8)
+    lines = CliRunner().invoke(compare, [a, b]).output.splitlines()
+    assert lines[0] == "! temperature differs: 0.2 in A, 0.8 in B"
+    assert lines[1].startswith(
+        "! THE PROBLEMS DIFFER: 2 are compared; 0 are only in A and 1 only in B (mbpp/2)"
+    )
+
+
+def test_json_holds_the_whole_comparison(folders):
+    done = CliRunner().invoke(compare, [folders("a", [0] * 8), folders("b", [1] * 8), "--json"])
+    found = json.loads(done.output)
+    assert found["significant"] is True
+    assert found["p_value"] == pytest.approx(2 / 2**8)
+    assert found["won"] == [f"mbpp/{i}" for i in range(8)]
+
+
+def test_control_characters_in_ids_do_not_reach_the_terminal(folders, tmp_path):
+    a, b = folders("a", []), folders("b", [])
+    for folder, status in ((a, "failed"), (b, "passed")):
+        with open(f"{folder}/results.jsonl", "w") as file:
+            file.write(json.dumps({"task_id": "x\x1b[2J", "sample": 0, "status": status}) + "\n")
+    done = CliRunner().invoke(compare, [a, b])
+    assert done.exit_code == 0
+    assert "\x1b" not in done.output

@@ -1,0 +1,140 @@
+"""The statistics against published values, closed forms, enumeration and simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from greenward.evaluation.significance import (
+    Z_POWER,
+    detectable_mean_difference,
+    detectable_rate_difference,
+    mcnemar_exact,
+    mcnemar_mid_p,
+    mcnemar_power,
+    paired_bootstrap_interval,
+    paired_rates_interval,
+    sign_flip_p_value,
+)
+
+Z_95 = 1.959963984540054
+
+
+@pytest.mark.parametrize(
+    ("won", "lost", "exact", "mid_p"),
+    [
+        (1, 7, 0.0703, 0.0391),  # Fagerland et al. 2013, table 5: airway hyper-responsiveness
+        (6, 16, 0.0525, 0.0347),  # the same: complete response before and after consolidation
+    ],
+)
+def test_mcnemar_gives_the_published_p_values(won, lost, exact, mid_p):
+    assert mcnemar_exact(won, lost) == pytest.approx(exact, abs=5e-5)
+    assert mcnemar_mid_p(won, lost) == pytest.approx(mid_p, abs=5e-5)
+
+
+def test_mcnemar_is_the_share_of_coin_sequences_at_least_as_uneven():
+    for discordant in range(11):
+        sequences = list(itertools.product((0, 1), repeat=discordant))
+        for won in range(discordant + 1):
+            uneven = abs(2 * won - discordant)
+            share = sum(abs(2 * sum(s) - discordant) >= uneven for s in sequences) / len(sequences)
+            assert mcnemar_exact(won, discordant - won) == pytest.approx(share)
+
+
+def test_mcnemar_needs_six_discordant_problems_for_five_percent():
+    assert mcnemar_exact(5, 0) == pytest.approx(2 / 32)
+    assert mcnemar_exact(6, 0) == pytest.approx(2 / 64)
+    assert mcnemar_exact(0, 0) == 1.0
+
+
+def test_mcnemar_agrees_with_scipy():
+    stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    for won, lost in itertools.product((0, 3, 17, 120), (1, 8, 40, 300)):
+        expected = stats.binomtest(won, won + lost, 0.5).pvalue
+        assert mcnemar_exact(won, lost) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_randomisation_test_on_single_answers_is_mcnemars():
+    for won, lost in ((3, 0), (9, 2), (5, 5), (10, 4)):
+        differences = np.array([1.0] * won + [-1.0] * lost + [0.0] * 7)
+        assert sign_flip_p_value(differences, seed=0) == pytest.approx(mcnemar_exact(won, lost))
+
+
+def test_the_randomisation_test_with_drawn_signs_comes_near_the_exact_value():
+    differences = np.array([1.0] * 30 + [-1.0] * 15)
+    exact = mcnemar_exact(30, 15)
+    assert sign_flip_p_value(differences, seed=0) == pytest.approx(exact, abs=4 * math.sqrt(exact / 20_000))
+
+
+def test_nothing_but_equal_answers_gives_a_p_value_of_one():
+    assert sign_flip_p_value(np.zeros(10), seed=0) == 1.0
+
+
+def test_the_interval_of_paired_rates_covers_the_true_difference_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    gain, loss, problems, trials = 0.2, 0.1, 60, 4000
+    covered = 0
+    for won, lost, _ in rng.multinomial(problems, (gain, loss, 1 - gain - loss), size=trials):
+        low, high = paired_rates_interval(int(won), int(lost), problems)
+        covered += low <= gain - loss <= high
+    assert 0.94 <= covered / trials <= 0.975
+
+
+def test_the_interval_of_paired_rates_has_a_width_where_nothing_differs():
+    low, high = paired_rates_interval(0, 0, 100)
+    assert low == -high
+    assert 0.02 < high < 0.04
+
+
+def test_the_bootstrap_interval_comes_near_the_normal_one():
+    differences = np.random.default_rng(3).uniform(-0.5, 1.0, size=400)
+    low, high = paired_bootstrap_interval(differences, seed=0)
+    half_width = Z_95 * differences.std(ddof=1) / math.sqrt(400)
+    assert low == pytest.approx(differences.mean() - half_width, abs=0.006)
+    assert high == pytest.approx(differences.mean() + half_width, abs=0.006)
+
+
+def test_power_is_the_share_of_simulated_studies_that_find_the_difference():
+    rng = np.random.default_rng(2)
+    rate, difference, problems = 0.3, 0.12, 164
+    chances = ((rate + difference) / 2, (rate - difference) / 2, 1 - rate)
+    studies = rng.multinomial(problems, chances, size=4000)
+    found = np.mean([mcnemar_exact(int(won), int(lost)) <= 0.05 for won, lost, _ in studies])
+    assert mcnemar_power(problems, rate, difference) == pytest.approx(found, abs=0.02)
+
+
+def test_power_without_a_difference_is_at_most_alpha():
+    for problems, rate in ((20, 0.5), (164, 0.1), (500, 0.3)):
+        assert mcnemar_power(problems, rate, 0.0) <= 0.05
+
+
+def test_the_detectable_difference_nears_connors_formula_for_large_suites():
+    problems, rate = 4000, 0.2
+    difference = detectable_rate_difference(problems, rate)
+    # Connor 1987: the number of pairs needed, normal approximation.
+    needed = (Z_95 * math.sqrt(rate) + Z_POWER * math.sqrt(rate - difference**2)) ** 2 / difference**2
+    assert needed == pytest.approx(problems, rel=0.05)
+
+
+def test_the_detectable_difference_is_found_with_the_stated_power():
+    difference = detectable_rate_difference(164, 0.2)
+    assert mcnemar_power(164, 0.2, difference) == pytest.approx(0.8, abs=0.01)
+
+
+def test_five_problems_can_show_no_difference_and_six_only_a_huge_one():
+    assert detectable_rate_difference(5, 0.6) is None
+    # All six must be won: (d)^6 >= 0.8.
+    assert detectable_rate_difference(6, 0.5) == pytest.approx(0.8 ** (1 / 6), abs=1e-3)
+
+
+def test_the_detectable_mean_difference_is_found_by_a_normal_test_with_the_stated_power():
+    rng = np.random.default_rng(5)
+    spread = rng.normal(0, 0.3, size=200)
+    difference = detectable_mean_difference(spread)
+    standard_error = spread.std(ddof=1) / math.sqrt(200)
+    found = np.mean(rng.normal(difference, standard_error, size=40_000) > Z_95 * standard_error)
+    assert found == pytest.approx(0.8, abs=0.01)
+    assert detectable_mean_difference(np.zeros(5)) is None
