@@ -14,7 +14,7 @@ class CharacterTokenizer:
     def __init__(self, chat=False):
         self.chat_template = "{{ messages }}" if chat else None
 
-    def encode(self, text):
+    def encode(self, text, *, add_special_tokens=False):
         return [ord(character) for character in text]
 
     def decode(self, token_ids):

@@ -23,7 +23,7 @@ class CodePoints:
 
     chat_template = None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         return [ord(character) for character in text]
 
     def decode(self, token_ids: Sequence[int]) -> str:

