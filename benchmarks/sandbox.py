@@ -122,7 +122,7 @@ def main() -> None:
             for way in ["no layer", *(f"{how} {layer}" for layer in layers for how in ("only", "all but"))]
         ]
         measured = measure(sides, rows, arguments.rounds, arguments.seconds)
-        record = {
+        record: dict[str, Any] = {
             "settings": {"rounds": arguments.rounds, "seconds": arguments.seconds},
             "machine": machine() | {"load_before": load_before, "load_after": os.getloadavg()[0]},
             "sides": {name: side.about for name, side in sides.items()},
@@ -232,9 +232,8 @@ def print_record(record: dict[str, Any]) -> None:
         f"Python {about['python']}, Linux {about['kernel']}; {settings['rounds']} rounds with turns of "
         f"{settings['seconds']} s; median [min, max] of the rounds"
     )
-    print(
-        f"layers: {record['sides']['greenward']['layers']}; missing: {record['sides']['greenward']['missing'] or 'none'}"
-    )
+    isolation = record["sides"]["greenward"]
+    print(f"layers: {isolation['layers']}; missing: {isolation['missing'] or 'none'}")
     print(f"\n{'':48}{'ms/answer':>22}{'answers/s':>11}{'2 workers':>11}{'CPU ms':>8}{'ms / ours':>22}")
     for row in ROWS:
         if row.name not in record["rows"]:

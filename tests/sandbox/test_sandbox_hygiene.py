@@ -1,0 +1,118 @@
+"""What is left behind: after many answers, after the death of the parent, after the loss of a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from greenward.sandbox.layers.levels import Layer
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.processes import children, descendants
+from greenward.sandbox.protocol import Call, Job, Limits, Outcome
+
+SOAK = Path(__file__).parents[2] / "benchmarks" / "sandbox_soak.py"
+CALLS = (Call((3,)),)
+GOOD = Job("def f(x): return x", "f", CALLS)
+
+
+def eventually(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_mixed_run_misjudges_nothing_and_leaves_nothing_behind():
+    done = subprocess.run(
+        [sys.executable, str(SOAK), "--answers", "300", "--batch", "60"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS: 300 answers" in done.stdout.splitlines()[-1]
+
+
+def test_a_busy_parent_that_is_killed_takes_everything_along(tmp_path):
+    # Answers and test programs, each in a worker of its own, sleeping, computing and writing files.
+    script = dedent(
+        """
+        import time
+        from greenward.sandbox.layers.levels import Layer
+from greenward.sandbox.pool import LocalExecutor
+        from greenward.sandbox.protocol import Job, Limits
+        limits = Limits(cpu_seconds=60, wall_seconds=60)
+        sleep = "open('left', 'w').write('x')\\nimport time\\ndef f(x): time.sleep(60)"
+        spin = "import os\\nos.makedirs('a/b')\\ndef f(x):\\n    while True: pass"
+        check = "import threading\\nthreading.Thread(target=f, args=(1,)).start()\\nwhile True: pass"
+        jobs = [Job(code, "f", checks=(check,), limits=limits) for code in (sleep, spin)]
+        with LocalExecutor(2) as executor:
+            list(executor.run(jobs))
+        """
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(tmp_path)})
+    workers_and_their_jobs = 2 * 2 * 2
+    assert eventually(lambda: len(descendants(parent.pid)) >= workers_and_their_jobs)
+    time.sleep(0.3)
+    everyone = descendants(parent.pid)
+    parent.kill()
+    parent.wait()
+    assert eventually(lambda: not any(map(is_alive, everyone)), 2.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
+def test_a_lost_worker_holds_up_its_own_slot_only(loss, monkeypatch):
+    monkeypatch.setattr("greenward.sandbox.slot.GRACE_SECONDS", 0.2)
+    sleep = "import time\ntime.sleep(0.8)\ndef f(x): return x"
+    slow = Job(sleep, "f", CALLS, limits=Limits(wall_seconds=1.5))
+    with LocalExecutor(2) as executor:
+        batch = executor.run([slow, *[GOOD] * 8])
+        results = [next(batch)]
+        os.kill(the_busy_one(executor), loss)
+        results += batch
+    assert [result.outcome for _, result in results] == [Outcome.COMPLETED] * 9
+    assert results[-1][0] == 0
+
+
+@pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
+def test_a_lost_worker_of_test_programs_is_replaced(loss, monkeypatch):
+    monkeypatch.setattr("greenward.sandbox.slot.GRACE_SECONDS", 0.2)
+    check = "import time\ntime.sleep(0.5)\nassert f(3) == 3"
+    tested = Job(GOOD.code, "f", checks=(check,), limits=Limits(wall_seconds=1.0))
+    with LocalExecutor(1) as executor:
+        assert [result.outcome for _, result in executor.run([tested])] == [Outcome.COMPLETED]
+        before = set(executor.worker_pids)
+        tester = server(executor, executor.worker_pids[1])
+        stop = threading.Timer(0.2, lambda: os.kill(tester, loss))
+        stop.start()
+        ((_, result),) = executor.run([tested])
+        stop.join()
+        assert result.outcome is Outcome.COMPLETED
+        assert not before & set(executor.worker_pids)
+    assert not any(map(is_alive, before))
+
+
+def the_busy_one(executor: LocalExecutor) -> int:
+    servers = [server(executor, pid) for pid in executor.worker_pids]
+    assert eventually(lambda: sum(bool(children(pid)) for pid in servers) == 1)
+    return next(pid for pid in servers if children(pid))
+
+
+def server(executor: LocalExecutor, worker: int) -> int:
+    """The process that serves jobs: a worker with namespaces stays outside, its child serves."""
+    return children(worker)[0] if Layer.NAMESPACES in executor.isolation.layers else worker
