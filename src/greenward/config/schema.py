@@ -73,13 +73,17 @@ class FamiliesConfig(Section):
 
 
 class ProblemsConfig(Section):
-    """What is asked. `train` and `held_out` name a shipped set, `families`, or a JSON file."""
+    """What is asked. `train` and `held_out` name `families`, a shipped set, a public suite
+    (`mbpp:train`, `humaneval`), or a file."""
 
     train: str = "families"
     held_out: str = "families"
     families: FamiliesConfig = FamiliesConfig()
     verify_references: bool = Field(
         True, description="run the reference solutions of user files before training"
+    )
+    allow_test_ids: bool = Field(
+        False, description="train on test problems of MBPP (ids 11 to 510) all the same"
     )
 
 

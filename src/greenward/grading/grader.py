@@ -7,23 +7,25 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from greenward.errors import GreenwardError
 from greenward.grading.background import BackgroundThread
+from greenward.grading.expected import with_expected_values
 from greenward.grading.judge import judge
 from greenward.grading.plan import Plan, expected_values_job, make_plan
 from greenward.grading.planned_test import Mode
 from greenward.grading.run_distinct import Run, run_distinct
 from greenward.grading.verdict import Family, Status, Verdict
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
 from greenward.sandbox.tasks import check_limits
 
 MAX_CODE_CHARS = 1 << 20
 DEFAULT_LIMITS = Limits()
+_WALL_PER_CPU_SECOND = 3.0  # for answers that may use more CPU time than others
 _MAX_PLANS = 50_000
 
 Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
@@ -61,6 +63,13 @@ class Grader:
         self._plans: dict[int, tuple[Problem, Plan]] = {}
         self._lock = threading.Lock()
         self._background = BackgroundThread("greenward-grading")
+
+    def complete(self, problems: ProblemSet) -> ProblemSet:
+        """The problems with the expected values that only their references can tell (EvalPlus's).
+
+        Sets without such cases come back as they are. Raises `ProblemError` when a reference fails.
+        """
+        return with_expected_values(problems, self._executor)
 
     def grade(self, answers: Sequence[Answer]) -> list[Verdict]:
         """The verdict on each (problem, code), in order. Code None is an answer without code."""
@@ -157,7 +166,7 @@ class Grader:
                 self.tests_by_mode.update(test.mode for test in plan.tests)
             return judge(plan, result)
 
-        return Run(plan.job_for(code, self.limits), settle)
+        return Run(plan.job_for(code, _limits_for(problem, self.limits)), settle)
 
     def _plan(self, problem: Problem) -> Plan | None:
         """The plan of a problem; None before its expected values were computed."""
@@ -192,6 +201,14 @@ class Grader:
 def _in_order(results: Iterable[tuple[int, Result]]) -> list[Result]:
     by_index = dict(results)
     return [by_index[index] for index in range(len(by_index))]
+
+
+def _limits_for(problem: Problem, limits: Limits) -> Limits:
+    """The limits that hold for all, or more time where the problem's own tests need it."""
+    if problem.cpu_seconds <= limits.cpu_seconds:
+        return limits
+    wall = max(limits.wall_seconds, _WALL_PER_CPU_SECOND * problem.cpu_seconds)
+    return replace(limits, cpu_seconds=problem.cpu_seconds, wall_seconds=wall)
 
 
 def _without_running(plan: Plan, status: Status, message: str) -> Verdict:

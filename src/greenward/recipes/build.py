@@ -21,15 +21,22 @@ from greenward.problems.catalog import load_problems
 from greenward.problems.corpus import corpus, corpus_texts
 from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.problem import ProblemSet
+from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.recipes.pairs import read_pairs
 from greenward.sandbox.protocol import Limits
 
 
 def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
-    """The problems to train on and the held-out ones; disjoint by task id."""
+    """The problems to train on and the held-out ones; disjoint by task id.
+
+    Raises `ProblemError` for problems in both, and for test problems of MBPP to train on unless
+    `problems.allow_test_ids` is set.
+    """
     section = recipe.problems
     train = load_problems(section.train, section.families, part="train")
     held_out = load_problems(section.held_out, section.families, part="held_out")
+    if not section.allow_test_ids:
+        refuse_test_ids(train, override="problems.allow_test_ids=true")
     shared = {p.task_id for p in train} & {p.task_id for p in held_out}
     if shared:
         raise ProblemError(
