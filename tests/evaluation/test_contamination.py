@@ -1,0 +1,145 @@
+"""Planted overlaps between a training set and an evaluation set are found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from greenward.evaluation.contamination import N, contamination
+from greenward.problems.problem import Problem, ProblemSet
+
+REFERENCE = '''
+def running_total(numbers, start=0):
+    """Sums so far."""
+    totals = []
+    for number in numbers:
+        start += number
+        totals.append(start)
+    return totals
+'''
+RENAMED = """
+import math  # unused
+
+def accumulate(xs: list[int], t=0) -> list[int]:
+    # the same in other words
+    out = []
+    for x in xs:
+        t += x
+        out.append(t)
+    return out
+"""
+WORDS = [f"word{i}" for i in range(1000)]
+
+
+def words(seed, count=30):
+    return " ".join(random.Random(seed).sample(WORDS, count))
+
+
+def problem(task_id, prompt, reference="", **fields):
+    return Problem(task_id, prompt, "f", reference=reference, **fields)
+
+
+def one(train, evaluated):
+    """The only overlap found; None if there is none."""
+    found = contamination(train, ProblemSet([evaluated, problem("clean", words(99))])).overlaps
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("kind", ["problem", "text"])
+def test_the_same_specification_is_found_whatever_its_spacing_and_case(kind):
+    prompt = words(1)
+    copy = "  ".join(prompt.upper().split())
+    overlap = one([problem("t/3", copy) if kind == "problem" else copy], problem("e/1", prompt))
+    assert overlap.exact == ("t/3" if kind == "problem" else "text 1")
+    assert overlap.text_share == 1.0
+
+
+def test_a_renamed_program_is_found_by_its_tree_only():
+    overlap = one([problem("t/1", words(1), RENAMED)], problem("e/1", words(2), REFERENCE))
+    assert (overlap.same_program, overlap.exact, overlap.text_share) == ("t/1", None, 0.0)
+
+
+def test_a_program_is_found_inside_a_longer_text():
+    text = f"import os\n\ndef other():\n    return os.sep\n\n{RENAMED}"
+    assert one(["prose", text], problem("e/1", words(2), REFERENCE)).same_program == "text 2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("start += number", "start -= number"), ("totals.append", "totals.extend"), ("start=0", "start=1")],
+)
+def test_a_program_that_does_something_else_is_not_the_same(old, new):
+    overlap = one([problem("t/1", "", REFERENCE.replace(old, new))], problem("e/1", words(2), REFERENCE))
+    assert overlap.same_program is None  # though they share 13-grams
+
+
+def test_swapped_names_make_another_program():
+    ours = "def f(a, b):\n    c = a - b\n    return (a, b, c, a * a, b + 1)\n"
+    swapped = "def f(a, b):\n    c = b - a\n    return (a, b, c, a * a, b + 1)\n"
+    overlap = one([problem("t/1", "", swapped)], problem("e/1", words(2), ours))
+    assert overlap is None or overlap.same_program is None
+
+
+def test_tiny_programs_are_alike_by_chance_and_not_reported():
+    train = problem("t/1", words(1), "def add(a, b):\n    return a + b\n")
+    assert one([train], problem("e/1", words(2), "def plus(x, y):\n    return x + y\n")) is None
+
+
+def test_the_share_of_13_grams_is_exact():
+    evaluated = words(1, count=40)  # 28 grams
+    overlap = one([f"intro {' '.join(evaluated.split()[5:25])} end"], problem("e/1", evaluated))
+    assert overlap.text_share == pytest.approx((20 - N + 1) / (40 - N + 1))
+    assert (overlap.exact, overlap.nearest, overlap.code_share) == (None, "text 1", None)
+
+
+def test_twelve_words_in_common_are_no_overlap():
+    evaluated = words(1)
+    assert one([" ".join(evaluated.split()[:12])], problem("e/1", evaluated)) is None
+    assert one([" ".join(evaluated.split()[:13])], problem("e/1", evaluated)) is not None
+
+
+def test_shares_and_counts_agree_with_brute_force():
+    rng = random.Random(4)
+    vocabulary = ["a", "b"]  # so few that 13-grams meet by chance
+    texts = [" ".join(rng.choices(vocabulary, k=rng.randint(5, 60))) for _ in range(60)]
+    train, evaluated = texts[:30], texts[30:]
+
+    def grams(text):
+        tokens = text.split()
+        return [" ".join(tokens[i : i + N]) for i in range(len(tokens) - N + 1)]
+
+    shown = {gram for text in train for gram in grams(text)}
+    expected = {
+        f"e/{i}": sum(gram in shown for gram in grams(text)) / len(grams(text))
+        for i, text in enumerate(evaluated)
+        if grams(text)
+    }
+    problems = ProblemSet(problem(f"e/{i}", text) for i, text in enumerate(evaluated))
+    found = contamination(train, problems)
+    shares = {overlap.task_id: overlap.text_share for overlap in found.overlaps}
+    assert shares == {task_id: share for task_id, share in expected.items() if share > 0}
+    assert found.counts["most_13grams"] == sum(share >= 0.8 for share in expected.values())
+
+
+def test_the_report_is_plain_data_with_counts_and_rates():
+    problems = ProblemSet([problem("e/1", words(1)), problem("e/2", words(2))], name="suite")
+    found = contamination([words(1), words(3)], problems)
+    assert json.loads(json.dumps(found.to_json()))["rates"]["exact"] == 0.5
+    assert found.summary == (
+        "contamination: of 2 problems, 2 training items show 1 exactly, 0 by syntax tree, "
+        "1 in most 13-grams, 1 in any"
+    )
+
+
+def test_the_worst_overlap_comes_first():
+    problems = ProblemSet([problem("part", words(1)), problem("whole", words(2))])
+    found = contamination([" ".join(words(1).split()[:20]), words(2)], problems)
+    assert [overlap.task_id for overlap in found.overlaps] == ["whole", "part"]
+
+
+def test_texts_that_are_no_program_or_nested_deeply_do_no_harm():
+    deep = "x = " + "+".join(["1"] * 3000)
+    assert one([deep, "(" * 5000, "\x00", "x = 0x" + "f" * 9000, ""], problem("e/1", words(1), deep))
