@@ -73,8 +73,7 @@ class FamiliesConfig(Section):
 
 
 class ProblemsConfig(Section):
-    """What is asked. `train` and `held_out` name `families`, a shipped set, a public suite
-    (`mbpp:train`, `humaneval`), or a file."""
+    """What is asked: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file."""
 
     train: str = "families"
     held_out: str = "families"
