@@ -12,6 +12,7 @@ from greenward import __version__
 from greenward.cli.completion import completion
 from greenward.cli.config import config
 from greenward.cli.demo import demo
+from greenward.cli.doctor import doctor
 from greenward.cli.report import report
 from greenward.cli.train import train
 from greenward.errors import GreenwardError
@@ -36,7 +37,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, train, report, config, completion):
+for command in (demo, train, report, config, doctor, completion):
     cli.add_command(command)
 
 

@@ -212,6 +212,12 @@ class SandboxConfig(Section):
     wall_seconds: PositiveFloat = 4.0
     memory_mb: PositiveInt = 512
     output_kb: PositiveInt = 64
+    require: Literal["A", "B", "C", "D"] = Field(
+        "B", description="least level of isolation to run at; `greenward doctor` shows this machine's"
+    )
+    packages: tuple[str, ...] = Field(
+        (), description="what answers may import besides the standard library (numpy, …)"
+    )
 
 
 class WandbConfig(Section):

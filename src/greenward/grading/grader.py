@@ -19,6 +19,8 @@ from greenward.grading.planned_test import Mode
 from greenward.grading.run_distinct import Run, run_distinct
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.sandbox.isolation import Isolation
+from greenward.sandbox.layers.levels import Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
 from greenward.sandbox.tasks import check_limits
@@ -45,7 +47,8 @@ class Grader:
     several threads.
 
     `executor` is where answers run; without one, a pool of `workers` processes on this machine
-    that belongs to the grader. `tests_by_mode` counts the tests of the answers that were run, by how
+    that belongs to the grader, isolated at least at level `require`, whose answers may import
+    `packages`. `tests_by_mode` counts the tests of the answers that were run, by how
     they were judged: a test of mode "in_process" is one that an answer could forge.
 
     Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for limits that
@@ -53,16 +56,27 @@ class Grader:
     """
 
     def __init__(
-        self, limits: Limits = DEFAULT_LIMITS, workers: int = 2, *, executor: Executor | None = None
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        workers: int = 2,
+        *,
+        require: Level = Level.B,
+        packages: Sequence[str] = (),
+        executor: Executor | None = None,
     ) -> None:
         check_limits(limits)
         self.limits = limits
         self.tests_by_mode: Counter[Mode] = Counter()
-        self._executor = LocalExecutor(workers) if executor is None else executor
+        self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
         self._owns_executor = executor is None
         self._plans: dict[int, tuple[Problem, Plan]] = {}
         self._lock = threading.Lock()
         self._background = BackgroundThread("greenward-grading")
+
+    @property
+    def isolation(self) -> Isolation:
+        """How well answers are contained."""
+        return self._executor.isolation
 
     def complete(self, problems: ProblemSet) -> ProblemSet:
         """The problems with the expected values that only their references can tell (EvalPlus's).

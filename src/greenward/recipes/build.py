@@ -23,6 +23,7 @@ from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.recipes.pairs import read_pairs
+from greenward.sandbox.layers.levels import Level
 from greenward.sandbox.protocol import Limits
 
 
@@ -103,7 +104,9 @@ def build_grader(sandbox: SandboxConfig) -> Grader:
         memory_bytes=sandbox.memory_mb << 20,
         output_bytes=sandbox.output_kb << 10,
     )
-    return Grader(limits, workers=sandbox.workers)
+    return Grader(
+        limits, workers=sandbox.workers, require=Level(sandbox.require), packages=sandbox.packages
+    )
 
 
 def build_sampling(recipe: Recipe) -> SamplingParams:

@@ -56,6 +56,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     with ExitStack() as stack:
         run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
         grader = stack.enter_context(build_grader(recipe.sandbox))
+        run.add_provenance(sandbox=grader.isolation.to_json())
         train_problems, held_out = grader.complete(train_problems), grader.complete(held_out)
         verify_references(recipe, grader, train_problems, held_out)
         progress = stack.enter_context(Progress(quiet=quiet))

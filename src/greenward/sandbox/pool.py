@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import selectors
 import sys
@@ -52,6 +53,12 @@ class LocalExecutor:
     ) -> None:
         if workers < 1:
             raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
+        for name in packages:
+            if importlib.util.find_spec(name) is None:
+                raise SandboxError(
+                    f"answers are to import {name!r}, but there is no such package here.",
+                    remedy=f"Install it (pip install {name}), or take it out of sandbox.packages.",
+                )
         self._folder = tempfile.mkdtemp(prefix="greenward-sandbox-")
         # The kernel ends a worker with the *thread* that started it, so one lasting thread starts them all.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="greenward-sandbox")

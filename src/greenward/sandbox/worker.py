@@ -47,7 +47,7 @@ from greenward.sandbox.watch import (
     run_job,
 )
 
-PRIVATE_WORKSPACE = "/work"
+PRIVATE_WORKSPACE = "/answer"
 MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it can only be a far backstop
 
 # Loaded before the fork, so that answers find them at no cost.

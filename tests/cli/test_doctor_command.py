@@ -1,0 +1,50 @@
+"""`greenward doctor`: the layers of this machine, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from greenward.cli.main import cli
+from greenward.sandbox import examination
+from greenward.sandbox.layers.levels import PORTABLE_LAYERS, Layer
+from greenward.sandbox.pool import LocalExecutor
+
+
+def test_doctor_names_every_layer_and_the_level():
+    found = examination.examine()
+    shown = CliRunner().invoke(cli, ["doctor"])
+    assert shown.exit_code == (0 if found.contains_answers else 1)
+    assert f"isolation level {found.level.value}" in shown.output
+    assert all(layer.value in shown.output for layer in Layer)
+
+
+def test_doctor_as_json():
+    shown = CliRunner().invoke(cli, ["doctor", "--json"])
+    sandbox = json.loads(shown.stdout)["sandbox"]
+    assert set(sandbox["layers"]) == {layer.value for layer in Layer}
+    assert sandbox["answer_ms"] > 0
+
+
+def test_doctor_says_how_to_get_what_is_missing_and_exits_with_1(monkeypatch):
+    def without_the_core(workers, **options):
+        return LocalExecutor(workers, layers=PORTABLE_LAYERS, **options)
+
+    monkeypatch.setattr(examination, "LocalExecutor", without_the_core)
+    shown = CliRunner().invoke(cli, ["doctor"], terminal_width=200)
+    assert shown.exit_code == 1
+    words = " ".join(shown.output.split())
+    assert "isolation level C" in words
+    assert "landlock: it was left out. To have it, use Linux 5.13" in words
+    assert "container or virtual machine" in words
+
+
+@pytest.mark.parametrize("level", ["E", "b", 2])
+def test_a_recipe_with_an_unknown_level_is_refused(level):
+    from greenward.config.loading import load_recipe
+    from greenward.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="require"):
+        load_recipe("quickstart", [f"sandbox.require={level}"])
