@@ -37,7 +37,8 @@ class HostileProgram:
     `stopped_by` are the means each of which suffices to stop it. With `may_pass` the answers are
     right and only the effects are forbidden. `then` is a second program, run next on the same
     worker, that passes only if the first left something for it. `unprotected` says where the
-    program is certain to get through when only the resource limits are in force.
+    program is certain to get through when only the resource limits are in force. `form` is the kind
+    of tests that it meets: `cases`, `tests`, `checks` or `stdio`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class HostileProgram:
     may_pass: bool = False
     then: str = ""
     unprotected: str = ANYWHERE
+    form: str = "cases"
 
     @property
     def stopped_always(self) -> bool:

@@ -79,7 +79,7 @@ def test_many_of_the_attacks_fool_a_grader_that_compares_in_the_process_of_the_a
             file.write_text(text)
             command = [sys.executable, "-I", "-S", naive_grader.__file__, str(file)]
             try:
-                ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=2)
+                ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=1)
             except subprocess.TimeoutExpired:
                 continue
             if ended.returncode == 0:

@@ -17,7 +17,7 @@ from greenward.sandbox.protocol import Limits
 from hostile.program import HostileProgram
 from hostile.world import World
 
-QUICK = Limits(cpu_seconds=0.5, wall_seconds=1.5, memory_bytes=512 << 20)
+QUICK = Limits(cpu_seconds=0.2, wall_seconds=0.8, memory_bytes=512 << 20)
 # Reading a whole process or making many files takes a while; none of these programs runs to its limit.
 PATIENT = Limits(cpu_seconds=5.0, wall_seconds=10.0, memory_bytes=1 << 30)
 _PATIENT_FAMILIES = ("stealing expected values elsewhere", "disk")
@@ -46,9 +46,9 @@ class Arena:
 
 
 def let_through(
-    world: World, arena: Arena, programs: Iterable[HostileProgram], *, form: str = "cases"
+    world: World, arena: Arena, programs: Iterable[HostileProgram], *, form: str | None = None
 ) -> dict[str, str]:
-    """Name of each program that got through, with what it achieved."""
+    """Name of each program that got through, with what it achieved; `form` replaces their own."""
     chosen = list(programs)
     found: dict[str, str] = {}
     for limits in (QUICK, PATIENT):
@@ -66,8 +66,10 @@ def let_through(
 
 
 def _try_all(world: World, grader: Grader, programs: Sequence[HostileProgram], form: str) -> dict[str, str]:
-    problems = {wanted: world.problem(wanted, form=form) for wanted in {one.wanted for one in programs}}
-    answers = [(problems[one.wanted], world.code(one, grader.limits)) for one in programs]
+    problems = {
+        (one.wanted, form or one.form): world.problem(one.wanted, form or one.form) for one in programs
+    }
+    answers = [(problems[one.wanted, form or one.form], world.code(one, grader.limits)) for one in programs]
     before = [world.state_outside(one) for one in programs]
     verdicts = grader.grade(answers)
     found = {}
@@ -102,7 +104,7 @@ def _achieved(program: HostileProgram, verdict: Verdict, limits: Limits) -> list
     outputs = (verdict.stdout, verdict.stderr)
     if any(_UNCLEAN.search(text) for text in (*messages, *outputs)):
         achieved.append("control characters in the verdict")
-    if max(map(len, messages)) > _MAX_MESSAGE_CHARS or max(map(len, outputs)) > limits.output_bytes:
+    if max(map(len, messages)) > _MAX_MESSAGE_CHARS or max(map(len, outputs)) > 2 * limits.output_bytes:
         achieved.append("endless text in the verdict")
     return achieved
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Case, Problem, StdioCase
 from greenward.sandbox.protocol import Limits
 from hostile.program import HostileProgram
 
@@ -65,12 +65,15 @@ class World:
                 libc.msgctl(queue, _IPC_RMID, None)
         self._cleanup.close()
 
-    def problem(self, wanted: str, *, form: str = "cases") -> Problem:
-        """The problem whose answer is `wanted`, with its tests as `cases`, `tests` or `checks`."""
+    def problem(self, wanted: str, form: str = "cases") -> Problem:
+        """The problem whose answer is `wanted`, with tests of this form (`HostileProgram`)."""
         name = "add" if wanted == "add" else "f"
         cases = self._cases(wanted)
         if form == "cases":
             return Problem(wanted, "", name, cases=cases)
+        if form == "stdio":
+            runs = tuple(StdioCase(f"{case.args[0]}\n", f"{case.expected}\n") for case in cases)
+            return Problem(wanted, "", "", stdio_cases=runs)
         if wanted == "close":
             one, other = (repr(case.expected) for case in cases)
             sources = (f"assert math.isclose({name}(0), {one})", f"assert abs({name}(1) - {other}) < 1e-6")

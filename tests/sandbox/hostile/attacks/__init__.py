@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hostile.attacks import (
     channel,
+    checks,
     equality,
     files,
     kernel,
     leaving,
     network,
     processes,
+    programs,
     resources,
     results,
     tampering,
@@ -32,6 +34,8 @@ HOSTILE_PROGRAMS: tuple[HostileProgram, ...] = sum(
             files,
             network,
             kernel,
+            checks,
+            programs,
         )
     ),
     (),

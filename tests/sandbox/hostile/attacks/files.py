@@ -84,7 +84,7 @@ PROGRAMS = (
     _outside("folder_replaced_by_a_link", """
         here = os.getcwd()
         os.rename(here, here + ".gone"); os.symlink(PRECIOUS, here)
-        """, WATCHDOG),
+        """, LANDLOCK, NAMESPACES, unprotected=VARIES),
     _outside("folder_swapped_while_it_is_removed", """
         if os.fork() == 0:
             os.setsid()
@@ -96,8 +96,8 @@ PROGRAMS = (
         os.mkdir("other")
         """, WATCHDOG),
     _outside("folder_made_unreadable", "os.mkdir('d'); open('d/x', 'w').close(); os.chmod('d', 0); os.chmod('.', 0)", WATCHDOG),
-    _outside("folder_removed", "os.rmdir(os.getcwd())", WATCHDOG),
-    _outside("folder_renamed", "os.rename(os.getcwd(), os.getcwd() + '.moved')", WATCHDOG),
+    _outside("folder_removed", "os.rmdir(os.getcwd())", LANDLOCK, NAMESPACES, unprotected=VARIES),
+    _outside("folder_renamed", "os.rename(os.getcwd(), os.getcwd() + '.moved')", LANDLOCK, NAMESPACES, unprotected=VARIES),
     _outside("folder_full_of_special_files", "os.mkfifo('fifo'); os.mkdir('d'); os.symlink('d', 'd/loop'); os.symlink('nowhere', 'dangling')", WATCHDOG),
     _outside("fifo_that_nobody_reads", "os.mkfifo('fifo'); os.open('fifo', os.O_WRONLY | os.O_NONBLOCK)", WATCHDOG),
     _probe("folder_outside_listed", "def f(i): return 'victim.txt' in os.listdir(OUTSIDE)"),

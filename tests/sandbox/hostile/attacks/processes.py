@@ -74,28 +74,28 @@ def _bomb(name: str, code: str, *stopped_by: str, **fields: str) -> HostileProgr
 
 
 PROGRAMS = (
-    _to_worker("kill_the_worker", "os.kill(os.getppid(), signal.SIGKILL); time.sleep(1)"),
-    _to_worker("stop_the_worker", "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(1)"),
-    _to_worker("terminate_the_worker", "os.kill(os.getppid(), signal.SIGTERM); time.sleep(1)"),
-    _to_worker("hang_up_the_worker", "os.kill(os.getppid(), signal.SIGHUP); time.sleep(1)"),
-    _to_worker("fault_the_worker", "os.kill(os.getppid(), signal.SIGSEGV); time.sleep(1)"),
+    _to_worker("kill_the_worker", "os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)"),
+    _to_worker("stop_the_worker", "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(0.3)"),
+    _to_worker("terminate_the_worker", "os.kill(os.getppid(), signal.SIGTERM); time.sleep(0.3)"),
+    _to_worker("hang_up_the_worker", "os.kill(os.getppid(), signal.SIGHUP); time.sleep(0.3)"),
+    _to_worker("fault_the_worker", "os.kill(os.getppid(), signal.SIGSEGV); time.sleep(0.3)"),
     _to_worker("kill_the_worker_when_called", """
         def f(i):
             os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(0.5)
+            time.sleep(0.3)
             return i + 1
         """),
-    _to_worker("kill_the_group_of_the_worker", "os.killpg(os.getpgid(os.getppid()), signal.SIGKILL); time.sleep(1)"),
+    _to_worker("kill_the_group_of_the_worker", "os.killpg(os.getpgid(os.getppid()), signal.SIGKILL); time.sleep(0.3)"),
     _to_worker("kill_a_thread_of_the_worker", """
-        syscall("tgkill", os.getppid(), os.getppid(), signal.SIGKILL); time.sleep(1)
+        syscall("tgkill", os.getppid(), os.getppid(), signal.SIGKILL); time.sleep(0.3)
         """),
     _to_worker("kill_the_worker_by_descriptor", """
-        signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGKILL); time.sleep(1)
+        signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGKILL); time.sleep(0.3)
         """),
     _to_worker("kill_the_worker_by_queued_signal", """
         information = ctypes.create_string_buffer(128)
         ctypes.c_int.from_buffer(information, 8).value = -1  # si_code SI_QUEUE
-        syscall("rt_sigqueueinfo", os.getppid(), signal.SIGTERM, ctypes.byref(information)); time.sleep(1)
+        syscall("rt_sigqueueinfo", os.getppid(), signal.SIGTERM, ctypes.byref(information)); time.sleep(0.3)
         """),
     _to_worker("kill_the_worker_by_input_and_output", """
         import fcntl
@@ -103,17 +103,17 @@ PROGRAMS = (
         fcntl.fcntl(reader, 8, os.getppid())  # F_SETOWN
         fcntl.fcntl(reader, 10, signal.SIGKILL)  # F_SETSIG
         fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
-        os.write(writer, b"x"); time.sleep(1)
+        os.write(writer, b"x"); time.sleep(0.3)
         """),
     _to_worker("kill_the_worker_from_a_child", """
         worker = os.getppid()
         if os.fork() == 0:
             os.setsid(); os.kill(worker, signal.SIGKILL); os._exit(0)
-        time.sleep(1)
+        time.sleep(0.3)
         """),
     _to_worker("flood_the_worker_with_signals", """
         for _ in range(20_000): os.kill(os.getppid(), signal.SIGCONT)
-        os.kill(os.getppid(), signal.SIGUSR1); time.sleep(1)
+        os.kill(os.getppid(), signal.SIGUSR1); time.sleep(0.3)
         """),
     _to_worker("kill_its_own_group", "os.killpg(0, signal.SIGKILL)", WATCHDOG),
     _to_worker("stop_its_own_group", "os.killpg(0, signal.SIGSTOP)", WATCHDOG),
@@ -204,13 +204,13 @@ PROGRAMS = (
             os.setsid()
             if os.fork() == 0: linger()
             os._exit(0)
-        time.sleep(0.1); os.kill(worker, signal.SIGKILL); time.sleep(1)
+        time.sleep(0.1); os.kill(worker, signal.SIGKILL); time.sleep(0.3)
         """, LANDLOCK, SECCOMP, NAMESPACES),
     _survive("daemon_while_the_worker_is_stopped", """
         worker = os.getppid()
         if os.fork() == 0:
             os.setsid(); os.kill(worker, signal.SIGSTOP); linger()
-        time.sleep(1)
+        time.sleep(0.3)
         """, LANDLOCK, SECCOMP, NAMESPACES),
     _bomb("fork_bomb", """
         def f(i):
