@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from greenward.grading.extraction import extract_code
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Problem, StdioCase
 
 ADD = Problem("add", "Add.", "add", starter_code="def add(a, b):\n")
 BODY = "def add(a, b):\n    return a + b\n"
@@ -62,10 +62,39 @@ def test_prose_alone_is_no_code(text):
     assert extracted.reason
 
 
+PROGRAM = Problem("sum", "Add.", "", stdio_cases=(StdioCase("1 2", "3"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Try\n```python\nprint(1)\n```\nor better\n```python\nprint(2)\n```", "print(2)\n"),
+        ("n = int(input())\nprint(n)", "n = int(input())\nprint(n)"),
+        ("Here it is:\n\nimport sys\nprint(3)", "import sys\nprint(3)"),
+        ("Read two numbers.\na, b = map(int, input().split())", "a, b = map(int, input().split())"),
+        ("<think>x = 1</think>for n in range(3):\n    print(n)", "for n in range(3):\n    print(n)"),
+        ("I cannot do this for you.", None),
+        ("for every case, add the numbers", None),
+        ("if a == b then stop", None),
+        ("```json\n{}\n```", None),
+    ],
+)
+def test_a_whole_program_is_found(text, code):
+    assert extract_code(text, PROGRAM, "chat").code == code
+    assert code or extract_code(text, PROGRAM, "chat").reason
+
+
 def test_an_entry_point_is_taken_literally():
     assert extract_code("aXb", Problem("p", "", "a.b("), "chat").code is None
 
 
 def test_long_hostile_text_is_read_in_one_pass():
-    for text in ("```python\n" * 200_000, "```" * 1_000_000, "<think>" * 500_000, "def " * 500_000):
+    for text in (
+        "```python\n" * 200_000,
+        "```" * 1_000_000,
+        "<think>" * 500_000,
+        "def " * 500_000,
+        "a, " * 500_000,
+    ):
         extract_code(text, ADD, "chat")
+        extract_code(text, PROGRAM, "chat")

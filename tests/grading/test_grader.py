@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from greenward.errors import ProblemError, SandboxError
+from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
-from greenward.grading.verdict import Family, Status
-from greenward.problems.problem import Case, Comparison, Problem, StdioCase
+from greenward.grading.plain_answers import answers_from_plain, answers_to_plain
+from greenward.grading.verdict import Family, Status, Verdict
+from greenward.problems.problem import Case, Comparison, Expected, Problem, StdioCase
+from greenward.sandbox.codec import decode, encode
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
 
 RIGHT = "def add(a, b): return a + b"
@@ -49,6 +53,13 @@ class Recorder:
         ("def add(a, b): raise SystemExit", Status.ERROR, 0),
         ("import os\ndef add(a, b): os._exit(0)", Status.ERROR, 0),
         ("\ud800", Status.SYNTAX_ERROR, 0),
+        (RIGHT + "  # \udcff", Status.SYNTAX_ERROR, 0),
+        (RIGHT + "\0", Status.SYNTAX_ERROR, 0),
+        ("\0", Status.SYNTAX_ERROR, 0),
+        (RIGHT + "\n#" + "é" * 10**6, Status.PASSED, 5),
+        (RIGHT + "\n#" + "\U0001f600" * 10**6, Status.PASSED, 5),
+        ("(" * 500_000, Status.SYNTAX_ERROR, 0),
+        (RIGHT + "\n#" + "x" * (50 << 20), Status.ERROR, 0),
     ],
 )
 def test_statuses(grader, add, code, status, passed):
@@ -215,6 +226,55 @@ def test_a_run_that_was_not_completed_never_passes(add):
 def test_a_problem_that_cannot_judge_is_an_error(grader, fields, message):
     with pytest.raises(ProblemError, match=message):
         grader.grade([(Problem(**{"task_id": "p", "prompt": "", "entry_point": "f", **fields}), "x = 1")])
+
+
+UNUSUAL = {
+    "lone surrogate": "\ud800",
+    "null": "\0",
+    "NaN as a key": {math.nan: "\udcff"},
+    "NaN in a set": {(1, math.nan)},
+    "minus zero": -0.0,
+    "huge int": 1 << 70_000,
+    "long text": "x" * (3 << 20),
+    "infinity": math.inf,
+}
+
+
+@pytest.mark.parametrize("value", UNUSUAL.values(), ids=UNUSUAL.keys())
+def test_unusual_plain_values_go_in_and_come_back(grader, value):
+    problem = Problem("p", "", "f", cases=(Case((value,), value), Case((value,), [value])))
+    (verdict,) = grader.grade([(problem, "def f(x): return x")])
+    assert verdict.tests_passed == (True, False)
+
+
+def test_an_expected_value_that_was_not_computed_is_an_error(grader):
+    problem = Problem(
+        "p", "", "f", cases=(Case((1,), Expected.FROM_REFERENCE),), reference="def f(x): return x"
+    )
+    with pytest.raises(ProblemError, match="not known yet"):
+        grader.grade([(problem, "x")])
+
+
+def test_after_an_error_the_grader_goes_on(grader, add):
+    for bad in (Problem("p", "", "f"), Problem("p", "", "f", cases=(Case((object(),), 1),))):
+        with pytest.raises(ProblemError):
+            grader.grade([(add, RIGHT), (bad, RIGHT), (add, RIGHT)])
+    assert grader.grade([(add, RIGHT)])[0].passed
+
+
+def test_graded_answers_survive_as_plain_data():
+    verdict = Verdict(Status.FAILED, (True, False), "E", "m", "f", "o", "e", 0.5, 1.5, ("landlock",))
+    problems = [
+        Problem("a", "", "f", cases=(Case((1,), (2,), {"k": {3}}), Case((), None, raises="E")), tags=("t",)),
+        Problem("b", "", "", stdio_cases=(StdioCase("1", "2"),), comparison=Comparison(rule="not_none")),
+        Problem("c", "", "f", checks=("f()",), check_setup_code="x = 1", setup_code="y = 1", base_tests=1),
+    ]
+    answers = [
+        GradedAnswer(problem, "prompt", "text", code, verdict) for problem in problems for code in ("x", None)
+    ]
+    back = answers_from_plain(decode(encode(answers_to_plain(answers))))
+    assert back == answers
+    assert repr(back) == repr(answers)
 
 
 def test_limits_that_make_no_sense_are_refused_before_a_worker_starts():

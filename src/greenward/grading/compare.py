@@ -62,6 +62,12 @@ def equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     return bool(actual == expected)
 
 
+def relative_tolerance(comparison: Comparison) -> float:
+    """The relative tolerance, which is the absolute one unless it is given."""
+    given = comparison.relative_tolerance
+    return comparison.tolerance if given is None else given
+
+
 def close(actual: Any, expected: Any, *, relative: float, absolute: float) -> bool:
     """Whether two numbers lie within the tolerances, as in `math.isclose`; False for anything else."""
     return (

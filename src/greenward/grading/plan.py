@@ -16,7 +16,7 @@ from greenward.grading.assertions import Assertion, Relation, clean_test, parse_
 from greenward.grading.compare import COLLECTIONS
 from greenward.grading.planned_test import Test
 from greenward.grading.text import sanitise, show
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Case, Expected, Problem
 from greenward.sandbox.codec import PlainDataError, canonical
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
 
@@ -29,16 +29,22 @@ _KINDS = ("cases", "tests", "checks", "stdio_cases", "in_process_tests")
 class Plan:
     """How to judge any answer to one problem.
 
-    `tests` are in the problem's order; `places` says which of a run's results belongs to each.
+    `job` is what to run, but for the code and the limits; of these, `cpu_seconds` are the least and
+    `most_printed` (bytes, if it matters) is what is kept of the output. `tests` are in the problem's
+    order; `places` says which of a run's results belongs to each.
     """
 
-    job: Job  # all but the answer's code and the limits
+    job: Job
     tests: tuple[Test, ...]
     places: tuple[int, ...]
+    cpu_seconds: float = 0.0
     most_printed: int | None = None
 
     def job_for(self, code: str, limits: Limits) -> Job:
         """What to run for one answer."""
+        if self.cpu_seconds > limits.cpu_seconds:
+            wall_seconds = max(limits.wall_seconds, 2 * self.cpu_seconds + 2)
+            limits = replace(limits, cpu_seconds=self.cpu_seconds, wall_seconds=wall_seconds)
         if self.most_printed is not None:
             limits = replace(limits, output_bytes=self.most_printed)
         return replace(self.job, code=code, limits=limits)
@@ -83,15 +89,8 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> Plan:
             f"beside {kinds[0]}, found {problem.entry_point!r}.",
             remedy="Problems with stdio_cases ask for whole programs, all others for a function.",
         )
-    if kinds[0] == "tests":
-        return _plan_tests(problem, computed)
-    plan = {
-        "cases": _plan_cases,
-        "checks": _plan_checks,
-        "stdio_cases": _plan_stdio,
-        "in_process_tests": _plan_in_process,
-    }
-    return plan[kinds[0]](problem)
+    plan = _plan_tests(problem, computed) if kinds[0] == "tests" else _MAKERS[kinds[0]](problem)
+    return replace(plan, cpu_seconds=problem.cpu_seconds)
 
 
 def _plan_cases(problem: Problem) -> Plan:
@@ -101,6 +100,11 @@ def _plan_cases(problem: Problem) -> Plan:
 
 
 def _case_test(problem: Problem, number: int, case: Case) -> Test:
+    if isinstance(case.expected, Expected):
+        raise ProblemError(
+            f"{problem.task_id}: the expected value of case {number} is not known yet.",
+            remedy="`grading.expected.with_expected_values` computes it from the reference.",
+        )
     try:
         arguments = [show(canonical(argument)) for argument in case.args]
         arguments += [f"{name}={show(canonical(value))}" for name, value in case.kwargs.items()]
@@ -263,3 +267,11 @@ def _computed_values(
         for expression, one in zip(_to_compute(assertions), computed.results, strict=False)
         if one.returned and one.plain
     }
+
+
+_MAKERS = {
+    "cases": _plan_cases,
+    "checks": _plan_checks,
+    "stdio_cases": _plan_stdio,
+    "in_process_tests": _plan_in_process,
+}

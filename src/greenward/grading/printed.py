@@ -12,14 +12,17 @@ import math
 import re
 from decimal import Decimal
 
+from greenward.grading.compare import relative_tolerance
+from greenward.problems.problem import Comparison
+
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 
 
-def same_output(printed: str, expected: str, tolerance: float) -> bool:
-    """Whether `printed` counts as `expected`; `tolerance` is absolute and relative at once."""
+def same_output(printed: str, expected: str, comparison: Comparison) -> bool:
+    """Whether `printed` counts as `expected` within the tolerance of `comparison`."""
     ours, theirs = _lines(printed), _lines(expected)
     return len(ours) == len(theirs) and all(
-        line == wanted or _same_numbers(line, wanted, tolerance)
+        line == wanted or _same_numbers(line, wanted, comparison)
         for line, wanted in zip(ours, theirs, strict=True)
     )
 
@@ -28,14 +31,14 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _same_numbers(line: str, wanted: str, tolerance: float) -> bool:
+def _same_numbers(line: str, wanted: str, comparison: Comparison) -> bool:
     ours, theirs = line.split(), wanted.split()
     return len(ours) == len(theirs) and all(
-        _same_number(word, other, tolerance) for word, other in zip(ours, theirs, strict=True)
+        _same_number(word, other, comparison) for word, other in zip(ours, theirs, strict=True)
     )
 
 
-def _same_number(word: str, wanted: str, tolerance: float) -> bool:
+def _same_number(word: str, wanted: str, comparison: Comparison) -> bool:
     if not (_NUMBER.fullmatch(word) and _NUMBER.fullmatch(wanted)):
         return False
     ours, theirs = Decimal(word), Decimal(wanted)
@@ -43,5 +46,7 @@ def _same_number(word: str, wanted: str, tolerance: float) -> bool:
         return True
     if wanted.lstrip("+-").isdigit():
         return False
-    near, far = float(ours), float(theirs)
-    return math.isfinite(near) and math.isclose(near, far, rel_tol=tolerance, abs_tol=tolerance)
+    relative, absolute = relative_tolerance(comparison), comparison.tolerance
+    number = float(ours)
+    within_tolerance = math.isclose(number, float(theirs), rel_tol=relative, abs_tol=absolute)
+    return within_tolerance and math.isfinite(number) and bool(relative or absolute)

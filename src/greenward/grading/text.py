@@ -31,13 +31,9 @@ def _written(value: Any, budget: int) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 400:
         return f"<an int of {value.bit_length()} bits>"
     if isinstance(value, (str, bytes, bytearray)):
-        return repr(value[:budget])
+        return repr(value[: max(0, budget)])
     if isinstance(value, PlainDict):
-        return (
-            "{"
-            + _joined(value.entries, budget, lambda e, b: f"{_written(e[0], b)}: {_written(e[1], b)}")
-            + "}"
-        )
+        return "{" + _joined(value.entries, budget, _entry) + "}"
     if isinstance(value, PlainSet):
         return "{" + _joined(value.elements, budget, _written) + "}" if value.elements else "set()"
     if isinstance(value, list):
@@ -60,3 +56,8 @@ def _joined(values: Any, budget: int, write: Any) -> str:
         parts.append(write(value, budget))
         budget -= len(parts[-1]) + 2
     return ", ".join(parts)
+
+
+def _entry(entry: Any, budget: int) -> str:
+    key = _written(entry[0], budget)
+    return f"{key}: {_written(entry[1], budget - len(key))}"

@@ -118,7 +118,7 @@ def _to_json(value: Any, depth: int) -> Any:
         tag, parts = standard_types.take_apart(value, kind)
     except standard_types.NotStandard as error:
         raise PlainDataError(str(error)) from None
-    return {tag: _to_json(parts, depth)}
+    return {tag: [_to_json(part, depth) for part in parts] if type(parts) is list else parts}
 
 
 def _reduce(value: Any, kind: type) -> Any:

@@ -60,11 +60,9 @@ def _unpack(reply: bytes) -> Any:
         if kind == "value":
             (value,) = fields
             return value
-        error_class, message = map(str, fields)
+        error_class, message = map(str, ["TypeError", *fields] if kind == "opaque" else fields)
     except Exception:  # text that only an answer in its own process can have written
         raise AnswerError("the answer's process sent a reply that is not plain data") from None
-    if kind == "opaque":
-        raise TypeError(message)
     known = getattr(builtins, error_class, None)
     if isinstance(known, type) and issubclass(known, Exception):
         try:
