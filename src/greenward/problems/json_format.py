@@ -11,7 +11,6 @@ JSON has no tuples, so a list that is expected may come back as a tuple.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from typing import Any, get_args
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import Row, found, read_rows
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, Rule
+from greenward.problems.python_source import parse
 from greenward.problems.signature import Signature, made_up_parameters, read_signature, starter_code
 from greenward.runs.files import write_atomically
 
@@ -125,7 +125,7 @@ def _signature(row: Row, field: str, source: str, function_name: str) -> Signatu
 
 def _syntax_error(source: str) -> str | None:
     try:
-        ast.parse(source)
+        parse(source)
     except (SyntaxError, ValueError) as error:
         return str(error)
     return None

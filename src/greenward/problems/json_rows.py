@@ -135,8 +135,14 @@ def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]
 def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
     try:
         return decoder.raw_decode(text, start)
-    except json.JSONDecodeError:
-        raise
+    except json.JSONDecodeError as error:
+        line = text.count("\n", 0, start) + 1
+        if error.lineno == line:
+            raise
+        # A line that was cut short: what is missed is found only in the next one.
+        raise json.JSONDecodeError(
+            f"{error.msg}, in the row that begins in line {line}", text, error.pos
+        ) from None
     except (ValueError, RecursionError) as error:  # NaN, an endless integer, brackets without end
         raise json.JSONDecodeError(str(error), text, start) from None
 

@@ -7,6 +7,8 @@ import re
 import string
 from dataclasses import dataclass
 
+from greenward.problems.python_source import parse
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -33,9 +35,9 @@ def read_signature(source: str, function_name: str) -> Signature | None:
     not Python.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except SyntaxError:
-        tree = ast.parse(source.rstrip() + "\n    pass\n")
+        tree = parse(source.rstrip() + "\n    pass\n")
     for node in reversed(tree.body):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == function_name:
             positional = [*node.args.posonlyargs, *node.args.args]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from greenward.problems.json_rows import Row, read_rows
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.python_source import parse
 from greenward.problems.suites.rows import problem_set
 
 EXAMPLE = '{"task_id": …, "prompt": …, "canonical_solution": …, "entry_point": …, "test": …}'
@@ -32,9 +33,9 @@ def helpers(row: Row, entry_point: str) -> str:
     prompt = row.text("prompt")
     try:
         try:
-            tree = ast.parse(prompt)
+            tree = parse(prompt)
         except SyntaxError:  # a signature without a docstring
-            tree = ast.parse(prompt.rstrip() + "\n    pass\n")
+            tree = parse(prompt.rstrip() + "\n    pass\n")
     except (SyntaxError, ValueError) as error:
         raise row.error("prompt", f"is not Python: {error}") from None
     is_asked_for = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -48,7 +49,7 @@ def docstring(row: Row, entry_point: str) -> str:
     """The specification in words: the docstring of the function in the prompt, else the prompt."""
     prompt = row.text("prompt")
     try:
-        for node in ast.parse(prompt).body:
+        for node in parse(prompt).body:
             if isinstance(node, ast.FunctionDef) and node.name == entry_point:
                 strings = (
                     statement.value.value

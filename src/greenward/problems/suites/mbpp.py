@@ -17,6 +17,7 @@ from pathlib import Path
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import Row, read_rows
 from greenward.problems.problem import Comparison, Problem, ProblemSet
+from greenward.problems.python_source import parse
 from greenward.problems.suites.rows import problem_set
 
 EXAMPLE = '{"task_id": 2, "text": …, "code": …, "test_list": ["assert …", …]}'
@@ -71,11 +72,11 @@ def entry_point(tests: Iterable[str], code: str) -> str | None:
     """The function that is asked for: the first that the tests call and the solution defines."""
     defined = {
         node.name
-        for node in ast.parse(code).body
+        for node in parse(code).body
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
     }
     for test in tests:
-        for node in ast.walk(ast.parse(test)):
+        for node in ast.walk(parse(test)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
                 return node.func.id
     return None
@@ -121,10 +122,10 @@ def _tests(row: Row, field: str) -> tuple[str, ...]:
 
 def _imports_that_tests_use(code: str, tests: Iterable[str]) -> list[str]:
     """Import statements of the solution whose names the tests use (`sys` in Mbpp/596)."""
-    used = {node.id for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)}
+    used = {node.id for test in tests for node in ast.walk(parse(test)) if isinstance(node, ast.Name)}
     return [
         ast.unparse(node)
-        for node in ast.parse(code).body
+        for node in parse(code).body
         if isinstance(node, (ast.Import, ast.ImportFrom))
         and any((alias.asname or alias.name.partition(".")[0]) in used for alias in node.names)
     ]
@@ -134,7 +135,7 @@ def _of_truth(test: str, name: str) -> str:
     """`assert f(x)` as `assert bool(f(x)) == True` where f returns match objects; else as it is."""
     if name not in _RETURN_MATCHES:
         return test
-    statement = ast.parse(test).body[0]
+    statement = parse(test).body[0]
     holds = statement.test if isinstance(statement, ast.Assert) else None
     negated = isinstance(holds, ast.UnaryOp) and isinstance(holds.op, ast.Not)
     call = holds.operand if isinstance(holds, ast.UnaryOp) else holds

@@ -23,6 +23,7 @@ from typing import Any
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import read_text
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+from greenward.problems.python_source import parse
 
 BUGGY, CORRECT, JSON_CASES, PYTEST = (
     "python_programs", "correct_python_programs", "json_testcases", "python_testcases",
@@ -87,7 +88,7 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
             tests_left_out=left_out,
             cpu_seconds=_CPU_SECONDS.get(name, 0.0),
         )
-    module = ast.parse(read_text(folder / PYTEST / f"test_{name}.py"))
+    module = parse(read_text(folder / PYTEST / f"test_{name}.py"))
     set_up, programs = _split_pytest_file(module, name)
     if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
         return Problem(
@@ -132,7 +133,7 @@ def _assertions(name: str, reference: str, rows: list[tuple[tuple[Any, ...], Any
         return tuple(
             f"assert abs({call} - {value!r}) <= {arguments[-1]!r}" for call, arguments, value in calls
         )
-    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(ast.parse(reference))):
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(parse(reference))):
         return tuple(f"assert list({call}) == {value!r}" for call, _, value in calls)
     return ()
 
