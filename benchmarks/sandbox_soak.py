@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count, cycle
 from pathlib import Path
@@ -37,7 +37,7 @@ from sandbox_soak_programs import HOSTILE, RIGHT, SLOW
 
 LIMITS = Limits(cpu_seconds=0.2, wall_seconds=0.5, memory_bytes=256 << 20)
 ONE_HOSTILE_IN = 5
-ONE_HOSTILE_SLOW_IN = 33  # those that run into a limit: each takes as long as a hundred others
+ONE_HOSTILE_SLOW_IN = 50  # those that run into a limit: each takes as long as a hundred others
 WARM_UP = 0.05  # of all answers: what is in use after them is what a run needs
 MAX_GROWTH_MB = 20.0
 REPORTS = 10
@@ -46,42 +46,40 @@ SHARED = ("/dev/shm", "/tmp", "/var/tmp")
 
 @dataclass(frozen=True)
 class Traces:
-    """What there is at one moment. `files` counts those of this run, `shared` names shared memory."""
+    """What there is of this run at one moment."""
 
     processes: int
     zombies: int
     descriptors: int
     files: int
-    shared: frozenset[str]
+    segments: int  # of System V shared memory
     memory_mb: float
 
-    def more_than(self, before: Traces) -> list[str]:
-        """What there is more of, in words; memory apart."""
-        pairs = {name: (getattr(before, name), getattr(self, name)) for name in _COUNTED}
-        found = [f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if new > old]
-        return found + [f"shared memory {name}" for name in sorted(self.shared - before.shared)]
-
-
-_COUNTED = ("processes", "zombies", "descriptors", "files")
+    def more_than(self, before: Traces) -> dict[str, int]:
+        """How much more there is of what was counted before."""
+        counted = ("processes", "zombies", "descriptors", "files", "segments")
+        return {name: getattr(self, name) - getattr(before, name) for name in counted}
 
 
 class Observer:
     """Looks for what a sandbox leaves behind. `folder` holds all temporary files of this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.token = folder, folder.name
+        self._folder = folder
+        self.token = folder.name
+        self.segment_bytes = (1 << 20) + os.getpid()
 
     def look(self) -> Traces:
         family = descendants(os.getpid())
         strays = [pid for pid in _processes_that_mention(str(self._folder)) if pid not in family]
+        own = sum(len(folders) + len(files) for _, folders, files in os.walk(self._folder))
+        planted = sum(name.startswith(self.token) for folder in SHARED for name in os.listdir(folder))
         return Traces(
             processes=len(family) + len(strays),
             zombies=sum(_is_zombie(pid) for pid in family),
             descriptors=len(os.listdir("/proc/self/fd")),
-            files=sum(len(folders) + len(files) for _, folders, files in os.walk(self._folder))
-            + sum(name.startswith(self.token) for folder in SHARED for name in os.listdir(folder))
-            - 1,  # the folder itself
-            shared=frozenset(os.listdir("/dev/shm")) | _system_v_segments(),
+            files=own + planted - 1,  # the folder itself
+            segments=_segments_of(self.segment_bytes),
             memory_mb=_memory_mb(),
         )
 
@@ -110,7 +108,7 @@ def main() -> None:
 def soak(observer: Observer, answers: int, batch_size: int, workers: int) -> dict[str, Any]:
     """Grades so many answers and reports what was seen."""
     before, load = observer.look(), os.getloadavg()[0]
-    stream = mixed_answers(observer.token)
+    stream = mixed_answers({"TOKEN": observer.token, "SEGMENT_BYTES": str(observer.segment_bytes)})
     verdicts = {kind: Counter[str]() for kind in ("right", "hostile")}
     misjudged: list[str] = []
     seen: list[Traces] = []
@@ -135,8 +133,9 @@ def soak(observer: Observer, answers: int, batch_size: int, workers: int) -> dic
     after = observer.look()
     growth = max(traces.memory_mb for traces in seen) - seen[0].memory_mb
     failures = [f"misjudged: {one}" for one in misjudged]
-    failures += [f"left behind: {one}" for one in after.more_than(before)]
-    failures += [f"grew while running: {one}" for one in seen[-1].more_than(seen[0])]
+    left, grown = after.more_than(before), seen[-1].more_than(seen[0])
+    failures += [f"left behind: {more} {name}" for name, more in left.items() if more > 0]
+    failures += [f"grew while running: {more} {name}" for name, more in grown.items() if more > 0]
     if growth > MAX_GROWTH_MB:
         failures.append(f"memory grew by {growth:.1f} MB; at most {MAX_GROWTH_MB:.0f} are allowed")
     for failure in failures:
@@ -147,9 +146,7 @@ def soak(observer: Observer, answers: int, batch_size: int, workers: int) -> dic
         f"{done} answers in {seconds:.0f} s ({done / seconds:.0f}/s, level {isolation.level.value}); "
         f"{accepted} of {hostile} hostile accepted, {right - verdicts['right']['passed']} of {right} right "
         f"refused, {sum(counted['infrastructure'] for counted in verdicts.values())} infrastructure; left: "
-        f"{after.processes - before.processes} processes, {after.zombies} zombies, "
-        f"{after.descriptors - before.descriptors} descriptors, {after.files - before.files} files, "
-        f"{len(after.shared - before.shared)} shared memory; memory {growth:+.1f} MB"
+        f"{', '.join(f'{more} {name}' for name, more in left.items())}; memory {growth:+.1f} MB"
     )
     return {
         "summary": summary,
@@ -160,9 +157,9 @@ def soak(observer: Observer, answers: int, batch_size: int, workers: int) -> dic
         "layers": [layer.value for layer in isolation.layers],
         "verdicts": {kind: dict(counted.most_common()) for kind, counted in verdicts.items()},
         "memory_growth_mb": growth,
-        "before": _plain(before),
-        "running": _plain(seen[-1]),
-        "after": _plain(after),
+        "before": asdict(before),
+        "running": asdict(seen[-1]),
+        "after": asdict(after),
         "machine": {
             "cpus": os.cpu_count(),
             "python": platform.python_version(),
@@ -173,8 +170,8 @@ def soak(observer: Observer, answers: int, batch_size: int, workers: int) -> dic
     }
 
 
-def mixed_answers(token: str) -> Iterator[tuple[str, Problem, str]]:
-    """(kind, problem, code) without end; no code twice, so that each is run."""
+def mixed_answers(names: Mapping[str, str]) -> Iterator[tuple[str, Problem, str]]:
+    """(kind, problem, code) without end; no code twice, so that each is run. `names` fill the templates."""
     number, rng = count(1), random.Random(0)
     right, hostile, slow = cycle(RIGHT), cycle(HOSTILE), cycle(SLOW)
     hostile_so_far = 0
@@ -187,7 +184,9 @@ def mixed_answers(token: str) -> Iterator[tuple[str, Problem, str]]:
                 hostile_so_far += 1
                 programs = hostile if hostile_so_far % ONE_HOSTILE_SLOW_IN else slow
             problem, code = next(programs)
-            yield kind, problem, f"{code.replace('TOKEN', token)}\n# {next(number)}\n"
+            for name, value in names.items():
+                code = code.replace(name, value)
+            yield kind, problem, f"{code}\n# {next(number)}\n"
 
 
 def _processes_that_mention(text: str) -> list[int]:
@@ -210,19 +209,15 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-def _system_v_segments() -> frozenset[str]:
+def _segments_of(size: int) -> int:
     table = Path("/proc/sysvipc/shm")
     rows = table.read_text().splitlines()[1:] if table.exists() else []
-    return frozenset(f"segment {row.split()[1]}" for row in rows)
+    return sum(row.split()[3] == str(size) for row in rows)
 
 
 def _memory_mb() -> float:
     resident = int(Path("/proc/self/statm").read_text().split()[1])
     return resident * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def _plain(traces: Traces) -> dict[str, Any]:
-    return asdict(traces) | {"shared": sorted(traces.shared)}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The answers of `sandbox_soak.py`: right ones, and hostile ones that must not pass, by problem.
 
-Hostile programs are templates: `TOKEN` stands for a name that no one else uses, by which what they
-leave behind can be found. Every one is bounded by itself.
+Hostile programs are templates: `TOKEN` stands for a name, and `SEGMENT_BYTES` for a size of shared
+memory, that no one else uses: by them, what is left behind can be found. Every program is bounded by
+itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _FUNCTIONS = (
     """,
     """
     def add(a, b):
-        held = [bytearray(1 << 16) for _ in range(100)]
+        held = [bytearray(1 << 16) for _ in range(8)]
         def count(n): return 0 if n == 0 else 1 + count(n - 1)
         return count(200) - 200 + a + b
     """,
@@ -174,7 +175,7 @@ _HOSTILE_FUNCTIONS = (
         except OSError: return -1
     """,
     "def add(a, b): return add(a, b)",
-    "def add(a, b):\n    value = []\n    for _ in range(100_000): value = [value]\n    return value",
+    "def add(a, b):\n    value = []\n    for _ in range(10_000): value = [value]\n    return value",
     # Files, shared memory, sockets.
     """
     import os
@@ -191,7 +192,7 @@ _HOSTILE_FUNCTIONS = (
     import os
     def add(a, b):
         try:
-            for number in range(100):
+            for number in range(40):
                 with open(f"TOKEN-{number}", "wb") as file: file.write(b"x" * 500_000)
         except OSError: pass
         return -1
@@ -200,7 +201,7 @@ _HOSTILE_FUNCTIONS = (
     import ctypes
     from multiprocessing import shared_memory
     def add(a, b):
-        ctypes.CDLL(None).shmget(0, 4096, 0o1666)
+        ctypes.CDLL(None).shmget(0, SEGMENT_BYTES, 0o1666)
         try: shared_memory.SharedMemory("TOKEN", create=True, size=4096)
         except OSError: pass
         return -1
@@ -261,14 +262,15 @@ def _for(problem: Problem, *programs: str) -> list[tuple[Problem, str]]:
     return [(problem, dedent(program).strip()) for program in programs]
 
 
+# Most answers are judged by values; programs with input and test programs take two processes each.
 RIGHT = [
-    pair
-    for function in _FUNCTIONS
-    for pair in (*_for(VALUES, function), *_for(CHECKS, function), *_for(STDIO, *_PROGRAMS))
+    *_for(VALUES, *_FUNCTIONS, *_FUNCTIONS),
+    *_for(STDIO, *_PROGRAMS),
+    *_for(CHECKS, *_FUNCTIONS[:3]),
 ]
 HOSTILE = [
     *_for(VALUES, *_HOSTILE_FUNCTIONS),
     *_for(STDIO, *_HOSTILE_PROGRAMS),
-    *_for(CHECKS, *_HOSTILE_FUNCTIONS, *_HOSTILE_CHECKED),
+    *_for(CHECKS, *_HOSTILE_FUNCTIONS[1::3], *_HOSTILE_CHECKED),
 ]
 SLOW = [*_for(VALUES, *_SLOW_FUNCTIONS), *_for(STDIO, *_SLOW_PROGRAMS), *_for(CHECKS, *_SLOW_FUNCTIONS)]
