@@ -1,0 +1,109 @@
+"""QuixBugs: how each kind of program is judged."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from greenward.errors import ProblemError
+from greenward.problems.problem import Case
+from greenward.problems.suites.quixbugs import buggy_program, load_quixbugs
+
+PYTEST_FILE = """
+import pytest
+from node import Node
+if pytest.use_correct:
+    from correct_python_programs.{name} import {name}
+else:
+    from python_programs.{name} import {name}
+
+shared = {shared}
+
+def test1():
+    assert {name}(shared) == 1
+
+def test2():
+    assert not {name}({shared})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for part in ("python_programs", "correct_python_programs", "json_testcases", "python_testcases"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "python_testcases" / "node.py").write_text("class Node:\n    pass\n")
+    return tmp_path
+
+
+def add(folder: Path, name: str, code: str, rows: list | None = None, test: str = "") -> None:
+    (folder / "correct_python_programs" / f"{name}.py").write_text(code)
+    (folder / "python_programs" / f"{name}.py").write_text(code.replace("return", "return not"))
+    (folder / "python_testcases" / f"test_{name}.py").write_text(test)
+    if rows is not None:
+        text = "\n".join(json.dumps(row) for row in rows)
+        (folder / "json_testcases" / f"{name}.json").write_text(text + "\n\n")
+
+
+def test_results_are_compared(folder):
+    add(folder, "hanoi", "def hanoi(n, start):\n    return []", [[[1, 3], [[1, 3]]], [5, 8]])
+    (problem,) = load_quixbugs(folder)
+    assert problem.task_id == "QuixBugs/hanoi"
+    assert problem.cases == (Case((1, 3), [[1, 3]]), Case((5,), 8))  # what is no list is one argument
+    assert problem.comparison.tuple_is_list
+    assert "return not []" in problem.prompt
+    assert buggy_program(folder, problem.task_id) == "def hanoi(n, start):\n    return not []"
+
+
+def test_generators_are_judged_by_their_list(folder):
+    add(folder, "flatten", "def flatten(xs):\n    for x in xs:\n        yield x", [[[[1, "a"]], [1, "a"]]])
+    assert load_quixbugs(folder)[0].tests == ("assert list(flatten([1, 'a'])) == [1, 'a']",)
+
+
+def test_square_roots_within_the_tolerance_that_they_are_given(folder):
+    add(folder, "sqrt", "def sqrt(x, epsilon):\n    return 1.5", [[[2, 0.3], 1.5]])
+    assert load_quixbugs(folder)[0].tests == ("assert abs(sqrt(2, 0.3) - 1.5) <= 0.3",)
+
+
+def test_cases_that_take_minutes_are_left_out_and_counted(folder):
+    rows = [[["kitten", "sitting"], 3], [["a" * 20, "b" * 50], 50]]
+    add(folder, "levenshtein", "def levenshtein(a, b):\n    return 3", rows)
+    (problem,) = load_quixbugs(folder)
+    assert (len(problem.cases), problem.tests_left_out) == (1, 1)
+    (problem,) = load_quixbugs(folder, slow_cases=True)
+    assert (len(problem.cases), problem.tests_left_out) == (2, 0)
+
+
+def test_graphs_of_plain_data_are_judged_apart_and_those_of_nodes_within(folder):
+    add(folder, "edges", "", test=PYTEST_FILE.format(name="edges", shared="{(1, 2): 3}"))
+    add(folder, "nodes", "", test=PYTEST_FILE.format(name="nodes", shared="Node()"))
+    edges, nodes = load_quixbugs(folder)
+    assert edges.check_setup_code == "shared = {(1, 2): 3}"
+    assert edges.checks == (
+        "def test1():\n    assert edges(shared) == 1\ntest1()\n",
+        "def test2():\n    assert not edges({(1, 2): 3})\ntest2()\n",
+    )
+    assert nodes.setup_code == "class Node:\n    pass\n"
+    assert len(nodes.in_process_tests) == 2
+    assert nodes.in_process_tests[0].startswith("shared = Node()\ndef test1()")
+
+
+def test_incomplete_folder_and_wrong_line(folder, tmp_path):
+    with pytest.raises(ProblemError, match="there is no test file"):
+        load_quixbugs(folder)
+    add(folder, "gcd", "def gcd(a, b):\n    return a", [[[1, 2], 1], [3]])
+    with pytest.raises(ProblemError, match=r"gcd\.json, line 2: expected \[arguments, expected\]"):
+        load_quixbugs(folder)
+    with pytest.raises(ProblemError, match="expected the folder 'python_programs' of QuixBugs"):
+        load_quixbugs(tmp_path / "json_testcases")
+
+
+def test_public_folder(public):
+    problems = load_quixbugs(public("quixbugs"))
+    assert Counter(problem.tags for problem in problems) == {("json",): 31, ("graph",): 9}
+    assert sum(bool(problem.checks) for problem in problems) == 3
+    assert sum(bool(problem.in_process_tests) for problem in problems) == 6
+    left_out = {problem.task_id: 1 for problem in problems if problem.tests_left_out}
+    assert left_out == {"QuixBugs/knapsack": 1, "QuixBugs/levenshtein": 1}

@@ -1,0 +1,69 @@
+"""References of the public suites pass in the sandbox; `benchmarks/verify_suites.py` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from greenward.grading.grader import Grader
+from greenward.problems.catalog import load_suite
+from greenward.problems.problem import ProblemSet
+from greenward.problems.suites.quixbugs import buggy_program
+from greenward.sandbox.protocol import Limits
+
+
+@pytest.fixture(scope="module")
+def grader():
+    with Grader(Limits(cpu_seconds=20.0, wall_seconds=60.0), workers=2) as grader:
+        yield grader
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GREENWARD_CACHE", str(tmp_path))
+
+
+def failing(grader: Grader, problems: ProblemSet) -> list[str]:
+    verdicts = grader.grade([(problem, problem.reference) for problem in problems])
+    return [
+        f"{problem.task_id}: {verdict.status.value} {verdict.first_failure}"
+        for problem, verdict in zip(problems, verdicts, strict=True)
+        if not verdict.passed
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "every"),
+    [
+        ("mbpp", "mbpp/mbpp.jsonl", 10),
+        ("mbpp-sanitized", "mbpp/sanitized-mbpp.json", 10),
+        ("humaneval", "humaneval/HumanEval.jsonl.gz", 3),
+        ("humaneval+mini", "evalplus/HumanEvalPlus-Mini.jsonl.gz", 1),
+        ("mbpp+", "evalplus/MbppPlus.jsonl.gz", 12),
+    ],
+)
+def test_references_pass(public, cache, grader, name, file, every):
+    problems = grader.complete(load_suite(name, path=public(file))[::every])
+    assert failing(grader, problems) == []
+
+
+@pytest.mark.parametrize("task_id", ["Mbpp/367", "Mbpp/596", "Mbpp/927"])
+def test_tests_that_need_more_than_the_answer(public, grader, task_id):
+    """367 and 927 set up after the solution; 596 uses a module that the solution imports."""
+    problem = load_suite("mbpp", path=public("mbpp/mbpp.jsonl")).by_id(task_id)
+    assert failing(grader, ProblemSet([problem])) == []
+
+
+@pytest.mark.parametrize("task_id", ["Mbpp/2", "Mbpp/124", "Mbpp/252", "Mbpp/558", "Mbpp/581", "Mbpp/737"])
+def test_oracles_and_restored_types(public, cache, grader, task_id):
+    problem = load_suite("mbpp+", path=public("evalplus/MbppPlus.jsonl.gz")).by_id(task_id)
+    assert failing(grader, grader.complete(ProblemSet([problem]))) == []
+
+
+def test_quixbugs_tells_right_from_wrong(public):
+    folder = public("quixbugs")
+    problems = load_suite("quixbugs", path=folder)
+    buggy = [(problem, buggy_program(folder, problem.task_id)) for problem in problems]
+    with Grader(Limits(cpu_seconds=1.0, wall_seconds=10.0), workers=2) as grader:
+        assert failing(grader, problems) == []
+        verdicts = grader.grade(buggy)
+    assert not any(verdict.passed or verdict.status.value == "infrastructure" for verdict in verdicts)
