@@ -13,6 +13,7 @@ Standard library only: this module is loaded in the worker, too.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 import struct
@@ -49,6 +50,7 @@ WRITE = READ | WRITE_FILE | TRUNCATE | MAKE_AND_REMOVE
 ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # others are for folders only
 
 
+@functools.cache
 def abi() -> int:
     """The version of the kernel's Landlock; 0 where there is none to be had."""
     try:

@@ -37,6 +37,7 @@ F_SETLKW, F_DUPFD_CLOEXEC = 7, 1030
 TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX = 0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451
 PR_SET_NAME, PR_GET_NAME = 15, 16
 AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0o2004000  # flags: close-on-exec, non-blocking
+MSG_NOSIGNAL = 0x4000
 ANY_BIT = 0xFFFF_FFFF
 OWN_PID = 0x7FFF_FFFF  # stands for the process's own id, which is never as large
 
@@ -64,9 +65,10 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "prlimit64": (Condition(0, (0, OWN_PID)),),
     "kill": (Condition(0, (OWN_PID,)),),
     "tgkill": (Condition(0, (OWN_PID,)),),
-    # What asyncio's event loop wakes itself with: a connected pair, which can reach nobody else.
+    # What asyncio's event loop wakes itself with: a connected pair, which can reach nobody else. No
+    # address, and no flags that Python does not set: out-of-band data is the kernel's least used path.
     "socketpair": (Condition(0, (AF_UNIX,)), Condition(1, (SOCK_STREAM,), ANY_BIT ^ SOCK_FLAGS)),
-    "sendto": (Condition(4, (0,)), Condition(4, (0,), word=1)),  # no address
+    "sendto": (Condition(3, (0, MSG_NOSIGNAL)), Condition(4, (0,)), Condition(4, (0,), word=1)),
 }
 
 # Landlock does not guard a file's mode and times, and a host's files may be the user's own. Programs
