@@ -132,6 +132,13 @@ def test_verdicts_stay_in_the_order_of_the_tests_however_these_are_judged(grader
     assert verdict.status is Status.FAILED
 
 
+def test_a_test_program_never_counts_for_a_test_that_was_not_reached(grader):
+    tests = ["assert f(1) == 1", "assert f(2) is None", "assert f(3) is None", "x = 1"]
+    verdict = grade(grader, tests, "import os\ndef f(x): return x if x == 1 else os._exit(0)")
+    assert verdict.status is Status.ERROR
+    assert verdict.tests_passed == (True, False, False, False)
+
+
 @pytest.mark.parametrize(
     "test",
     [

@@ -63,9 +63,9 @@ class Slot:
         self._results[worker] = read_report(expected, self._task.nonce, *report, layers)
         if self._awaited:
             return None
-        results, self._task = self._results, None
+        job, results, self._task = self._task.job, self._results, None
         (first, *rest) = (results[one] for one in self.workers if one in results)
-        return merge_checks(first, rest[0]) if rest else first
+        return merge_checks(job, first, rest[0]) if rest else first
 
     def close(self) -> None:
         """Lets the workers clean up and end."""
