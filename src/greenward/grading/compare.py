@@ -1,7 +1,7 @@
 """Equality of a returned value with an expected one, both in the flat form of `sandbox.codec`.
 
-Python's equality on plain data, with these rules: a float within a tolerance (integers, fractions and
-decimals exactly), NaN equals NaN, a tuple is not a list unless the suite says so. Sets and dicts are
+Python's equality on plain data, with these rules: where a float is expected, a number within a tolerance
+(integers, fractions and decimals exactly), NaN equals NaN, a tuple is not a list unless the suite says so. Sets and dicts are
 compared by sorting, never by hashing: an answer may choose elements that all hash alike. They are
 sorted by exact value, so that elements nearer to one another than the tolerance may be told apart.
 
@@ -121,11 +121,11 @@ def _all_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     )
 
 
-def _numbers_equal(a: Any, b: Any, comparison: Comparison) -> bool:
-    a, b = _exact(a), _exact(b)
+def _numbers_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
+    a, b = _exact(actual), _exact(expected)
     if a == b:
         return True
-    if not (isinstance(a, float) or isinstance(b, float)):
+    if not isinstance(b, float):  # 20! is 20!, and no float near it
         return False
     if a != a or b != b:
         return bool(a != a and b != b)

@@ -122,6 +122,6 @@ def _contains(container: Any, value: Any, comparison: Comparison) -> bool:
     if isinstance(container, str):
         return isinstance(value, str) and value in container
     if isinstance(container, PlainDict):
-        return any(equal(key, value, comparison) for key, _ in container.entries)
+        return any(equal(value, key, comparison) for key, _ in container.entries)
     elements = container.elements if isinstance(container, PlainSet) else container
-    return any(equal(element, value, comparison) for element in elements)
+    return any(equal(value, element, comparison) for element in elements)
