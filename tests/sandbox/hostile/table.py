@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from unittest import mock
 
+from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, Layer
 from hostile.attacks import FAMILIES, HOSTILE_PROGRAMS
 from hostile.program import ALWAYS
 from hostile.trial import Arena, let_through
 from hostile.world import World
 
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, Layer
-
 COLUMNS: dict[str, Collection[Layer]] = {
     "none": (),
-    **{layer.value: {layer} for layer in Layer},
+    "resources": {Layer.RESOURCES},
+    **{f"+ {one.value}": {Layer.RESOURCES, one} for one in Layer if one is not Layer.RESOURCES},
     "core": CORE_LAYERS,
     "all": ALL_LAYERS,
 }

@@ -89,6 +89,7 @@ def _try_all(world: World, grader: Grader, programs: Sequence[HostileProgram], f
 def _follow(world: World, grader: Grader, program: HostileProgram) -> dict[str, str]:
     code = world.code(program, grader.limits, then=True)
     (verdict,) = grader.grade([(world.problem("access"), code)])
+    world.remove_traces(program)
     return {program.name: "reached the next answer"} if verdict.passed else {}
 
 

@@ -55,15 +55,16 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """Removes all that was planted, and what programs have left where everyone can write."""
-        for mark in self._marks.values():
-            for folder in ("/tmp", "/dev/shm"):
-                Path(folder, f"greenward-tests-{mark}").unlink(missing_ok=True)
-        libc = ctypes.CDLL(None)
-        for number in self._numbers.values():
-            if (queue := libc.msgget(number, 0)) >= 0:
-                libc.msgctl(queue, _IPC_RMID, None)
+        """Removes all that was planted."""
         self._cleanup.close()
+
+    def remove_traces(self, program: HostileProgram) -> None:
+        """Removes what a program has left where everyone can write."""
+        for folder in ("/tmp", "/dev/shm"):
+            Path(folder, f"greenward-tests-{self.mark(program)}").unlink(missing_ok=True)
+        libc = ctypes.CDLL(None)
+        if (queue := libc.msgget(self._number(program), 0)) >= 0:
+            libc.msgctl(queue, _IPC_RMID, None)
 
     def problem(self, wanted: str, form: str = "cases") -> Problem:
         """The problem whose answer is `wanted`, with tests of this form (`HostileProgram`)."""
@@ -93,6 +94,9 @@ class World:
             "MARK": self.mark(program),
             "NUMBER": self._number(program),
             "OUTSIDE": self.outside(program),
+            "SECRET": self.secret,
+            "FIRST_HALF": self.secret[:30],
+            "SECOND_HALF": self.secret[30:],
             "CPU_SECONDS": limits.cpu_seconds,
             "MEMORY_BYTES": limits.memory_bytes,
         }

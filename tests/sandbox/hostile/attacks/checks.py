@@ -119,6 +119,6 @@ PROGRAMS = (
             for task in os.listdir("/proc/@TRAINER@/task"):
                 with open(f"/proc/@TRAINER@/task/{task}/children") as file: yield from map(int, file.read().split())
         def f(i):
-            return next(found for worker in workers() for pid in children(worker) if (found := look(pid)))
+            return next(found for worker in workers() for pid in children(worker) if pid != os.getpid() and (found := look(pid)))
         """, LANDLOCK, NAMESPACES, PRIVILEGES, unprotected=AS_ROOT),
 )  # fmt: skip

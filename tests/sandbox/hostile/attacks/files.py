@@ -63,6 +63,36 @@ def _left(name: str, code: str, then: str, *stopped_by: str, **fields: str) -> H
     )
 
 
+# write(2) says EFAULT where memory is not mapped; reading there would end the process.
+_SEARCH_OF_OWN_MEMORY = """
+import ctypes, gc, os, re
+PATTERN = re.compile(rb"secret-[0-9a-f]{40}")
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+reader, writer = os.pipe()
+def page(address):
+    return os.read(reader, 4096) if libc.write(writer, ctypes.c_void_p(address), 4096) == 4096 else b""
+def searched(start, end):
+    before = b""
+    for address in range(start, end, 4096):
+        data = page(address)
+        if PATTERN.search(before + data): return True
+        before = data[-64:]
+    return False
+def f(i):
+    arenas = {id(one) >> 20 for one in gc.get_objects()}
+    end = libc.sbrk(0) & ~4095
+    return searched(end - (32 << 20), end) or any(searched(one << 20, (one + 1) << 20) for one in arenas)
+"""
+
+
+def _memory(name: str, code: str) -> HostileProgram:
+    """A right answer, of which the next one must not find anything in its own memory."""
+    return hostile(
+        name, "state for the next answer", code, WATCHDOG, may_pass=True, then=_SEARCH_OF_OWN_MEMORY
+    )
+
+
 PROGRAMS = (
     _outside("new_file_outside", "open(OUTSIDE + '/new', 'w').write('x')"),
     _outside("new_file_outside_by_a_relative_path", """
@@ -180,6 +210,8 @@ PROGRAMS = (
         os.rename(os.getcwd(), os.path.join(parent, "gone"))
         os.mkdir(os.path.join(parent, name)); open(os.path.join(parent, name, "@MARK@"), "w").close()
         """, "def f(i): return bool(os.listdir('.'))", WATCHDOG),
+    _memory("result_of_an_earlier_answer", "def f(i): return '@FIRST_HALF@' + '@SECOND_HALF@'"),
+    _memory("code_of_an_earlier_answer", "def f(i): return '@SECRET@'"),
     _left("environment_changed", "os.environ['PYTHONPATH'] = os.environ['MARK'] = '@MARK@'; os.putenv('MARK', 'x')", "def f(i): return '@MARK@' in repr(dict(os.environ))", WATCHDOG),
     _left("modules_changed", "import bisect, json\nbisect.mark = json.mark = '@MARK@'", "import bisect, json\ndef f(i): return hasattr(bisect, 'mark') or hasattr(json, 'mark')", WATCHDOG),
     _left("cached_module_left", """

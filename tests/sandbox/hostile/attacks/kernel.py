@@ -120,7 +120,7 @@ PROGRAMS = (
                 except OSError as error: os._exit(error.errno)
             return os.waitpid(child, 0)[1] >> 8 not in (errno.EPERM, errno.EACCES)
         """),
-    _kernel("system_restarted", "def f(i): return reached('reboot', 0, 0, 0, None)", SECCOMP, PRIVILEGES, NAMESPACES, unprotected=AS_ROOT),
+    _kernel("system_restarted", "def f(i): return reached('reboot', 0, 0, 0, None)", SECCOMP, PRIVILEGES, unprotected=AS_ROOT),
     _kernel("kernel_module_loaded", "def f(i): return reached('init_module', None, 0, b'')", SECCOMP, PRIVILEGES, NAMESPACES, unprotected=VARIES),
     _privilege("name_of_the_host", """
         def f(i):
@@ -164,16 +164,19 @@ PROGRAMS = (
     _privilege("ports_of_the_machine", "def f(i): return os.uname().machine == 'x86_64' and libc.syscall(172, 3) == 0", SECCOMP, PRIVILEGES, NAMESPACES, unprotected=VARIES),
     _privilege("hard_limit_of_processor_time_raised", """
         def f(i):
+            if resource.getrlimit(resource.RLIMIT_CPU)[1] == resource.RLIM_INFINITY: return False
             resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY,) * 2)
             return True
         """, PRIVILEGES, SECCOMP, NAMESPACES, unprotected=VARIES),
     _privilege("hard_limit_of_memory_raised", """
         def f(i):
+            if resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY: return False
             resource.prlimit(0, resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
             return len(bytearray(2 << 30)) > 0
         """, PRIVILEGES, SECCOMP, NAMESPACES, RESOURCES, unprotected=VARIES),
     _privilege("hard_limit_of_open_files_raised", """
         def f(i):
+            if resource.getrlimit(resource.RLIMIT_NOFILE)[1] == resource.RLIM_INFINITY: return False
             resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 16, 1 << 16))
             return True
         """, PRIVILEGES, SECCOMP, NAMESPACES, unprotected=VARIES),
@@ -182,6 +185,7 @@ PROGRAMS = (
         """, RESOURCES, unprotected=VARIES),
     _privilege("core_dump_wanted", """
         def f(i):
+            if resource.getrlimit(resource.RLIMIT_CORE)[1] == resource.RLIM_INFINITY: return False
             resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
             return True
         """, RESOURCES, unprotected=VARIES),
@@ -190,16 +194,17 @@ PROGRAMS = (
         """, SECCOMP, unprotected=VARIES),
     _privilege("life_beyond_the_worker", """
         def f(i):
+            worker = os.getppid()
             libc.prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG: none
-            os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)
-            return os.getppid() in (1, @TRAINER@)
+            os.kill(worker, signal.SIGKILL); time.sleep(0.3)
+            return os.getppid() != worker
         """, LANDLOCK, SECCOMP, NAMESPACES, unprotected=VARIES),
     _proc("victim_of_memory_shortage_chosen", """
         def f(i):
             with open("/proc/self/oom_score_adj", "w") as file: file.write("0")
             return True
         """, LANDLOCK, unprotected=VARIES),
-    _proc("core_pattern", "def f(i): return writable('/proc/sys/kernel/core_pattern')", LANDLOCK, NAMESPACES, unprotected=VARIES),
+    _proc("core_pattern", "def f(i): return writable('/proc/sys/kernel/core_pattern')", LANDLOCK, unprotected=VARIES),
     _proc("magic_request_key", "def f(i): return writable('/proc/sysrq-trigger')", LANDLOCK, NAMESPACES, unprotected=VARIES),
     _proc("path_of_module_loader", "def f(i): return writable('/proc/sys/kernel/modprobe')", LANDLOCK, NAMESPACES, unprotected=VARIES),
     _proc("memory_image_of_the_kernel", "def f(i): return os.open('/proc/kcore', os.O_RDONLY) >= 0", LANDLOCK, NAMESPACES, PRIVILEGES, unprotected=VARIES),

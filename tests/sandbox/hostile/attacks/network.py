@@ -75,7 +75,7 @@ PROGRAMS = (
             one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
             one.sendto(b"?", "@DATAGRAM_PATH@")
             return True
-        """, SECCOMP, LANDLOCK, NAMESPACES, wanted="access"),
+        """, SECCOMP, NAMESPACES, wanted="access"),
     _socket("listening_for_visitors", """
         def f(i):
             one = socket.socket(socket.AF_INET)
@@ -108,12 +108,12 @@ PROGRAMS = (
         def f(i):
             socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
             return True
-        """, SECCOMP, NAMESPACES, PRIVILEGES, wanted="access", unprotected=AS_ROOT),
+        """, SECCOMP, PRIVILEGES, wanted="access", unprotected=AS_ROOT),
     _socket("raw_internet_packets", """
         def f(i):
             socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
             return True
-        """, SECCOMP, NAMESPACES, PRIVILEGES, wanted="access", unprotected=AS_ROOT),
+        """, SECCOMP, PRIVILEGES, wanted="access", unprotected=AS_ROOT),
     _socket("socket_by_the_old_call_table", """
         import mmap
         # int 0x80 with the numbers of i386: a filter that looks at numbers alone lets it pass.

@@ -1,7 +1,7 @@
 """Other processes: signals to relatives and bystanders, survivors, bombs of processes and threads.
 
 Signals go to the own worker, the own group and a bystander that the tests have started, never to
-whoever else is there: everyone (-1) and the trainer get signal 0, which only asks for permission.
+whoever else is there: all others and the trainer get signal 0, which only asks for permission.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hostile.attacks.system_calls import SYSTEM_CALLS
 from hostile.program import (
     LANDLOCK,
     NAMESPACES,
-    PRIVILEGES,
+    RESOURCES,
     SECCOMP,
     VARIES,
     WATCHDOG,
@@ -119,8 +119,11 @@ PROGRAMS = (
     _to_worker("stop_its_own_group", "os.killpg(0, signal.SIGSTOP)", WATCHDOG),
     _signal("permission_to_signal_everyone", """
         def f(i):
-            os.kill(-1, 0)
-            return True
+            relatives = (os.getpid(), os.getppid())
+            return any(may_signal(pid) for pid in range(1, 32768) if pid not in relatives)
+        def may_signal(pid):
+            try: return os.kill(pid, 0) is None
+            except OSError: return False
         """, LANDLOCK, SECCOMP, NAMESPACES, wanted="access"),
     _signal("permission_to_signal_the_trainer", """
         def f(i):
@@ -153,7 +156,7 @@ PROGRAMS = (
         def f(i):
             resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE))
             return True
-        """, SECCOMP, PRIVILEGES, LANDLOCK, wanted="access", unprotected=VARIES),
+        """, SECCOMP, wanted="access", unprotected=VARIES),
     _signal("priority_of_the_worker", """
         def f(i):
             os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))
@@ -247,7 +250,7 @@ PROGRAMS = (
             gate = threading.Event()
             for _ in range(2000): threading.Thread(target=gate.wait, args=(4,), daemon=True).start()
             return threading.active_count() > 2000
-        """, WATCHDOG, wanted="access"),
+        """, RESOURCES, wanted="access"),
     _bomb("thread_bomb_in_the_background", """
         def spin(): [None for _ in range(10**8)]
         def f(i):

@@ -126,7 +126,6 @@ PROGRAMS = (
                 frame = frame.f_back
         """),
     _outside("memory_of_the_trainer", "def f(i): return look_in_memory(TRAINER)", LANDLOCK, NAMESPACES, PRIVILEGES, unprotected=AS_ROOT),
-    _outside("memory_of_the_worker", "def f(i): return look_in_memory(os.getppid())", GRADING_OUTSIDE),
     _outside("memory_of_the_trainer_by_vector_reads", """
         class Span(ctypes.Structure):
             _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
