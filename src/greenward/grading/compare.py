@@ -1,9 +1,10 @@
 """Equality of a returned value with an expected one, both in the flat form of `sandbox.codec`.
 
-Python's equality on plain data, with these rules: where a float is expected, a number within a tolerance
-(integers, fractions and decimals exactly), NaN equals NaN, a tuple is not a list unless the suite says so. Sets and dicts are
-compared by sorting, never by hashing: an answer may choose elements that all hash alike. They are
-sorted by exact value, so that elements nearer to one another than the tolerance may be told apart.
+Python's equality on plain data, with these rules: where a float is expected, a number within a
+tolerance will do (integers, fractions and decimals are expected exactly); NaN equals NaN; a tuple is not
+a list unless the suite says so. Sets and dicts are compared by sorting, never by hashing: an answer may
+choose elements that all hash alike. They are sorted by exact value, so that elements nearer to one
+another than the tolerance may be told apart.
 
 What an answer returned is hostile. Comparing takes time by the size of what was *expected*: a value
 that is longer, deeper or wider ends the comparison before it is walked through.
