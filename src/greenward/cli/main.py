@@ -9,6 +9,8 @@ from typing import NoReturn
 import click
 
 from greenward import __version__
+from greenward.cli.audit import audit
+from greenward.cli.compare import compare
 from greenward.cli.completion import completion
 from greenward.cli.config import config
 from greenward.cli.demo import demo
@@ -37,7 +39,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, train, report, config, doctor, completion):
+for command in (demo, train, compare, audit, report, config, doctor, completion):
     cli.add_command(command)
 
 

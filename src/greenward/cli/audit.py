@@ -1,0 +1,101 @@
+"""`greenward audit`: which cheating answers a reward function or grader accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from greenward.evaluation.audit.audit import AuditReport, Trial
+
+_MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
+
+
+@click.command()
+@click.argument("function", metavar="MODULE:FUNCTION")
+@click.option(
+    "--signature",
+    type=click.Choice(("auto", "ours", "trl", "verl")),
+    default="auto",
+    show_default=True,
+    help="How FUNCTION is called.",
+)
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds for each answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def audit(function: str, *, signature: Any, timeout_seconds: float, as_json: bool) -> None:
+    """Throw cheating answers at a reward function or grader.
+
+    FUNCTION takes answers as our reward functions do, as TRL's reward functions (prompts, completions,
+    **columns), or as verl's compute_score. Reports which cheating answers it accepts and why that is
+    wrong, which ones kill or hang it, and which right answers it refuses. Exit code 0 if there are none
+    of these, 1 if there are, 2 if FUNCTION cannot be used.
+
+    \b
+    greenward audit my_rewards:unit_tests
+    greenward audit greenward.grading.reward_functions:tests
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+    from greenward.evaluation.audit.audit import audit as run
+
+    report = run(function, signature=signature, timeout_seconds=timeout_seconds, progress=_progress())
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        _print(report)
+    if not report.sound:
+        raise SystemExit(1)
+
+
+def _progress() -> Any:
+    """Counts answers on a terminal, and says nothing into a pipe."""
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+    return lambda done, total: click.echo(
+        f"\r{done + 1} of {total} answers" + ("\r\033[K" if done + 1 == total else ""), err=True, nl=False
+    )
+
+
+def _print(report: AuditReport) -> None:
+    from greenward.reports.text import visible
+
+    click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
+    for heading, trials in (
+        ("Cheating answers accepted", report.accepted),
+        ("Answers that killed or hung it, or made it raise", report.broken_by),
+        ("Right answers refused", report.false_refusals),
+    ):
+        if trials:
+            click.secho(f"\n{heading}: {len(trials)}", bold=True)
+            _print_trials(trials)
+    cheats, honest = len(report.cheats), len(report.honest)
+    verdict = (
+        f"accepted {len(report.accepted)} of {cheats} cheating answers, was broken by "
+        f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {honest} right ones"
+    )
+    click.secho(f"\n{'Sound' if report.sound else 'NOT SOUND'}: {verdict}.", bold=True)
+
+
+def _print_trials(trials: tuple[Trial, ...]) -> None:
+    """By family: the reason once, then each answer."""
+    from greenward.reports.text import visible
+
+    for family in dict.fromkeys(trial.family for trial in trials):
+        members = [trial for trial in trials if trial.family == family]
+        click.echo(f"  {family}: {members[0].why}")
+        for trial in members:
+            outcome = click.style(f"{trial.outcome.value:8}", fg=_MARKS.get(trial.outcome.value))
+            detail = f" ({trial.detail})" if trial.detail else ""
+            click.echo(f"    {outcome} {visible(f'{trial.answer}, {trial.task_id}{detail}')}")
