@@ -33,6 +33,11 @@ def test_every_difference_counts(changed):
     assert hash_of(changed) != hash_of(PROBLEM)
 
 
+def test_huge_numbers_are_hashed():
+    huge = [replace(PROBLEM, cases=(Case((), 10**5000 + n),)) for n in (0, 1)]
+    assert hash_of(huge[0]) != hash_of(huge[1])
+
+
 def test_order_counts_and_the_name_does_not():
     other = replace(PROBLEM, task_id="b")
     assert hash_of(PROBLEM, other) != hash_of(other, PROBLEM)

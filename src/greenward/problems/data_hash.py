@@ -40,4 +40,4 @@ def _canonical(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         opening, closing = "[]" if isinstance(value, list) else "()"
         return opening + ",".join(map(_canonical, value)) + closing
-    return repr(value)
+    return hex(value) if type(value) is int else repr(value)  # decimal text has a limit of digits
