@@ -8,19 +8,25 @@ import pytest
 from click.testing import CliRunner
 
 from greenward.cli.compare import compare
+from greenward.evaluation.drawing import Answer
+from greenward.evaluation.results import Result
+from greenward.grading.verdict import Status, Verdict
+from greenward.problems.problem import Problem
+
+
+def row(task_id, status):
+    answer = Answer(Problem(task_id, "", "f"), 0, "text", "code")
+    return json.dumps(Result.of(answer, Verdict(status)).to_json()) + "\n"
 
 
 @pytest.fixture
 def folders(tmp_path):
-    def write(name, passed, **settings):
+    def write(name, passed, *, prefix="mbpp/", **settings):
         folder = tmp_path / name
         folder.mkdir()
-        rows = (
-            {"task_id": f"mbpp/{i}", "sample": 0, "status": "passed" if one else "failed"}
-            for i, one in enumerate(passed)
-        )
-        (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (folder / "summary.json").write_text(json.dumps({"suite": "mbpp", "settings": settings}))
+        rows = (row(f"{prefix}{i}", Status.PASSED if one else Status.FAILED) for i, one in enumerate(passed))
+        (folder / "results.jsonl").write_text("".join(rows))
+        (folder / "settings.json").write_text(json.dumps({"suite": "mbpp", **settings}))
         return str(folder)
 
     return write
@@ -53,11 +59,8 @@ def test_json_holds_the_whole_comparison(folders):
     assert found["won"] == [f"mbpp/{i}" for i in range(8)]
 
 
-def test_control_characters_in_ids_do_not_reach_the_terminal(folders, tmp_path):
-    a, b = folders("a", []), folders("b", [])
-    for folder, status in ((a, "failed"), (b, "passed")):
-        with open(f"{folder}/results.jsonl", "w") as file:
-            file.write(json.dumps({"task_id": "x\x1b[2J", "sample": 0, "status": status}) + "\n")
+def test_control_characters_in_ids_do_not_reach_the_terminal(folders):
+    a, b = (folders(name, [passed], prefix="x\x1b[2J") for name, passed in (("a", 0), ("b", 1)))
     done = CliRunner().invoke(compare, [a, b])
     assert done.exit_code == 0
     assert "\x1b" not in done.output

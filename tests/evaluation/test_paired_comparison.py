@@ -7,8 +7,12 @@ import json
 import pytest
 
 from greenward.errors import RunError
+from greenward.evaluation.drawing import Answer
 from greenward.evaluation.outcomes import Outcomes, Tally, read_outcomes
 from greenward.evaluation.paired import MCNEMAR, SIGN_FLIP, compare
+from greenward.evaluation.results import Result
+from greenward.grading.verdict import Status, Verdict
+from greenward.problems.problem import Problem
 
 
 def single(name, passed, *, prefix="mbpp", **settings):
@@ -20,16 +24,17 @@ def single(name, passed, *, prefix="mbpp", **settings):
     return Outcomes(name, "mbpp", tallies, settings)
 
 
-def write_results(folder, rows, summary=None):
+def write_results(folder, rows, settings=None):
     folder.mkdir()
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if summary is not None:
-        (folder / "summary.json").write_text(json.dumps(summary))
+    if settings is not None:
+        (folder / "settings.json").write_text(json.dumps(settings))
     return folder
 
 
 def row(task_id, sample, status):
-    return {"task_id": task_id, "sample": sample, "status": status}
+    answer = Answer(Problem(task_id, "", "f"), sample, "text", "code")
+    return Result.of(answer, Verdict(Status.PASSED)).to_json() | {"status": status}
 
 
 def test_a_claim_too_small_for_its_size_is_said_to_be_so():
@@ -95,11 +100,11 @@ def test_several_answers_are_compared_by_unbiased_pass_at_k():
 
 def test_a_folder_of_results_is_read_with_its_settings(tmp_path):
     rows = [row("a", 0, "passed"), row("a", 1, "timeout"), row("b", 0, "infrastructure")]
-    summary = {"suite": "mbpp", "settings": {"temperature": 0.2}, "data_hash": "abc"}
-    outcomes = read_outcomes(write_results(tmp_path / "e", rows, summary))
+    settings = {"suite": "mbpp", "temperature": 0.2, "data_hash": "abc"}
+    outcomes = read_outcomes(write_results(tmp_path / "e", rows, settings))
     assert outcomes.problems == {"a": Tally(2, 1), "b": Tally(infrastructure=1)}
     assert outcomes.suite == "mbpp"
-    assert outcomes.settings == {"temperature": 0.2, "data_hash": "abc"}
+    assert outcomes.settings == settings
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):
@@ -143,8 +148,8 @@ def test_the_last_evaluation_of_a_run_is_read(tmp_path):
     ("rows", "message"),
     [
         ([row("a", 0, "passed"), row("a", 0, "failed")], "answer 0 to a occurs twice"),
-        ([row("a", 0, "splendid")], "row 1: 'splendid' is no status"),
-        ([{"status": "passed"}], "row 1: it names no problem"),
+        ([row("a", 0, "splendid")], "'splendid' is not a valid Status"),
+        ([{"status": "passed"}], "not the results of an evaluation"),
     ],
 )
 def test_rows_that_cannot_be_right_are_refused(tmp_path, rows, message):

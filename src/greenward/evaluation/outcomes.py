@@ -5,17 +5,17 @@ Judges nothing: the statuses are taken as they were written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
+from greenward.evaluation.folder import EVALPLUS_RESULTS, RESULTS, SETTINGS, read_results
 from greenward.grading.verdict import Family, Status
 from greenward.runs.directory import read_evaluations
-from greenward.runs.files import read_json, read_jsonl
+from greenward.runs.files import read_json
 
-RESULTS, SUMMARY, EVALPLUS_RESULTS = "results.jsonl", "summary.json", "eval_results.json"
 _EVALPLUS_PASS = "pass"
 
 
@@ -52,8 +52,8 @@ def read_outcomes(path: Path) -> Outcomes:
     run's evaluation record, or EvalPlus's eval_results.json (or a folder that holds one; with added
     tests an answer passes if it passes those, too). A torn last line is left out.
 
-    Raises `RunError` for a path that is none of these, a row without id or with an unknown status, and
-    an answer that occurs twice.
+    Raises `RunError` for a path that is none of these, a row of another form, and an answer that occurs
+    twice.
     """
     if path.is_dir():
         for name in (RESULTS, EVALPLUS_RESULTS):
@@ -82,25 +82,9 @@ def read_outcomes(path: Path) -> Outcomes:
 
 
 def _from_results(path: Path) -> Outcomes:
-    summary = read_json(path.parent / SUMMARY) or {}
-    settings = dict(summary.get("settings") or {})
-    if "data_hash" in summary:
-        settings["data_hash"] = summary["data_hash"]
-    return Outcomes(str(path.parent), summary.get("suite"), _tally(path, _result_rows(path)), settings)
-
-
-def _result_rows(path: Path) -> Iterator[tuple[str, Any, Tally]]:
-    for number, row in enumerate(read_jsonl(path).rows, start=1):
-        if not isinstance(row.get("task_id"), str):
-            raise RunError(f"{path}, row {number}: it names no problem (task_id).")
-        try:
-            status = Status(row.get("status"))
-        except ValueError:
-            raise RunError(
-                f"{path}, row {number}: {row.get('status')!r} is no status.",
-                remedy=f"Known: {', '.join(status.value for status in Status)}.",
-            ) from None
-        yield row["task_id"], row.get("sample", number), _tally_of(status)
+    settings = read_json(path.parent / SETTINGS) or {}
+    rows = ((row.task_id, row.sample, _tally_of(row.status)) for row in read_results(path))
+    return Outcomes(str(path.parent), settings.get("suite"), _tally(path, rows), settings)
 
 
 def _tally_of(status: Status) -> Tally:
