@@ -67,3 +67,20 @@ def test_quixbugs_tells_right_from_wrong(public):
         assert failing(grader, problems) == []
         verdicts = grader.grade(buggy)
     assert not any(verdict.passed or verdict.status.value == "infrastructure" for verdict in verdicts)
+
+
+def test_contest_programs_and_methods_are_judged(grader, lines):
+    programs = {"question": "Add.", "input_output": {"inputs": ["1 2", "3 4"], "outputs": ["3", "7"]}}
+    methods = {"question": "Add.", "input_output": {"inputs": [[1, 2]], "outputs": [[3]], "fn_name": "add"}}
+    program, method = load_suite(str(lines(programs, methods)))
+    source = "class Solution:\n    def add(self, a, b):\n        return a {} b\n"
+    verdicts = grader.grade(
+        [
+            (program, "print(sum(map(int, input().split())))"),
+            (program, "print(3)"),
+            (method, source.format("+")),
+            (method, "def add(a, b):\n    return a + b\n"),
+            (method, source.format("-")),
+        ]
+    )
+    assert [verdict.passed for verdict in verdicts] == [True, False, True, True, False]

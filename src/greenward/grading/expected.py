@@ -21,7 +21,7 @@ from greenward.errors import ProblemError
 from greenward.problems.data_hash import data_hash
 from greenward.problems.problem import Expected, Problem, ProblemSet
 from greenward.problems.suites.files import cache_folder
-from greenward.runs.files import write_atomically
+from greenward.runs.files import write_atomically, writing
 from greenward.sandbox import codec
 from greenward.sandbox.codec import PlainDict, PlainSet
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
@@ -70,7 +70,8 @@ def with_expected_values(
         else:
             known[problem.task_id] = values
     if missing:
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
     for index, result in executor.run(_job(problem) for problem, _ in missing):
         problem, path = missing[index]
         known[problem.task_id] = values = _returned(problem, result)

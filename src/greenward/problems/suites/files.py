@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.runs.files import write_atomically
+from greenward.runs.files import write_atomically, writing
 
 DATA_VARIABLE = "GREENWARD_DATA"
 CACHE_VARIABLE = "GREENWARD_CACHE"
@@ -76,7 +76,8 @@ def find_file(
     cached = cache_folder() / "suites" / source.cached_name
     if not cached.exists():
         content = _fetch(suite, names, source)
-        cached.parent.mkdir(parents=True, exist_ok=True)
+        with writing(str(cached)):
+            cached.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(cached, content)
     return cached
 
