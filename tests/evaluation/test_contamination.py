@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from greenward.evaluation.contamination import N, contamination
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.suites.mbpp import load_mbpp
 
 REFERENCE = '''
 def running_total(numbers, start=0):
@@ -143,3 +145,20 @@ def test_the_worst_overlap_comes_first():
 def test_texts_that_are_no_program_or_nested_deeply_do_no_harm():
     deep = "x = " + "+".join(["1"] * 3000)
     assert one([deep, "(" * 5000, "\x00", "x = 0x" + "f" * 9000, ""], problem("e/1", words(1), deep))
+
+
+def test_the_copies_within_mbpp_are_those_that_its_own_rows_show():
+    path = Path(__file__).parents[3] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
+    if not path.exists():
+        pytest.skip("MBPP is not on this machine")
+    flat = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        flat[row["task_id"]] = {" ".join(row[name].lower().split()) for name in ("text", "code")}
+    train, test = range(601, 975), range(11, 511)
+    copies = {f"Mbpp/{i}" for i in test if any(flat[i] & flat[j] for j in train)}
+
+    mbpp = load_mbpp(path)
+    training = [mbpp.by_id(f"Mbpp/{i}") for i in train]
+    found = contamination(training, mbpp.filter(lambda one: int(one.task_id.split("/")[1]) in test))
+    assert {overlap.task_id for overlap in found.overlaps if overlap.exact} == copies != set()
