@@ -171,7 +171,7 @@ def _share(sources: list[str | None]) -> float | None:
 
 
 def _specification(problem: Problem) -> str:
-    return f"{problem.prompt}\n{problem.starter_code}".strip()
+    return problem.prompt or problem.starter_code  # which often repeats the prompt
 
 
 def _texts(problem: Problem) -> list[str]:
