@@ -27,8 +27,8 @@ class CharacterTokenizer:
 def test_completion_style_continues_the_signature():
     renderer = PromptRenderer(CharacterTokenizer())
     assert CharacterTokenizer().decode(renderer.prompt_ids(PROBLEM)) == STARTER
-    completion = CharacterTokenizer().encode("    return 2 * n\n")
-    assert renderer.answer(PROBLEM, completion) == STARTER + "    return 2 * n\n"
+    text = renderer.completion_text(CharacterTokenizer().encode("    return 2 * n\n"))
+    assert renderer.extracted(PROBLEM, text).code == STARTER + "    return 2 * n\n"
 
 
 def test_a_specification_missing_from_the_starter_code_is_put_before_it_as_a_comment():
@@ -53,14 +53,14 @@ def test_chat_style_asks_in_a_user_message_and_reads_the_fenced_block():
     assert STARTER in asked
     assert asked.endswith("<assistant>")
     answer = "Sure:\n```python\ndef double(n):\n    return n + n\n```\nDone."
-    assert renderer.answer(PROBLEM, CharacterTokenizer().encode(answer)).strip() == (
-        "def double(n):\n    return n + n"
-    )
+    assert (renderer.extracted(PROBLEM, answer).code or "").strip() == ("def double(n):\n    return n + n")
 
 
 def test_prose_without_code_is_no_answer_in_chat_style():
     renderer = PromptRenderer(CharacterTokenizer(chat=True))
-    assert renderer.answer(PROBLEM, CharacterTokenizer().encode("I do not know.")) is None
+    found = renderer.extracted(PROBLEM, "I do not know.")
+    assert found.code is None
+    assert "no definition of double" in found.reason
 
 
 def test_chat_style_without_a_template_is_refused():

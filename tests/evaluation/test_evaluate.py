@@ -59,8 +59,8 @@ class NumberRenderer:
     def completion_text(self, completion_ids: Sequence[int]) -> str:
         return f"{completion_ids[0]}"
 
-    def extracted(self, problem: Problem, completion_ids: Sequence[int]) -> Extracted:
-        return Extracted(f"{completion_ids[0]}")
+    def extracted(self, problem: Problem, text: str) -> Extracted:
+        return Extracted(text)
 
 
 class StatusGrader:

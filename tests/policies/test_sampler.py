@@ -180,3 +180,13 @@ def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, 
             np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=tolerance)
         scores.sum().backward()
         optimizer.step()
+
+
+def test_groups_are_handed_over_as_they_end_and_are_those_of_the_result(policy):
+    handed: dict[int, list] = {}
+    params = SamplingParams(max_tokens=20)
+    bounded = GroupSampler(policy._engine(), policy.tokenizer, max_rows=3)
+    groups = bounded.sample(PROMPTS, 5, params, seed=2, on_group=handed.__setitem__)
+    assert sorted(handed) == list(range(len(PROMPTS)))
+    for n, group in handed.items():
+        assert_same(groups[n], group)

@@ -80,13 +80,9 @@ class PromptRenderer:
         """The answer as text, without special tokens."""
         return self._tokenizer.decode(completion_ids)
 
-    def extracted(self, problem: Problem, completion_ids: Iterable[int]) -> Extracted:
+    def extracted(self, problem: Problem, text: str) -> Extracted:
         """The program that an answer amounts to, or the reason why there is none."""
-        return extract_code(self.completion_text(completion_ids), problem, self.style)
-
-    def answer(self, problem: Problem, completion_ids: Iterable[int]) -> str | None:
-        """The program that an answer amounts to; None when it holds no code."""
-        return self.extracted(problem, completion_ids).code
+        return extract_code(text, problem, self.style)
 
 
 def described_starter(problem: Problem) -> str:

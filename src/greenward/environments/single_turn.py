@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from greenward.environments.episode import Episode, Turn
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
+from greenward.grading.verdict import Verdict
 from greenward.policies.protocol import Completion, Sampler, SamplingParams, StopReason
 from greenward.problems.problem import Problem
 
@@ -24,7 +26,10 @@ ROLE = "programmer"
 
 @dataclass(frozen=True)
 class Collection:
-    """Episodes, group-major, and where the time went (seconds)."""
+    """Episodes, group-major, and where the time went (seconds).
+
+    Grading goes on beside sampling; `grading_seconds` is what it took beyond.
+    """
 
     episodes: list[Episode]
     sampling_seconds: float
@@ -60,17 +65,34 @@ class SingleTurn:
         """
         started = time.perf_counter()
         prompts = [self._renderer.prompt_ids(problem) for problem in problems]
-        groups = policy.sample(prompts, self._group_size, self._sampling, seed=seed)
+        texts: dict[int, list[str]] = {}
+        codes: dict[int, list[str | None]] = {}
+        verdicts: dict[int, Future[list[Verdict]]] = {}
+
+        def grade(index: int, group: list[Completion]) -> None:
+            """Has a group graded in the background while others are still being sampled."""
+            problem = problems[index]
+            texts[index] = [self._renderer.completion_text(completion.token_ids) for completion in group]
+            codes[index] = [self._renderer.extracted(problem, text).code for text in texts[index]]
+            verdicts[index] = self._grader.submit([(problem, code) for code in codes[index]])
+
+        groups = policy.sample(prompts, self._group_size, self._sampling, seed=seed, on_group=grade)
         sampled = time.perf_counter()
-        rows = [
-            (index, problem, completion)
-            for index, (problem, group) in enumerate(zip(problems, groups, strict=True))
-            for completion in group
+        rows = [(index, completion) for index, group in enumerate(groups) for completion in group]
+        answers = [
+            GradedAnswer(
+                problem=problem,
+                prompt=self._renderer.prompt_text(problem),
+                completion=text,
+                code=code,
+                verdict=verdict,
+            )
+            for index, problem in enumerate(problems)
+            for text, code, verdict in zip(texts[index], codes[index], verdicts[index].result(), strict=True)
         ]
-        answers = self._graded(rows)
         rewards = combine(self._terms, answers, self._grader)
         episodes = []
-        for (index, problem, completion), answer, reward in zip(rows, answers, rewards, strict=True):
+        for (index, completion), answer, reward in zip(rows, answers, rewards, strict=True):
             terms = dict(reward.terms)
             total = reward.total
             if self._overlong.penalty_buffer:
@@ -81,30 +103,13 @@ class SingleTurn:
                     turns=(_turn(prompts[index], completion),),
                     rewards={ROLE: total},
                     group_id=first_group_id + index,
-                    problem_id=problem.task_id,
+                    problem_id=answer.problem.task_id,
                     verdict=answer.verdict,
                     answer=answer.code or "",
                     reward_terms=terms,
                 )
             )
         return Collection(episodes, sampled - started, time.perf_counter() - sampled)
-
-    def _graded(self, rows: Sequence[tuple[int, Problem, Completion]]) -> list[GradedAnswer]:
-        texts = [self._renderer.completion_text(completion.token_ids) for _, _, completion in rows]
-        codes = [self._renderer.answer(problem, completion.token_ids) for _, problem, completion in rows]
-        verdicts = self._grader.grade(
-            [(problem, code or "") for (_, problem, _), code in zip(rows, codes, strict=True)]
-        )
-        return [
-            GradedAnswer(
-                problem=problem,
-                prompt=self._renderer.prompt_text(problem),
-                completion=text,
-                code=code,
-                verdict=verdict,
-            )
-            for (_, problem, _), text, code, verdict in zip(rows, texts, codes, verdicts, strict=True)
-        ]
 
     def _length_penalty(self, length: int) -> float:
         buffer = self._overlong.penalty_buffer

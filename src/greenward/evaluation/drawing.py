@@ -86,8 +86,8 @@ def draw_answers(
             Answer(
                 problem,
                 sample,
-                renderer.completion_text(completion.token_ids.tolist()),
-                (extracted := renderer.extracted(problem, completion.token_ids.tolist())).code,
+                (text := renderer.completion_text(completion.token_ids.tolist())),
+                (extracted := renderer.extracted(problem, text)).code,
                 extracted.reason,
                 truncated=completion.stop_reason is StopReason.LENGTH,
             )

@@ -15,7 +15,7 @@ from greenward.policies import checkpoint
 from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.native_engine import NativeEngine
-from greenward.policies.protocol import Completion, SamplingParams
+from greenward.policies.protocol import Completion, OnGroup, SamplingParams
 from greenward.policies.sampler import DecodingEngine, GroupSampler
 from greenward.policies.scoring import TokenScores, score_tokens
 from greenward.policies.shared_prefix import SharedPrefixAttention
@@ -149,12 +149,20 @@ class Policy:
         return frozen
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_size: int,
+        params: SamplingParams,
+        *,
+        seed: int,
+        on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
         """`group_size` completions for each prompt; see `protocol.Sampler`."""
         if self._sampler is None:
             self._sampler = GroupSampler(self._engine(), self.tokenizer)
-        return self._sampler.sample(prompts, group_size, params, seed=seed, version=self.version)
+        return self._sampler.sample(
+            prompts, group_size, params, seed=seed, version=self.version, on_group=on_group
+        )
 
     def _frozen_model(self) -> nn.Module:
         return self._decoder.in_compute_dtype()

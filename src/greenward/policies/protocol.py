@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -44,11 +44,16 @@ class Completion:
     policy_version: int
 
 
+# Called with the number of a prompt and its completions.
+OnGroup = Callable[[int, list[Completion]], None]
+
+
 class Sampler(Protocol):
     """Draws `group_size` completions for each prompt.
 
     The result has one list per prompt, in order. The same weights, prompts, parameters and seed
-    give the same completions, whatever else is in the batch.
+    give the same completions, whatever else is in the batch. `on_group` is called for each prompt
+    as soon as its last completion has ended, while others are still being drawn.
     """
 
     def sample(
@@ -58,4 +63,5 @@ class Sampler(Protocol):
         params: SamplingParams,
         *,
         seed: int,
+        on_group: OnGroup | None = None,
     ) -> list[list[Completion]]: ...

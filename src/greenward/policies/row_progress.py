@@ -25,8 +25,12 @@ class RowProgress:
         self._reasons = [StopReason.LENGTH] * rows
         self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
 
-    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> None:
-        """Note token number `step` of every row in the batch; rows that ended before ignore theirs."""
+    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> list[int]:
+        """Note token number `step` of every row in the batch; the rows that end with it.
+
+        Rows that ended before ignore theirs.
+        """
+        were_alive_B = self.alive_B.copy()
         ids_B = token_ids_B.cpu().numpy()
         self._token_ids_RT[self.rows_B, step] = ids_B
         self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
@@ -37,6 +41,7 @@ class RowProgress:
             alive = np.flatnonzero(self.alive_B)
             stopped = [b for b in alive if stops.completed(int(self.rows_B[b]), int(ids_B[b]))]
             self._end(np.array(stopped, dtype=np.int64), step, StopReason.STOP_STRING)
+        return [int(row) for row in self.rows_B[were_alive_B & ~self.alive_B]]
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the places, in the old batch, of those that stay."""
@@ -45,14 +50,15 @@ class RowProgress:
         self.alive_B = np.ones(len(kept), dtype=bool)
         return kept
 
-    def completions(self, version: int) -> list[Completion]:
-        """One completion for each row."""
-        return [
-            Completion(ids[:length].copy(), logprobs[:length].copy(), reason, version)
-            for ids, logprobs, length, reason in zip(
-                self._token_ids_RT, self._logprobs_RT, self._lengths_R, self._reasons, strict=True
-            )
-        ]
+    def completion(self, row: int, version: int) -> Completion:
+        """What a row that has ended consists of; one that has not was cut at the limit."""
+        length = self._lengths_R[row]
+        return Completion(
+            self._token_ids_RT[row, :length].copy(),
+            self._logprobs_RT[row, :length].copy(),
+            self._reasons[row],
+            version,
+        )
 
     def _end(self, ended: np.ndarray, step: int, reason: StopReason) -> None:
         self.alive_B[ended] = False

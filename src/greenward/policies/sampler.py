@@ -8,7 +8,7 @@ Shape suffixes: B rows being decoded, N prompts, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from greenward.errors import GreenwardError
-from greenward.policies.protocol import Completion, SamplingParams
+from greenward.policies.protocol import Completion, OnGroup, SamplingParams
 from greenward.policies.row_progress import RowProgress
 from greenward.policies.token_choice import choose_tokens, row_keys, uniforms
 from greenward.policies.tokenizer import Tokenizer
@@ -67,22 +67,27 @@ class GroupSampler:
         *,
         seed: int,
         version: int = 0,
+        on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
         """As `protocol.Sampler.sample`; `version` is stamped on the completions."""
         check_prompts(prompts, params, self.engine.max_positions)
         keys_NG = row_keys(prompts, group_size, seed)
-        done: dict[tuple[int, int], Completion] = {}
+        groups: list[dict[int, Completion]] = [{} for _ in prompts]
         for part in self._parts(prompts, group_size, params):
             rows = [(n, g) for n, samples in part for g in samples]
-            completions = self._sample_part(
+            sampled = self._sample_part(
                 [prompts[n] for n, _ in part],
                 [len(samples) for _, samples in part],
                 params,
                 uniforms(np.array([keys_NG[row] for row in rows]), params.max_tokens),
                 version,
             )
-            done.update(zip(rows, completions, strict=True))
-        return [[done[n, g] for g in range(group_size)] for n in range(len(prompts))]
+            for row, completion in sampled:
+                n, g = rows[row]
+                groups[n][g] = completion
+                if on_group is not None and len(groups[n]) == group_size:
+                    on_group(n, _in_order(groups[n]))
+        return [_in_order(group) for group in groups]
 
     def _parts(
         self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams
@@ -108,13 +113,15 @@ class GroupSampler:
         params: SamplingParams,
         uniforms_BT: np.ndarray,
         version: int,
-    ) -> list[Completion]:
+    ) -> Iterator[tuple[int, Completion]]:
+        """Rows with their completions, as they end."""
         progress = RowProgress(len(uniforms_BT), params, self.tokenizer)
         logits_BV = self.engine.start(prompts, group_sizes, params.max_tokens)
         for step in range(params.max_tokens):
             uniforms_B = torch.from_numpy(uniforms_BT[progress.rows_B, step]).to(logits_BV.device)
             token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
-            progress.record(step, token_ids_B, logprobs_B)
+            for row in progress.record(step, token_ids_B, logprobs_B):
+                yield row, progress.completion(row, version)
             alive = progress.alive_B.mean()
             if alive == 0 or step + 1 == params.max_tokens:
                 break
@@ -123,7 +130,12 @@ class GroupSampler:
                 self.engine.keep(kept_B)
                 token_ids_B = token_ids_B[torch.from_numpy(kept_B)]
             logits_BV = self.engine.step(token_ids_B)
-        return progress.completions(version)
+        for row in progress.rows_B[progress.alive_B]:
+            yield int(row), progress.completion(row, version)
+
+
+def _in_order(group: dict[int, Completion]) -> list[Completion]:
+    return [group[g] for g in range(len(group))]
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_positions: int) -> None:
