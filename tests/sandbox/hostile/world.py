@@ -37,7 +37,8 @@ class World:
 
     def __init__(self) -> None:
         self._cleanup = contextlib.ExitStack()
-        self.secret = f"secret-{secrets.token_hex(20)}"
+        self._tag = f"secret{secrets.token_hex(4)}"  # by which programs know this world's from another's
+        self.secret = f"{self._tag}-{secrets.token_hex(20)}"
         self._random = random.Random()
         self._values = {name: (make(), make()) for name, make in self._makers().items()}
         self._marks: dict[str, str] = {}
@@ -94,6 +95,7 @@ class World:
             "MARK": self.mark(program),
             "NUMBER": self._number(program),
             "OUTSIDE": self.outside(program),
+            "TAG": self._tag,
             "SECRET": self.secret,
             "FIRST_HALF": self.secret[:30],
             "SECOND_HALF": self.secret[30:],

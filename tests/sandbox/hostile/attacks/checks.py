@@ -103,7 +103,7 @@ PROGRAMS = (
         def f(i): return "x"
         """),
     _check("memory_of_the_test_process", """
-        PATTERN = re.compile(rb"secret-[0-9a-f]{40}")
+        PATTERN = re.compile(rb"@TAG@-[0-9a-f]{40}")
         def children(pid):
             with open(f"/proc/{pid}/task/{pid}/children") as file: return [int(one) for one in file.read().split()]
         def look(pid):

@@ -66,7 +66,7 @@ def _left(name: str, code: str, then: str, *stopped_by: str, **fields: str) -> H
 # write(2) says EFAULT where memory is not mapped; reading there would end the process.
 _SEARCH_OF_OWN_MEMORY = """
 import ctypes, gc, os, re
-PATTERN = re.compile(rb"secret-[0-9a-f]{40}")
+PATTERN = re.compile(rb"@TAG@-[0-9a-f]{40}")
 libc = ctypes.CDLL(None)
 libc.sbrk.restype = ctypes.c_void_p
 reader, writer = os.pipe()

@@ -16,7 +16,7 @@ from hostile.program import (
 
 _THIEF = """
 import glob, os, re, sys
-PATTERN = re.compile(rb"secret-[0-9a-f]{40}")
+PATTERN = re.compile(rb"@TAG@-[0-9a-f]{40}")
 def look(data):
     if isinstance(data, str): data = data.encode("utf-8", "replace")
     found = PATTERN.search(data) if isinstance(data, (bytes, bytearray)) else None
