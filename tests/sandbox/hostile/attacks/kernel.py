@@ -214,7 +214,7 @@ PROGRAMS = (
             with open("/proc/self/mem", "r+b", buffering=0) as memory:
                 memory.seek(ctypes.addressof(value)); memory.write(b"after\\0")
             return value.value == b"after"
-        """, LANDLOCK),
+        """, LANDLOCK, unprotected=AS_ROOT),
     _proc("other_processes_listed", """
         def f(i): return any(int(name) == @BYSTANDER@ for name in os.listdir("/proc") if name.isdigit())
         """),
