@@ -69,8 +69,8 @@ def parse_arguments() -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--peers-python", help="interpreter of an environment with the peers")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of one contestant's turn")
+    parser.add_argument("--rounds", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=0.25, help="of one contestant's turn")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     return parser.parse_args()
 
@@ -234,25 +234,29 @@ def print_record(record: dict[str, Any]) -> None:
     )
     isolation = record["sides"]["greenward"]
     print(f"layers: {isolation['layers']}; missing: {isolation['missing'] or 'none'}")
-    print(f"\n{'':48}{'ms/answer':>22}{'answers/s':>11}{'2 workers':>11}{'CPU ms':>8}{'ms / ours':>22}")
+    heads = f"{'answers/s':>11}{'2 workers':>11}{'ms / ours':>22}{'CPU ms':>8}{'/ ours':>8}"
+    print(f"\n{'':46}{'ms/answer':>22}{heads}")
     for row in ROWS:
         if row.name not in record["rows"]:
-            print(f"{row.name:48}{'skipped (no --peers-python)':>28}")
+            print(f"{row.name:46}{'skipped (no --peers-python)':>28}")
             continue
         values = {quantity: spread(found) for quantity, found in record["rows"][row.name].items()}
         rates = [f"{values[rate]['median']:.0f}" if rate in values else "" for rate in ("rate_1", "rate_2")]
-        ratio = show(record["ratios"][row.name]["ms"]) if row.name != OURS else ""
-        cpu = f"{values['cpu_ms']['median']:.2f}"
-        print(f"{row.name:48}{show(values['ms']):>22}{rates[0]:>11}{rates[1]:>11}{cpu:>8}{ratio:>22}")
+        times, cpu = show(values["ms"]), f"{values['cpu_ms']['median']:.2f}"
+        slower, more_cpu = "", ""
+        if row.name != OURS:
+            ratio = record["ratios"][row.name]
+            slower, more_cpu = show(ratio["ms"]), f"{ratio['cpu_ms']['median']:.2f}"
+        print(f"{row.name:46}{times:>22}{rates[0]:>11}{rates[1]:>11}{slower:>22}{cpu:>8}{more_cpu:>8}")
 
     bare = {quantity: spread(record["rows"]["no layer"][quantity]) for quantity in ("ms", "cpu_ms")}
     print(f"\nwithout any layer: {show(bare['ms'])} ms, {bare['cpu_ms']['median']:.2f} CPU ms")
     print(
-        f"{'what a layer adds to an answer':48}{'alone, ms':>22}{'last, ms':>22}{'CPU ms: alone, last':>22}"
+        f"{'what a layer adds to an answer':46}{'alone, ms':>22}{'last, ms':>22}{'CPU ms: alone, last':>22}"
     )
     for layer, cost in record["layers"].items():
         cpu = f"{cost['alone_cpu_ms']['median']:.2f}, {cost['last_cpu_ms']['median']:.2f}"
-        print(f"{layer:48}{show(cost['alone_ms']):>22}{show(cost['last_ms']):>22}{cpu:>22}")
+        print(f"{layer:46}{show(cost['alone_ms']):>22}{show(cost['last_ms']):>22}{cpu:>22}")
     print()
     for target in record["targets"]:
         print(f"{'reached' if target['reached'] else 'MISSED '}  {target['what']}: {target['found']:.2f}")
