@@ -1,10 +1,11 @@
 """The folder of one evaluation: files that anyone can read, appended to as verdicts arrive.
 
-    settings.json   what must be the same when the evaluation is resumed
-    prompts.jsonl   each problem's prompt as the model saw it
-    samples.jsonl   the answers
-    results.jsonl   what became of each
-    summary.json    the figures; report.html, report.md, report.json
+    settings.json     what must be the same when the evaluation is resumed
+    provenance.json   versions and machine, one entry per session
+    prompts.jsonl     each problem's prompt as the model saw it
+    samples.jsonl     the answers
+    results.jsonl     what became of each
+    summary.json      the figures; report.html, report.md, report.json
 
 Killed at any moment, the folder holds every verdict that had arrived.
 """
@@ -25,9 +26,8 @@ from greenward.problems.problem import ProblemSet
 from greenward.runs.files import append_line, dump_json, read_json, read_jsonl, write_atomically, writing
 from greenward.runs.lock import RunLock
 
-SETTINGS, PROMPTS, SAMPLES, RESULTS, SUMMARY = (
-    "settings.json", "prompts.jsonl", "samples.jsonl", "results.jsonl", "summary.json",
-)  # fmt: skip
+SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
+PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
 EVALPLUS_RESULTS = "eval_results.json"
 
 
@@ -61,6 +61,14 @@ class EvaluationFolder:
         except BaseException:
             lock.release()
             raise
+
+    def add_session(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Note with what this session works; all sessions so far."""
+        record = read_json(self.path / PROVENANCE) or {"sessions": []}
+        record["sessions"].append(facts)
+        self.write(PROVENANCE, record)
+        sessions: list[dict[str, Any]] = record["sessions"]
+        return sessions
 
     def write_prompts(self, prompts: Mapping[str, str]) -> None:
         """Keep the prompt of each problem, by task id."""

@@ -27,7 +27,8 @@ from greenward.evaluation.significance import (
 )
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
-_NO_INFLUENCE = frozenset({"model", "seed", "workers", "out", "output", "device"})  # on the score's mean
+# On the score's mean.
+_NO_INFLUENCE = frozenset({"model", "weights", "command", "seed", "workers", "out", "output", "device"})
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ class SuitePrompts(PromptRenderer):
             return (DONE,)
         return BODY_STOPS if f"def {problem.entry_point}(" in problem.starter_code else SCRIPT_STOPS
 
-    def extracted(self, problem: Problem, completion_ids: Iterable[int]) -> Extracted:
-        text = self.completion_text(completion_ids)
+    def extracted(self, problem: Problem, text: str) -> Extracted:
+        """The program that an answer amounts to, or the reason why there is none."""
         if self.style == "chat":
             return extract_code(text, problem, "chat")
         ends = [text.find(stop) for stop in self.stop_strings(problem)]

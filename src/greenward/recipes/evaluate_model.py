@@ -1,0 +1,235 @@
+"""Evaluates a model on a suite: answers drawn and judged, resumable at every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from greenward.config.schema import ModelConfig
+from greenward.environments.prompts import PromptRenderer, Style
+from greenward.errors import ConfigError
+from greenward.evaluation.contamination import Contamination, contamination
+from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, draw_answers
+from greenward.evaluation.folder import EvaluationFolder
+from greenward.evaluation.suite_run import ANSWERS_PER_CHUNK, Draw
+from greenward.policies.policy import Policy, resolve_device
+from greenward.policies.protocol import SamplingParams
+from greenward.problems.catalog import load_problems
+from greenward.problems.problem import ProblemSet
+from greenward.problems.suites.mbpp import part_of
+from greenward.recipes.evaluation_session import GradingOptions, carry_out, file_name
+from greenward.recipes.models import FoundModel, find_model
+from greenward.recipes.suites import (
+    HELD_OUT,
+    examples_for,
+    find_suite,
+    part_of_suite,
+    renderer_for,
+    stops_for,
+)
+from greenward.runs.progress import Progress
+
+MOST_TOKENS = 512
+USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What is asked and how answers are drawn. None stands for a default that depends on the rest.
+
+    `suite` None is what a run held out; `temperature` 0 for one answer, else 0.8; `max_tokens` what
+    the model has room for, at most 512, or as in the run's training for its own kind of problem.
+    """
+
+    suite: str | None = None
+    ids: tuple[str, ...] = ()
+    limit: int | None = None
+    samples: int = 1
+    temperature: float | None = None
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    fewshot: int = 0
+    style: Style | None = None
+    seed: int = 0
+    dtype: str | None = None
+    device: str | None = None
+
+
+class ModelEvaluation:
+    """A model and what it is asked, ready to be shown or carried out.
+
+    Raises the typed errors of `greenward.errors` for a model, suite or combination that cannot be.
+    """
+
+    def __init__(self, model: str, options: AnswerOptions) -> None:
+        self.options = options
+        self.model: FoundModel = find_model(model)
+        recipe = self.model.recipe
+        self.suite = options.suite or HELD_OUT
+        whole = find_suite(self.suite, recipe)
+        shots = examples_for(self.suite, options.fewshot)
+        self.problems = part_of_suite(whole, ids=options.ids, limit=options.limit)
+        shown = {shot.task_id for shot in shots}
+        self.left_out = sum(problem.task_id in shown for problem in self.problems)
+        self.problems = self.problems.filter(lambda problem: problem.task_id not in shown)
+        if not self.problems:
+            raise ConfigError(f"{self.suite}: there is no problem left to evaluate on.")
+        self.renderer: PromptRenderer = renderer_for(
+            self.suite, recipe, self.model.tokenizer, style=options.style, shots=shots
+        )
+        own = recipe.model if recipe else ModelConfig()
+        self.dtype = options.dtype or own.dtype
+        self.device = resolve_device(options.device or own.device)
+        temperature = options.temperature
+        if temperature is None:
+            temperature = USUAL_TEMPERATURE if options.samples > 1 else 0.0
+        if temperature == 0 and options.samples > 1:
+            raise ConfigError(
+                f"--n {options.samples} at temperature 0 draws the same answer {options.samples} times.",
+                remedy="Set --temperature above 0, or --n 1.",
+            )
+        self.sampling = SamplingParams(
+            max_tokens=self._max_tokens(),
+            temperature=temperature,
+            top_p=options.top_p,
+            stop_strings=stops_for(self.renderer, recipe, self.problems),
+        )
+
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """What the model sees of each problem, by task id, special tokens included."""
+        decode = self.model.tokenizer.decode
+        return {
+            problem.task_id: decode(self.renderer.prompt_ids(problem), skip_special_tokens=False)
+            for problem in self.problems
+        }
+
+    @property
+    def prompt_hash(self) -> str:
+        """SHA-256, in hex, of all prompts."""
+        return sha256("\0".join(self.prompts.values()).encode()).hexdigest()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the answers: must be equal when the evaluation is resumed."""
+        options, sampling = self.options, self.sampling
+        return {
+            "command": "eval",
+            "suite": self.problems.name,
+            "limit": options.limit,
+            "ids": list(options.ids),
+            "data_hash": self.problems.data_hash,
+            "weights": self.model.weights_hash,
+            "n": options.samples,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "stop": list(sampling.stop_strings),
+            "seed": options.seed,
+            "style": self.renderer.style,
+            "fewshot": options.fewshot,
+            "dtype": self.dtype,
+            "prompt_hash": self.prompt_hash,
+        }
+
+    @property
+    def default_folder(self) -> Path:
+        """Where the evaluation goes if nobody says otherwise."""
+        return Path("runs") / "eval" / f"{file_name(self.model.name)}-{file_name(self.problems.name)}"
+
+    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+        """Carry out what is missing in `out`; the summary."""
+        if grading.k and max(grading.k) > self.options.samples:
+            raise ConfigError(
+                f"pass@{max(grading.k)} needs at least as many answers to each problem; --n is "
+                f"{self.options.samples}."
+            )
+        settings = self.settings
+        overlap = self._overlap()
+        return carry_out(
+            out,
+            self.problems,
+            self._draw_in,
+            grading,
+            settings=settings | grading.settings,
+            facts={
+                "command": "eval",
+                "suite": self.problems.name,
+                "model": self.model.to_json(),
+                "data_hash": settings["data_hash"],
+                "prompt_hash": settings["prompt_hash"],
+                "contamination": None if overlap is None else overlap.to_json(),
+                "notes": [*self._notes(), *([] if overlap is None else [overlap.summary])],
+            },
+            prompts=self.prompts,
+            answers=len(self.problems) * self.options.samples,
+            seed=self.options.seed,
+            progress=progress,
+            device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
+        )
+
+    def _draw_in(self, folder: EvaluationFolder, problems: ProblemSet) -> Draw:
+        def draw(drawn: Collection[AnswerKey], seconds: Seconds) -> Iterator[list[Answer]]:
+            if all(
+                (problem.task_id, sample) in drawn
+                for problem in problems
+                for sample in range(self.options.samples)
+            ):
+                return  # without loading the weights
+            policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self.device)
+            yield from draw_answers(
+                policy,
+                self.renderer,
+                problems,
+                self.options.samples,
+                self.sampling,
+                seed=self.options.seed,
+                chunk=ANSWERS_PER_CHUNK,
+                seconds=seconds,
+                drawn=drawn,
+            )
+
+        return draw
+
+    def _max_tokens(self) -> int:
+        longest = max(self.problems, key=lambda problem: len(self.renderer.prompt_ids(problem)))
+        length = len(self.renderer.prompt_ids(longest))
+        positions = self.model.max_positions
+        room = MOST_TOKENS if positions is None else positions - length
+        recipe = self.model.recipe
+        own = recipe is not None and type(self.renderer) is PromptRenderer
+        usual = recipe.sampling.max_tokens if own and recipe else min(MOST_TOKENS, room)
+        asked = self.options.max_tokens or usual
+        if positions is not None and (room < 1 or asked > room):
+            raise ConfigError(
+                f"{longest.task_id}: a prompt of {length} tokens and an answer of {max(asked, 1)} are more "
+                f"than the model's {positions} positions.",
+                remedy="Lower --max-tokens or --fewshot, or leave long problems out (--ids).",
+            )
+        return asked
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.left_out:
+            notes.append(f"{self.left_out} problems that serve as examples are left out")
+        parts = {part_of(problem.task_id) for problem in self.problems}
+        if self.problems.name in ("mbpp", "mbpp-sanitized") and parts - {"test"}:
+            notes.append(
+                f"{self.problems.name} holds more than MBPP's test problems; published figures are mostly "
+                f"on {self.problems.name}:test"
+            )
+        return notes
+
+    def _overlap(self) -> Contamination | None:
+        """What a run's training set shares with the suite; None for a model that comes from no run."""
+        recipe = self.model.recipe
+        if recipe is None:
+            return None
+        trained = load_problems(recipe.problems.train, recipe.problems.families, part="train")
+        return contamination(trained, self.problems)

@@ -1,0 +1,65 @@
+"""Grades answers from elsewhere on a suite, resumable at every answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from greenward.evaluation.folder import EvaluationFolder
+from greenward.evaluation.samples import read_samples
+from greenward.evaluation.suite_run import Draw, given
+from greenward.problems.catalog import load_suite
+from greenward.problems.problem import ProblemSet
+from greenward.recipes.evaluation_session import GradingOptions, carry_out, file_name
+from greenward.runs.progress import Progress
+
+
+class SampleGrading:
+    """A file or folder of answers to a suite, ready to be graded.
+
+    Raises `ProblemError` for an unknown suite and for answers that cannot be read.
+    """
+
+    def __init__(self, samples: Path, suite: str) -> None:
+        self.path = samples
+        self.problems = load_suite(suite)
+        self.answers = read_samples(samples, self.problems)
+
+    @property
+    def default_folder(self) -> Path:
+        """Where the evaluation goes if nobody says otherwise."""
+        name = self.path.name.removesuffix(".gz").removesuffix(".jsonl")
+        return Path("runs") / "grade" / f"{file_name(name)}-{file_name(self.problems.name)}"
+
+    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+        """Grade what is not graded yet in `out`; the summary.
+
+        Raises `RunError` when `out` holds other answers under the same numbers.
+        """
+        data_hash = self.problems.data_hash
+        return carry_out(
+            out,
+            self.problems,
+            self._draw_in,
+            grading,
+            settings={"command": "grade", "suite": self.problems.name, "data_hash": data_hash}
+            | grading.settings,
+            facts={
+                "command": "grade",
+                "suite": self.problems.name,
+                "samples_file": self.path.name,
+                "data_hash": data_hash,
+            },
+            prompts={
+                problem.task_id: problem.starter_code or problem.prompt
+                for problem in {answer.problem.task_id: answer.problem for answer in self.answers}.values()
+            },
+            answers=len(self.answers),
+            seed=0,
+            progress=progress,
+        )
+
+    def _draw_in(self, folder: EvaluationFolder, problems: ProblemSet) -> Draw:
+        answers = [replace(answer, problem=problems.by_id(answer.problem.task_id)) for answer in self.answers]
+        return given(answers, folder)

@@ -1,0 +1,95 @@
+"""A model by what a user calls it: a run directory, a checkpoint, a model folder, a Hugging Face id."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from greenward.config.loading import load_recipe
+from greenward.config.schema import Recipe
+from greenward.errors import CheckpointError
+from greenward.policies import checkpoint
+from greenward.policies.tokenizer import Tokenizer, read_json
+from greenward.runs.checkpoints import MANIFEST, checkpoint_step, latest_checkpoint
+from greenward.runs.directory import is_run
+
+_WEIGHTS = (
+    "*.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model on disk. `recipe` is that of the run which trained it, if it comes from one."""
+
+    name: str
+    folder: Path
+    recipe: Recipe | None
+    step: int | None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder)
+
+    @cached_property
+    def weights_hash(self) -> str:
+        """SHA-256, in hex, of all files that decide what the model answers."""
+        digest = hashlib.sha256()
+        for file in sorted({path for pattern in _WEIGHTS for path in self.folder.glob(pattern)}):
+            digest.update(file.name.encode() + b"\0")
+            with open(file, "rb") as opened:
+                while block := opened.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest prompt and answer together, in tokens, where the model's config says it."""
+        config: Mapping[str, Any] = read_json(self.folder / "config.json")
+        config = config.get("text_config") or config
+        for key in ("max_position_embeddings", "n_positions", "n_ctx"):
+            if isinstance(config.get(key), int):
+                return int(config[key])
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a result says of its model."""
+        return {"name": self.name, "step": self.step, "weights": self.weights_hash}
+
+
+def find_model(name: str) -> FoundModel:
+    """The model called `name`; of a run, its newest whole checkpoint.
+
+    Raises `CheckpointError` for a run without one, a study of several runs, and whatever is no model.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() and is_run(path):
+        newest = latest_checkpoint(path)
+        if newest is None:
+            raise CheckpointError(f"{path} is a run without a checkpoint yet.")
+        return _found(name, newest)
+    if path.is_dir() and (runs := sorted(entry for entry in path.iterdir() if is_run(entry))):
+        raise CheckpointError(
+            f"{path} holds several runs and is no model.",
+            remedy=f"Give one of them: {', '.join(str(run) for run in runs[:4])}.",
+        )
+    folder = checkpoint.resolve(name)
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} is no model: it has no config.json.")
+    return _found(name, folder)
+
+
+def _found(name: str, folder: Path) -> FoundModel:
+    run = folder.resolve().parent.parent
+    in_run = folder.resolve().parent.name == "checkpoints" and is_run(run)
+    recipe = load_recipe(run / "config.yaml") if in_run else None
+    step = checkpoint_step(folder) if (folder / MANIFEST).is_file() else None
+    return FoundModel(name, folder, recipe, step)

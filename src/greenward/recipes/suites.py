@@ -1,0 +1,79 @@
+"""What an evaluation asks: a suite by name, the part of it that is wanted, and its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from greenward.config.schema import FamiliesConfig, Recipe
+from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style
+from greenward.errors import ConfigError, ProblemError
+from greenward.evaluation.subset import choose
+from greenward.evaluation.suite_prompts import SHOTS, SuitePrompts
+from greenward.problems.catalog import FAMILIES, SHIPPED, load_problems, load_suite
+from greenward.problems.problem import Problem, ProblemSet
+
+HELD_OUT = "held_out"
+
+
+def find_suite(name: str, recipe: Recipe | None) -> ProblemSet:
+    """The problems of a suite. `held_out` and `families` mean those that the recipe's run never saw.
+
+    Raises `ProblemError` naming the nearest name, and `ConfigError` for `held_out` without a recipe.
+    """
+    if name == HELD_OUT:
+        if recipe is None:
+            raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
+        return load_problems(recipe.problems.held_out, recipe.problems.families, part="held_out")
+    return load_problems(name, recipe.problems.families if recipe else FamiliesConfig(), part="held_out")
+
+
+def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int | None = None) -> ProblemSet:
+    """The problems called `ids`, in that order, else `limit` of them (the same on every machine).
+
+    Raises `ProblemError` for an id that is unknown, naming the nearest, or that is given twice.
+    """
+    if ids:
+        return ProblemSet([problems.by_id(task_id) for task_id in ids], name=problems.name)
+    return problems if limit is None else choose(problems, limit)
+
+
+def examples_for(suite: str, count: int) -> tuple[Problem, ...]:
+    """The first `count` of MBPP's examples (problems 2, 3 and 4). Raises `ConfigError` if there are fewer."""
+    if not count:
+        return ()
+    if count > len(SHOTS):
+        raise ConfigError(f"--fewshot {count}: MBPP has {len(SHOTS)} examples (problems 2, 3 and 4).")
+    whole = load_suite(suite.partition(":")[0])
+    try:
+        return tuple(whole.by_id(task_id) for task_id in SHOTS[:count])
+    except ProblemError:
+        raise ConfigError(
+            f"--fewshot: {suite} has no examples; MBPP's suites have.", remedy="Leave --fewshot out."
+        ) from None
+
+
+def renderer_for(
+    suite: str,
+    recipe: Recipe | None,
+    tokenizer: PromptTokenizer,
+    *,
+    style: Style | None = None,
+    shots: Sequence[Problem] = (),
+) -> PromptRenderer:
+    """How the problems of a suite are put to a model: as in training where they are our own kind.
+
+    Public suites and files get the prompts of the published harnesses (`SuitePrompts`).
+    """
+    asked = style or (recipe.model.prompt_style if recipe else "auto")
+    system_prompt = recipe.model.system_prompt if recipe else None
+    if suite in (HELD_OUT, FAMILIES, *SHIPPED):
+        if shots:
+            raise ConfigError(f"--fewshot: {suite} has no examples; MBPP's suites have.")
+        return PromptRenderer(tokenizer, style=asked, system_prompt=system_prompt)
+    return SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
+
+
+def stops_for(renderer: PromptRenderer, recipe: Recipe | None, problems: ProblemSet) -> tuple[str, ...]:
+    """What ends an answer while it is drawn."""
+    own = recipe.sampling.stop_strings if recipe else ()
+    return renderer.common_stops(problems) if isinstance(renderer, SuitePrompts) else own
