@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 WORKS = "works"
 
@@ -17,6 +21,17 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 """
+
+
+def _can_become_nobody() -> bool:
+    """False for root of a user namespace that holds nobody else."""
+    if not os.path.exists("/proc/self/uid_map"):
+        return False
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return os.geteuid() != 0 or any(first <= 65534 < first + count for first, _, count in ranges)
+
+
+needs_nobody = pytest.mark.skipif(not _can_become_nobody(), reason="no other user in this user namespace")
 
 _SCRIPT = """
 import ctypes, errno, json, os, signal, socket, sys

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from behind_layer import BECOME_NOBODY, WORKS, outcomes, start
+from behind_layer import BECOME_NOBODY, WORKS, needs_nobody, outcomes, start
 
 from greenward.sandbox.layers import landlock
 
@@ -246,6 +246,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert behind(folders, programs) == {"child": WORKS}
 
 
+@needs_nobody
 def test_an_ordinary_user_is_restricted_alike(folders):
     programs = {"read outside": "os.listdir('/etc')", "nowhere": "open('/dev/null', 'w')"}
     put_on = BECOME_NOBODY + "readable = []; writable = ['/dev/null']; " + PUT_ON

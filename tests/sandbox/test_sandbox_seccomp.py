@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from behind_layer import BECOME_NOBODY, WORKS, outcomes, start
+from behind_layer import BECOME_NOBODY, WORKS, needs_nobody, outcomes, start
 
 from greenward.sandbox.layers import seccomp
 
@@ -287,6 +287,7 @@ def test_modes_and_times_of_files_stay_as_they_are(tmp_path):
     assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
 
 
+@needs_nobody
 def test_an_ordinary_user_is_filtered_alike():
     programs = {"socket": "socket.socket()", "fork": "os.fork()", "itself": "os.kill(os.getpid(), 0)"}
     assert behind(programs, BECOME_NOBODY + PUT_ON) == {
