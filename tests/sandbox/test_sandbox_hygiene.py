@@ -115,7 +115,6 @@ def test_a_lost_worker_of_test_programs_is_replaced(loss, monkeypatch):
     assert not any(map(is_alive, before))
 
 
-@pytest.mark.xfail(strict=True, reason="the last worker to end takes the pool's folder along")
 def test_the_loss_of_the_only_server_leaves_the_pool_usable():
     # As when memory runs out: the kernel prefers workers, and takes the process inside the namespaces.
     with LocalExecutor(1) as executor:

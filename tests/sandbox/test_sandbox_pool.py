@@ -230,7 +230,9 @@ def test_nothing_outlives_a_parent_that_is_killed(own_temporary_folder, layers):
         list(executor.run([Job(code, limits=limits) for code in codes]))
         """
     )
-    parent = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script, layers], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", script, layers], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert eventually(lambda: all(children(pid) for pid in workers))

@@ -95,9 +95,14 @@ class Grader:
         Answers are taken only as workers become free. Equal code for the same problem object is run
         once. Other gradings wait until the stream has ended or is closed.
         """
-        if isinstance(answers, Sequence):
-            self._compute_expected_values([problem for problem, _ in answers])
-        yield from self._run((0, problem, code) for problem, code in answers)
+        if not isinstance(answers, Sequence):
+            yield from self._run((0, problem, code) for problem, code in answers)
+            return
+        self._compute_expected_values([problem for problem, _ in answers])
+        # What takes long begins first, so that no worker is left with it when all else is done.
+        order = sorted(range(len(answers)), key=lambda index: -answers[index][0].cpu_seconds)
+        for position, verdict in self._run((0, *answers[index]) for index in order):
+            yield order[position], verdict
 
     def submit(self, answers: Sequence[Answer]) -> Future[list[Verdict]]:
         """Has answers graded by a thread of the grader, while the caller goes on.

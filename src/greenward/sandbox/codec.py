@@ -56,13 +56,13 @@ def encode(value: Any, *, max_chars: int = MAX_CHARS) -> str:
 
 def decode(text: str) -> Any:
     """The value of a trusted text, with real sets and dicts."""
-    return json.loads(text, object_pairs_hook=_rebuild)
+    return _decode_trusted(text)
 
 
 def decode_untrusted(text: str) -> Any:
     """The value of a hostile text, sets and dicts kept as lists. Raises `PlainDataError`."""
     try:
-        value = json.loads(text, object_pairs_hook=_keep_flat, parse_int=_short_int, parse_constant=_refuse)
+        value = _decode_hostile(text)
     except (
         ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
         standard_types.NotStandard,
@@ -208,3 +208,10 @@ def parts_of(value: Any) -> Any:
     if type(value) is PlainSet:
         return value.elements
     return value if isinstance(value, _CONTAINERS) else ()
+
+
+# Made once: `json.loads` makes a decoder for every call with hooks.
+_decode_trusted = json.JSONDecoder(object_pairs_hook=_rebuild).decode
+_decode_hostile = json.JSONDecoder(
+    object_pairs_hook=_keep_flat, parse_int=_short_int, parse_constant=_refuse
+).decode

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 
 _ATTEMPTS = 100
@@ -26,6 +27,8 @@ def empty_folder(path: str) -> None:
     again, a bounded number of times.
     """
     for attempt in range(_ATTEMPTS):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "something took the folder's place", path)
         os.chmod(path, 0o700)
         if not os.listdir(path):  # most answers write nothing
             return

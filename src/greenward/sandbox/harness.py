@@ -39,9 +39,9 @@ _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 Send = Callable[[str], None]
 
 
-def run_job(shield: Shield, limits: Mapping[str, Any], job: bytes) -> NoReturn:
+def run_job(shield: Shield, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
     """Runs one job in this process and ends the process."""
-    nonce, kind, *fields = codec.decode(job.decode("ascii"))
+    nonce, kind, *fields = codec.decode(str(job, "ascii"))
     send = _sender(nonce)
     del nonce, job
     shield.put_on(limits)  # what raises here is the infrastructure's failure

@@ -42,25 +42,29 @@ class Task:
     @property
     def header(self) -> dict[str, Any]:
         """What the worker must know."""
+        return {**asdict(self.job.limits), "stdin_bytes": len(self._stdin) if self.job.stdins else None}
+
+    @property
+    def _stdin(self) -> bytes:
+        """What the program reads in this run."""
         stdins = self.job.stdins
-        return {**asdict(self.job.limits), "stdin": stdins[len(self.stdins_done)] if stdins else None}
+        return stdins[len(self.stdins_done)].encode("utf-8", "surrogatepass") if stdins else b""
 
     def answer_payload(self) -> bytes:
-        """What the answer's process gets: no check and nothing that was expected."""
+        """What the answer's process gets, its standard input last: no check and nothing that was expected."""
         job = self.job
         calls = [[call.args, dict(call.kwargs)] for call in job.calls]
-        return _encode(
-            [
-                self.nonce,
-                "answer",
-                job.code,
-                job.entry_point,
-                calls,
-                list(job.expressions),
-                job.setup_code,
-                bool(job.checks),
-            ]
-        )
+        content = [
+            self.nonce,
+            "answer",
+            job.code,
+            job.entry_point,
+            calls,
+            list(job.expressions),
+            job.setup_code,
+            bool(job.checks),
+        ]
+        return _encode(content) + self._stdin
 
     def checks_payload(self) -> bytes:
         """What the process of the test programs gets: no code of the answer."""

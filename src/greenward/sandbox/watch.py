@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from greenward.sandbox import harness, stand_in
+from greenward.sandbox.erasable import ErasableBuffer
 from greenward.sandbox.folders import empty_folder, folder_bytes
 from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.layers.shield import Shield
@@ -60,11 +61,17 @@ class Place:
 
 
 def run_job(
-    channel: socket.socket, place: Place, limits: Mapping[str, Any], job: bytes, calls: int | None
-) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """Runs one job and reports how it ended. `calls` is the socket between an answer and its checks."""
+    channel: socket.socket, place: Place, limits: Mapping[str, Any], job: memoryview, calls: int | None
+) -> tuple[dict[str, Any], list[ErasableBuffer]]:
+    """Runs one job and reports how it ended; its results, output and errors come as they are.
+
+    `calls` is the socket between an answer and its checks.
+    """
     pipes = [os.pipe() for _ in range(3)]  # results, stdout, stderr
-    stdin = None if limits["stdin"] is None else _file_of(limits["stdin"], place.workspace)
+    stdin = None
+    if limits["stdin_bytes"] is not None:
+        end = len(job) - limits["stdin_bytes"]
+        job, stdin = job[:end], _file_of(job[end:], place.workspace)
     started = time.monotonic()
     worker = os.getpid()
     pid = os.fork()
@@ -84,15 +91,16 @@ def run_job(
         for read, _ in pipes:
             os.close(read)
         empty_folder(place.workspace)
+    used = usage.ru_utime + usage.ru_stime  # with that of children, which the watch does not see
     reply = {
-        "killed": watch.killed,
+        "killed": "cpu" if watch.killed is None and used > limits["cpu_seconds"] else watch.killed,
         "exit": os.waitstatus_to_exitcode(status),
-        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "cpu_seconds": used,
         "wall_seconds": wall_seconds,
         "waiting_seconds": waited,
-        "lengths": [len(blob) for blob in watch.kept],
+        "lengths": [len(buffer.view()) for buffer in watch.kept],
     }
-    return reply, tuple(bytes(blob) for blob in watch.kept)
+    return reply, watch.kept
 
 
 def run_child(place: Place, action: Callable[[int], object]) -> bytes:
@@ -101,7 +109,7 @@ def run_child(place: Place, action: Callable[[int], object]) -> bytes:
     pid = os.fork()
     if pid == 0:
         try:
-            os.setsid()
+            os.setpgid(0, 0)
             action(write)
         except BaseException:
             traceback.print_exc()
@@ -116,17 +124,16 @@ def run_child(place: Place, action: Callable[[int], object]) -> bytes:
         _end_all(pid, place)
 
 
-def _file_of(text: str, folder: str) -> int:
-    """An open file that holds the text and has no name."""
+def _file_of(content: memoryview, folder: str) -> int:
+    """An open file that holds the content and has no name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("stdin")
     else:
         path = os.path.join(folder, "stdin")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         os.unlink(path)
-    remaining = memoryview(text.encode("utf-8"))
-    while remaining:
-        remaining = remaining[os.write(descriptor, remaining) :]
+    while content:
+        content = content[os.write(descriptor, content) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
@@ -138,14 +145,15 @@ def _become_answer(
     stdin: int | None,
     calls: int | None,
     limits: Mapping[str, Any],
-    job: bytes,
+    job: memoryview,
 ) -> NoReturn:
     try:
-        signal.signal(signal.SIGCONT, signal.SIG_DFL)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != worker:
-            os._exit(1)
-        os.setsid()
+        if not place.owns_processes:  # what process 1 of a namespace started ends with it
+            signal.signal(signal.SIGCONT, signal.SIG_DFL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != worker:
+                os._exit(1)
+        os.setpgid(0, 0)
         os.chdir(place.workspace)
         results, stdout, stderr = writes
         if stdin is not None:
@@ -179,7 +187,7 @@ class Watch:
         self._place = place
         self._reads = {read: index for index, read in enumerate(reads)}
         self._seen = [0, 0, 0]
-        self.kept = [bytearray(), bytearray(), bytearray()]
+        self.kept = [ErasableBuffer(), ErasableBuffer(), ErasableBuffer()]
         self.killed: str | None = None
         for read in reads:
             os.set_blocking(read, False)
@@ -240,17 +248,16 @@ class Watch:
 
     def _read(self, descriptor: int) -> bool:
         """Takes what one pipe holds now; False at its end."""
+        index = self._reads[descriptor]
+        keep = MAX_RESULT_BYTES if index == 0 else self._limits["output_bytes"]
         try:
-            chunk = os.read(descriptor, _CHUNK)
+            count = self.kept[index].read(descriptor, keep)
         except BlockingIOError:
             return False
-        index = self._reads[descriptor]
-        self._seen[index] += len(chunk)
-        keep = MAX_RESULT_BYTES if index == 0 else self._limits["output_bytes"]
-        self.kept[index] += chunk[: max(0, keep - len(self.kept[index]))]
+        self._seen[index] += count
         if self._seen[index] > (keep if index == 0 else keep * MAX_OUTPUT_FACTOR):
             self.killed = "output"
-        return bool(chunk)
+        return count > 0
 
 
 def _end_all(pid: int, place: Place) -> tuple[int, Any]:

@@ -24,6 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from greenward.sandbox.erasable import erase
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
 from greenward.sandbox.harness import LAST_FD
@@ -94,7 +95,7 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
             _give_up_namespaces(channel, error)
     else:
         os.mkdir(workspace, 0o700)
-    place = Place(workspace, Shield(layers, readable, [workspace, os.devnull]), owns_processes)
+    place = Place(workspace, Shield(layers, readable, [workspace, os.devnull], user_tasks), owns_processes)
     _leave_no_trace_of_ourselves(workspace)
     tested = json.loads(run_child(place, lambda report: self_test.run(place.shield, owns_processes, report)))
     missing = {layer.value: reason for layer, reason in place.shield.missing.items()}
@@ -103,9 +104,12 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
         header, job, calls = receive_frame_with_descriptor(channel)
         if header is None:
             return
-        reply, blobs = run_job(channel, place, {**header, "user_tasks": user_tasks}, job, calls)
-        del header, job
-        send_frame(channel, reply, *blobs)
+        reply, buffers = run_job(channel, place, header, job, calls)
+        send_frame(channel, reply, *(buffer.view() for buffer in buffers))
+        erase(job)
+        for buffer in buffers:
+            buffer.erase()
+        del header
 
 
 def _move_out_of_the_way(descriptor: int) -> socket.socket:
@@ -182,6 +186,7 @@ def _leave_no_trace_of_ourselves(workspace: str) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons of an answer become our children
         prctl(PR_SET_DUMPABLE, 0)  # an answer of the same user cannot read or trace us
     os.environ.update(HOME=workspace, TMPDIR=workspace)
+    del os.environ["LD_BIND_NOW"]
     for name in [name for name in sys.modules if name.split(".")[0] == "greenward"]:
         del sys.modules[name]
     sys.argv = ["answer.py"]

@@ -22,10 +22,18 @@ from greenward.sandbox.processes import descendants, kill
 
 START_SECONDS = 30.0
 # Python ignores PYTHONHASHSEED under -I; with this environment, -s and no path to us, -I adds nothing.
-ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0"}
+ENVIRONMENT = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONHASHSEED": "0",
+    "LD_BIND_NOW": "1",  # looking up functions of libraries once, not in every answer
+}
+# Modules register what is to be done after a fork (new locks, new seeds): time that every answer would
+# take, and of no use in a worker with one thread, whose answers are seeded by the harness.
 _BOOTSTRAP = (
-    f"import sys; sys.path[0] = {str(Path(greenward.__file__).parent.parent)!r}; "
-    "from greenward.sandbox.worker import main; del sys.path[0]; main()"
+    f"import os, sys; sys.path[0] = {str(Path(greenward.__file__).parent.parent)!r}; "
+    "register = os.register_at_fork; os.register_at_fork = lambda **_: None; "
+    "from greenward.sandbox.worker import main; os.register_at_fork = register; del sys.path[0]; main()"
 )
 
 
@@ -54,7 +62,7 @@ class WorkerProcess:
     """
 
     def __init__(self, folder: str, settings: WorkerSettings) -> None:
-        os.mkdir(folder, 0o700)
+        os.makedirs(folder, 0o700)
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")

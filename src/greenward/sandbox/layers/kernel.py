@@ -15,6 +15,7 @@ _NUMBERS = {
     "landlock_add_rule": {"x86_64": 445, "aarch64": 445},
     "landlock_restrict_self": {"x86_64": 446, "aarch64": 446},
 }
+_MACHINE = os.uname().machine
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,9 +27,9 @@ def raise_last_error(what: str) -> NoReturn:
 
 def system_call(name: str, *arguments: int | bytes) -> int:
     """Makes one system call by name and returns its result. Raises `OSError`."""
-    number = _NUMBERS[name].get(os.uname().machine)
+    number = _NUMBERS[name].get(_MACHINE)
     if number is None:
-        raise OSError(f"{name}: unknown on {os.uname().machine}")
+        raise OSError(f"{name}: unknown on {_MACHINE}")
     result = int(_libc.syscall(ctypes.c_long(number), *arguments))
     if result < 0:
         raise_last_error(name)

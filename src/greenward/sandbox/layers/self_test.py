@@ -14,7 +14,7 @@ from collections.abc import Callable
 from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.layers.shield import Shield
 
-_LIMITS = {"memory_bytes": 1 << 30, "cpu_seconds": 5, "file_bytes": 1 << 20, "user_tasks": 1 << 16}
+_LIMITS = {"memory_bytes": 1 << 30, "cpu_seconds": 5, "file_bytes": 1 << 20}
 
 
 def run(shield: Shield, in_namespaces: bool, report: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from greenward.sandbox.layers import landlock, privileges, seccomp
 from greenward.sandbox.layers.levels import Layer
-from greenward.sandbox.layers.resources import limit_resources
+from greenward.sandbox.layers.resources import limit_worker
 
 Limits = Mapping[str, Any]
 
@@ -19,15 +19,19 @@ Limits = Mapping[str, Any]
 class Shield:
     """The layers `wanted`, as far as this kernel has them; `missing` says why it lacks the others.
 
-    `readable` and `writable` are the files and folders that an answer may use. Namespaces are not
-    put on by answers: their worker lives in them.
+    Making one changes this process, a worker: what every answer inherits from it is done once, here
+    (privileges, the limits that are the same for all). `readable` and `writable` are the files and
+    folders that an answer may use, `user_tasks` how many threads the user may have in all.
+    Namespaces are not put on by answers: their worker lives in them.
     """
 
-    def __init__(self, wanted: Collection[Layer], readable: Sequence[str], writable: Sequence[str]) -> None:
+    def __init__(
+        self, wanted: Collection[Layer], readable: Sequence[str], writable: Sequence[str], user_tasks: int
+    ) -> None:
         self.missing: dict[Layer, str] = {}
         self._steps: dict[Layer, Callable[[Limits], None]] = {}
         prepare: dict[Layer, Callable[[], Callable[[Limits], None]]] = {
-            Layer.RESOURCES: lambda: limit_resources,
+            Layer.RESOURCES: lambda: limit_worker(user_tasks),
             Layer.PRIVILEGES: _privileges,
             Layer.LANDLOCK: lambda: _landlock(readable, writable),
             Layer.SECCOMP: _seccomp,
@@ -38,8 +42,8 @@ class Shield:
                     self._steps[layer] = make()
                 except OSError as error:
                     self.missing[layer] = str(error)
-        if Layer.PRIVILEGES not in self._steps and self._steps.keys() & {Layer.LANDLOCK, Layer.SECCOMP}:
-            self._steps = {Layer.PRIVILEGES: _no_new_privileges, **self._steps}  # the kernel demands it
+        if self._steps.keys() & {Layer.LANDLOCK, Layer.SECCOMP}:
+            privileges.no_new_privileges()  # the kernel demands it
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -55,17 +59,10 @@ class Shield:
 
 
 def _privileges() -> Callable[[Limits], None]:
-    privileges.drop_bounding_set()  # of the worker: children inherit it
-    return _drop_privileges
-
-
-def _drop_privileges(_: Limits) -> None:
+    privileges.drop_bounding_set()
     privileges.drop_capabilities()
     privileges.no_new_privileges()
-
-
-def _no_new_privileges(_: Limits) -> None:
-    privileges.no_new_privileges()
+    return lambda _: None
 
 
 def _landlock(readable: Sequence[str], writable: Sequence[str]) -> Callable[[Limits], None]:
