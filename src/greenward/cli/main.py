@@ -15,7 +15,10 @@ from greenward.cli.completion import completion
 from greenward.cli.config import config
 from greenward.cli.demo import demo
 from greenward.cli.doctor import doctor
+from greenward.cli.eval import eval_
+from greenward.cli.grade import grade
 from greenward.cli.report import report
+from greenward.cli.show import show
 from greenward.cli.train import train
 from greenward.errors import GreenwardError
 
@@ -39,7 +42,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, train, compare, audit, report, config, doctor, completion):
+for command in (demo, train, eval_, grade, show, compare, audit, report, config, doctor, completion):
     cli.add_command(command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -16,24 +17,23 @@ import click
     default="terminal",
     show_default=True,
 )
-def report(run: Path, view: str) -> None:
-    """Show the report of RUN.
+def report(run: Path, view: Literal["terminal", "html", "markdown", "json"]) -> None:
+    """Show the report of RUN: a run directory, a study, or the folder of an evaluation.
 
     terminal, markdown and json are printed. html writes report.html, report.md and report.json into
     RUN and prints the path of the page.
     """
-    from greenward import reports
-    from greenward.reports.content import assemble
-    from greenward.reports.json_view import render_json
-    from greenward.reports.markdown import render_markdown
-    from greenward.reports.record import read_report
+    from greenward.reports.content import load_report
+    from greenward.reports.evaluation import is_evaluation, load_evaluation
+    from greenward.reports.evaluation_views import print_evaluation
     from greenward.reports.terminal import print_report
+    from greenward.reports.write import render, write_all_reports
 
     if view == "html":
-        click.echo(reports.write_all_reports(run)["html"])
-        return
-    content = assemble(read_report(run))
-    if view == "terminal":
-        print_report(content)
+        click.echo(write_all_reports(run)["html"])
+    elif view != "terminal":
+        click.echo(render(run, view))
+    elif is_evaluation(run):
+        print_evaluation(load_evaluation(run))
     else:
-        click.echo(render_markdown(content) if view == "markdown" else render_json(content))
+        print_report(load_report(run))

@@ -51,8 +51,9 @@ def resolve(model_id: str, cache_dir: str | None = None) -> Path:
     try:
         return Path(snapshot_download(model_id, cache_dir=cache_dir, allow_patterns=patterns))
     except Exception as error:  # the hub client raises a dozen unrelated types
+        reason = str(error).partition("\n")[0]
         raise CheckpointError(
-            f"model {model_id!r} could not be fetched and is not in the cache: {error}",
+            f"model {model_id!r} could not be fetched and is not in the cache: {reason}",
             remedy="check the id and the connection, or give a local folder",
         ) from error
 

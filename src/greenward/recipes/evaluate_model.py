@@ -208,8 +208,8 @@ class ModelEvaluation:
         asked = self.options.max_tokens or usual
         if positions is not None and (room < 1 or asked > room):
             raise ConfigError(
-                f"{longest.task_id}: a prompt of {length} tokens and an answer of {max(asked, 1)} are more "
-                f"than the model's {positions} positions.",
+                f"{longest.task_id}: a prompt of {length} tokens and an answer of {max(asked, 1)} take more "
+                f"than the {positions} positions of the model.",
                 remedy="Lower --max-tokens or --fewshot, or leave long problems out (--ids).",
             )
         return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from greenward.config.schema import FamiliesConfig, Recipe
@@ -30,8 +31,11 @@ def find_suite(name: str, recipe: Recipe | None) -> ProblemSet:
 def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int | None = None) -> ProblemSet:
     """The problems called `ids`, in that order, else `limit` of them (the same on every machine).
 
-    Raises `ProblemError` for an id that is unknown, naming the nearest, or that is given twice.
+    Raises `ConfigError` for an id that is given twice, `ProblemError` for an unknown one, naming the nearest.
     """
+    twice = [task_id for task_id, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise ConfigError(f"--ids names {twice[0]!r} twice.")
     if ids:
         return ProblemSet([problems.by_id(task_id) for task_id in ids], name=problems.name)
     return problems if limit is None else choose(problems, limit)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from greenward.reports.answers import Answer, SampleAnswers
-from greenward.reports.content import Content
+from greenward.reports.content import Content, Fact
 from greenward.reports.tables import Table
 from greenward.reports.text import visible
 
@@ -13,63 +14,73 @@ from greenward.reports.text import visible
 def render_markdown(content: Content) -> str:
     """The whole card."""
     blocks = [
-        f"# {_inline(content.title)}",
-        f"**{_inline(content.headline)}**",
-        " · ".join(f"{_inline(fact.label)}: {_inline(fact.value)}" for fact in content.facts),
-        "\n".join(f"- {_inline(note)}" for note in content.notes),
-        *(_table(table) for table in (content.before_after, content.seeds)),
-        _folded("What became of the answers", _table(content.answers, titled=False)),
-        _folded("Sample answers", _samples(content.samples)),
-        _folded("Time and memory", _table(content.costs, titled=False)),
-        _folded("Settings", _code(content.settings, "yaml") if content.settings else ""),
+        head(content.title, content.headline, content.facts, content.notes),
+        *(table_of(table) for table in (content.before_after, content.seeds)),
+        folded("What became of the answers", table_of(content.answers, titled=False)),
+        folded("Sample answers", _samples(content.samples)),
+        folded("Time and memory", table_of(content.costs, titled=False)),
+        folded("Settings", code_block(content.settings, "yaml") if content.settings else ""),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _inline(text: str) -> str:
+def head(title: str, headline: str, facts: Iterable[Fact], notes: Iterable[str]) -> str:
+    """What stands above the tables."""
+    blocks = (
+        f"# {inline(title)}",
+        f"**{inline(headline)}**",
+        " · ".join(f"{inline(fact.label)}: {inline(fact.value)}" for fact in facts),
+        "\n".join(f"- {inline(note)}" for note in notes),
+    )
+    return "\n\n".join(block for block in blocks if block)
+
+
+def inline(text: str) -> str:
     """One line of text in which nothing acts as markdown or HTML. Intervals keep their brackets."""
     line = " ".join(visible(text).split())
     return re.sub(r"([\\`*_{}<>|#]|\](?=[(\[:]))", r"\\\1", line)
 
 
-def _table(table: Table | None, titled: bool = True) -> str:
+def table_of(table: Table | None, titled: bool = True) -> str:
+    """A table with its caption."""
     if table is None:
         return ""
     lines = [
-        "| " + " | ".join(map(_inline, table.columns)) + " |",
+        "| " + " | ".join(map(inline, table.columns)) + " |",
         "|" + " --- |" * len(table.columns),
-        *("| " + " | ".join(map(_inline, row)) + " |" for row in table.rows),
+        *("| " + " | ".join(map(inline, row)) + " |" for row in table.rows),
     ]
     title = f"## {table.title}\n\n" if titled else ""
-    caption = f"\n\n{_inline(table.caption)}" if table.caption else ""
+    caption = f"\n\n{inline(table.caption)}" if table.caption else ""
     return f"{title}{chr(10).join(lines)}{caption}"
 
 
-def _folded(title: str, inner: str) -> str:
+def folded(title: str, inner: str) -> str:
+    """A part that opens on a click; nothing if it would be empty."""
     return f"<details><summary>{title}</summary>\n\n{inner}\n\n</details>" if inner else ""
 
 
 def _samples(samples: SampleAnswers | None) -> str:
     if samples is None:
         return ""
-    blocks = [_inline(samples.caption)]
+    blocks = [inline(samples.caption)]
     for problem in samples.problems:
-        blocks.append(f"### {_inline(problem.task_id)}: {problem.outcome}")
-        blocks.append(_code(problem.prompt.strip()))
+        blocks.append(f"### {inline(problem.task_id)}: {problem.outcome}")
+        blocks.append(code_block(problem.prompt.strip()))
         blocks += [_answer("Before", problem.before), _answer("After", problem.after)]
     return "\n\n".join(blocks)
 
 
 def _answer(when: str, answer: Answer) -> str:
-    failure = f"\n\n{_code(answer.first_failure)}" if answer.first_failure else ""
-    status = _inline(answer.status.replace("_", " "))
+    failure = f"\n\n{code_block(answer.first_failure)}" if answer.first_failure else ""
+    status = inline(answer.status.replace("_", " "))
     return (
         f"{when}: {status}; {answer.passed} of {answer.samples} answers pass\n\n"
-        f"{_code(answer.code, 'python')}{failure}"
+        f"{code_block(answer.code, 'python')}{failure}"
     )
 
 
-def _code(text: str, language: str = "") -> str:
+def code_block(text: str, language: str = "") -> str:
     """A fenced block whose fence is longer than any run of backticks inside."""
     text = visible(text)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))

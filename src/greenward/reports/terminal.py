@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from greenward.reports.charts import Chart
-from greenward.reports.content import Content
+from greenward.reports.content import Content, Fact
 from greenward.reports.svg import value_text
 from greenward.reports.tables import Table
 from greenward.reports.text import visible
@@ -24,22 +24,29 @@ _SPARK_WIDTH = 26
 def print_report(content: Content, console: Console | None = None) -> None:
     """Print the report."""
     console = console or Console()
-    console.print()
-    console.print(Text(visible(content.title), style="bold green"))
-    console.print(Text(visible(content.headline), style="bold"))
-    facts = "   ".join(f"{fact.label} {fact.value}" for fact in content.facts)
-    console.print(Text(visible(facts), style="dim"))
-    for note in content.notes:
-        console.print(Text(f"! {visible(note)}", style="yellow"))
-    console.print()
+    print_head(console, content.title, content.headline, content.facts, content.notes)
     for table in (content.before_after, content.seeds):
-        _print_table(console, table)
+        print_table(console, table)
     _print_curves(console, (*content.held_out_charts[1:], *content.training_charts))
     for table in (content.answers, content.costs):
-        _print_table(console, table)
+        print_table(console, table)
 
 
-def _print_table(console: Console, table: Table | None) -> None:
+def print_head(
+    console: Console, title: str, headline: str, facts: Sequence[Fact], notes: Sequence[str]
+) -> None:
+    """What stands above the tables."""
+    console.print()
+    console.print(Text(visible(title), style="bold green"))
+    console.print(Text(visible(headline), style="bold"))
+    console.print(Text(visible("   ".join(f"{fact.label} {fact.value}" for fact in facts)), style="dim"))
+    for note in notes:
+        console.print(Text(f"! {visible(note)}", style="yellow"))
+    console.print()
+
+
+def print_table(console: Console, table: Table | None) -> None:
+    """A table with its caption."""
     if table is None:
         return
     shown = _rich_table(table.title)

@@ -1,0 +1,106 @@
+"""`greenward eval`: a model on a suite."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import click
+
+from greenward.cli.evaluation_options import EXIT_BELOW, build_grading, finish, grading_options
+
+STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
+
+
+@click.command("eval")
+@click.argument("model", metavar="MODEL", required=False)
+@click.option(
+    "--suite", help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]"
+)
+@click.option(
+    "--n", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers each."
+)
+@click.option("--temperature", type=click.FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), help="[default: 512, or what the model has room for]"
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many problems, the same everywhere.")
+@click.option("--ids", help="Only these problems, with commas between.")
+@click.option("--fewshot", type=click.IntRange(min=0), default=0, show_default=True, help="MBPP's examples.")
+@click.option("--style", type=click.Choice(tuple(STYLES)), default="auto", show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
+@click.option("--device", help="cpu, cuda, cuda:1 …")
+@click.option(
+    "--show-prompt", is_flag=True, help="Print the first prompt as the model sees it; draw nothing."
+)
+@click.option("--check-references", is_flag=True, help="Judge the suite's own solutions (first, or alone).")
+@grading_options
+def eval_(model: str | None, **chosen: Any) -> None:
+    """Draw a model's answers to a suite, run them, and say how many are right.
+
+    MODEL is a run directory (its newest checkpoint), a model folder or a Hugging Face id. All files
+    are in one folder; killed at any moment, the same command goes on and repeats nothing. Published
+    figures differ by prompt, number of examples, temperature and time limit: all are recorded.
+
+    \b
+    greenward eval runs/demo/seed_0
+    greenward eval Qwen/Qwen2.5-1.5B --suite mbpp:test --fewshot 3
+    greenward eval runs/mine --suite humaneval+ --n 10 --k 1,5,10 --temperature 0.2 --out evaluations/mine
+    """
+    if model is None and not chosen["check_references"]:
+        raise click.UsageError("name a MODEL (or --check-references alone).")
+    if chosen["check_references"] and not _references_pass(model, chosen):
+        raise SystemExit(EXIT_BELOW)
+    if model is None:
+        return
+
+    from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
+    from greenward.runs.progress import Progress
+    from greenward.runs.text import printable
+
+    names = (
+        "suite",
+        "samples",
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "limit",
+        "fewshot",
+        "seed",
+        "dtype",
+        "device",
+    )
+    evaluation = ModelEvaluation(
+        model,
+        AnswerOptions(
+            **{name: chosen[name] for name in names}, ids=_ids(chosen), style=STYLES[chosen["style"]]
+        ),
+    )
+    if chosen["show_prompt"]:
+        task_id, prompt = next(iter(evaluation.prompts.items()))
+        click.echo(
+            f"# {task_id}, {evaluation.renderer.style} style; all prompts: {evaluation.prompt_hash}", err=True
+        )
+        click.echo(printable(prompt))
+        return
+    out = chosen["out"] or evaluation.default_folder
+    with Progress(quiet=chosen["quiet"]) as progress:
+        summary = evaluation.run(out, build_grading(chosen), progress)
+    finish(out, summary, chosen)
+
+
+def _references_pass(model: str | None, chosen: dict[str, Any]) -> bool:
+    from greenward.recipes.check_references import check_references
+    from greenward.recipes.models import find_model
+
+    recipe = find_model(model).recipe if model else None
+    checked = check_references(chosen["suite"], recipe, _ids(chosen), chosen["limit"], build_grading(chosen))
+    click.echo(checked.line, err=chosen["as_json"])
+    for failure in checked.failures:
+        click.echo(f"  {failure}", err=True)
+    return not checked.failures
+
+
+def _ids(chosen: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (chosen["ids"] or "").split(",") if part.strip())

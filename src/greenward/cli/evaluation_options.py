@@ -1,0 +1,97 @@
+"""Options that `greenward eval` and `greenward grade` share, and what both do at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from greenward.recipes.evaluation_session import GradingOptions
+
+EXIT_BELOW = 1
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"expected positive whole numbers with commas between, found {text!r}")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options; `build_grading` and `finish` take them."""
+    for option in reversed(
+        (
+            click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
+            click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(min=0, min_open=True),
+                default=10.0,
+                show_default=True,
+                help="CPU seconds for one answer; the clock on the wall gets three times as much.",
+            ),
+            click.option(
+                "--require",
+                type=click.Choice(("A", "B", "C", "D")),
+                default="B",
+                show_default=True,
+                help="Least level of isolation; see `greenward doctor`.",
+            ),
+            click.option(
+                "--package",
+                "packages",
+                multiple=True,
+                help="What answers may import besides the standard library.",
+            ),
+            click.option(
+                "--recheck",
+                type=click.IntRange(min=2),
+                help="Judge every answer so many times more; name those whose verdict varies.",
+            ),
+            click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
+            click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write."),
+            click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
+            click.option(
+                "--fail-under", type=click.FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."
+            ),
+            click.option("--quiet", is_flag=True, help="No progress and no tables."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def build_grading(chosen: dict[str, Any]) -> GradingOptions:
+    """How to judge, out of the options of the command line."""
+    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
+
+    sandbox = grading_sandbox(
+        chosen["timeout"], chosen["workers"], require=chosen["require"], packages=chosen["packages"]
+    )
+    return GradingOptions(
+        sandbox, k=chosen["k"], recheck=chosen["recheck"], eval_results=chosen["eval_results"]
+    )
+
+
+def finish(out: Path, summary: dict[str, Any], chosen: dict[str, Any]) -> None:
+    """Print the result; exit with 1 if it is below --fail-under."""
+    if chosen["as_json"]:
+        click.echo(json.dumps(summary, indent=2))
+    elif not chosen["quiet"]:
+        from greenward.reports.evaluation import load_evaluation
+        from greenward.reports.evaluation_views import print_evaluation
+
+        print_evaluation(load_evaluation(out))
+        click.echo(f"Report: {out / 'report.html'}")
+    limit = chosen["fail_under"]
+    if limit is None:
+        return
+    reached = summary["metrics"].get("pass@1", {}).get("value", 0.0)
+    if reached < limit:
+        click.echo(f"pass@1 is {reached:.3f}, below {limit:g}.", err=True)
+        raise SystemExit(EXIT_BELOW)

@@ -1,0 +1,36 @@
+"""`greenward grade`: answers from elsewhere on a suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from greenward.cli.evaluation_options import build_grading, finish, grading_options
+
+
+@click.command()
+@click.argument("samples", metavar="SAMPLES", type=click.Path(path_type=Path))
+@click.option("--suite", required=True, help="mbpp, mbpp+, humaneval, humaneval+, quixbugs, a file …")
+@grading_options
+def grade(samples: Path, suite: str, **chosen: Any) -> None:
+    """Run answers that were drawn elsewhere and say how many are right.
+
+    SAMPLES is a JSON Lines file of {"task_id", "completion"} (continues the prompt) or {"task_id",
+    "solution"} (a whole program), several lines for a task if there are several answers, or EvalPlus's
+    folder TASK_ID/N.py. Not all problems need an answer. More answers may be added to the file later:
+    the same command grades what is new.
+
+    \b
+    greenward grade samples.jsonl --suite humaneval+
+    greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
+    """
+    from greenward.recipes.grade_samples import SampleGrading
+    from greenward.runs.progress import Progress
+
+    grading = SampleGrading(samples, suite)
+    out = chosen["out"] or grading.default_folder
+    with Progress(quiet=chosen["quiet"]) as progress:
+        summary = grading.run(out, build_grading(chosen), progress)
+    finish(out, summary, chosen)
