@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/figures.py --demo runs/demo/report.json
 
 keeps what the README quotes of a demo in `results/demo.json`; without `--demo` the kept one is used.
-The step benchmark's figures come from `results/grpo_vs_trl_*.json`, which `grpo_vs_trl.py --json` writes.
+The other figures come from `results/grpo_vs_trl_*.json` and `results/sandbox.json`, which `grpo_vs_trl.py`
+and `sandbox.py` write with `--json`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def main() -> None:
     text = README.read_text(encoding="utf-8")
     text = replaced(text, "demo", demo_block(json.loads(kept.read_text(encoding="utf-8"))))
     text = replaced(text, "speed", speed_block())
+    text = replaced(text, "sandbox", sandbox_block())
     README.write_text(text, encoding="utf-8")
 
 
@@ -77,6 +79,19 @@ def speed_block() -> str:
                 f" | {ours:.2f} | {theirs:.2f} | **{ratio['median']:.1f}×** "
                 f"({ratio['min']:.1f} to {ratio['max']:.1f}) |"
             )
+    return "\n".join(lines) + "\n"
+
+
+def sandbox_block() -> str:
+    record = json.loads((RESULTS / "sandbox.json").read_text())
+    lines = ["| one answer, five tests | ms | answers/s, 2 workers | times greenward |", "|---|---|---|---|"]
+    for name, row in record["rows"].items():
+        if name.startswith(("greenward,", "bound")):
+            continue
+        ratio = record["ratios"].get(name, {}).get("ms")
+        times = f"**{ratio['median']:.1f}×** ({ratio['min']:.1f} to {ratio['max']:.1f})" if ratio else ""
+        title = "greenward, all five layers" if name == "greenward" else name
+        lines.append(f"| {title} | {middle(row['ms']):.1f} | {middle(row['rate_2']):.0f} | {times} |")
     return "\n".join(lines) + "\n"
 
 
