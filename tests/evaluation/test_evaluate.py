@@ -140,7 +140,7 @@ def test_one_sample_per_problem_uses_the_wilson_interval() -> None:
 def test_record_has_the_agreed_shape_and_is_json() -> None:
     record = json.loads(json.dumps(run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4]).to_json()))
     assert list(record) == [
-        "suite", "step", "elapsed_seconds", "problems", "samples", "temperature",
+        "suite", "step", "elapsed_seconds", "problems", "problems_passed", "samples", "temperature",
         "metrics", "statuses", "rates", "seconds", "rows",
     ]  # fmt: skip
     assert (record["suite"], record["step"], record["problems"], record["samples"]) == ("numbers", 3, 2, 4)

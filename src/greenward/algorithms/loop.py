@@ -20,6 +20,7 @@ from greenward.errors import CheckpointError
 from greenward.policies.policy import Policy
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
+from greenward.runs.evaluations import evaluation_values
 from greenward.runs.memory import resident_mb
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.sinks import MetricSink
@@ -71,8 +72,9 @@ class StopRequest:
 class Loop:
     """Drives a method in a run directory.
 
-    `max_seconds` bounds the training time (evaluation aside). `rollout_rows` gives the rows to be
-    kept of the last step, if any.
+    `max_seconds` bounds the training time (evaluation aside). `evaluator` measures the held-out
+    problems, `suite_evaluators` each a suite, by the name that files and trackers use.
+    `rollout_rows` gives the rows to be kept of the last step, if any.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Loop:
         max_steps: int,
         max_seconds: float | None = None,
         evaluator: Evaluator | None = None,
+        suite_evaluators: Mapping[str, Evaluator] | None = None,
         evaluate_at_start: bool = True,
         eval_interval_steps: int = 20,
         checkpoint_interval_steps: int = 20,
@@ -97,7 +100,8 @@ class Loop:
         self._seed = seed
         self._max_steps = max_steps
         self._max_seconds = max_seconds
-        self._evaluator = evaluator
+        self._evaluators: dict[str | None, Evaluator] = {} if evaluator is None else {None: evaluator}
+        self._evaluators.update(suite_evaluators or {})
         self._evaluate_at_start = evaluate_at_start
         self._eval_interval = eval_interval_steps
         self._checkpoint_interval = checkpoint_interval_steps
@@ -163,14 +167,13 @@ class Loop:
             sink.log(self.steps_done, metrics)
 
     def _evaluate(self) -> None:
-        if self._evaluator is None:
-            return
-        result = self._evaluator(self._method.policy, self.steps_done, self.training_seconds)
-        self._run.write_evaluation(self.steps_done, result)
-        flat = {f"{result['suite']}_eval/{name}": m["value"] for name, m in result["metrics"].items()}
-        for sink in self._sinks:
-            sink.log(self.steps_done, flat)
-        self._progress.message(evaluation_line(result))
+        for suite, evaluator in self._evaluators.items():
+            result = evaluator(self._method.policy, self.steps_done, self.training_seconds)
+            self._run.write_evaluation(self.steps_done, result, suite)
+            values = evaluation_values(result)
+            for sink in self._sinks:
+                sink.log(self.steps_done, values)
+            self._progress.message(evaluation_line(result, suite or "held-out"))
 
     def _checkpoint(self) -> None:
         def write(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from greenward.config.environment import with_environment
 from greenward.config.explain import Origin, explain
 from greenward.config.keys import section_at
 from greenward.config.schema import Recipe
@@ -117,9 +119,10 @@ def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
     origin = Origin(text, [(override.path, override.text) for override in overrides])
     try:
         # JSON in between: strict about types, yet a YAML list may fill a tuple.
-        return Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
+        recipe = Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise explain(error, origin) from None
+    return with_environment(recipe, os.environ)
 
 
 def _apply(data: dict[str, Any], override: Override) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -182,8 +182,30 @@ class TrainingConfig(Section):
     threads: PositiveInt | None = Field(None, description="torch threads; none = torch's default")
 
 
+class SuiteConfig(Section):
+    """A suite to evaluate on during training: one answer to each question. Its name alone will do, too."""
+
+    name: str = Field(description="mbpp, mbpp:test, humaneval+, … or a file; see docs/problems.md")
+    num_questions: PositiveInt | None = Field(
+        None, description="none = all; for mbpp, MBPP_EVAL_NUM_QUESTIONS wins over this"
+    )
+    temperature: NonNegativeFloat = 0.2
+    timeout_seconds: PositiveFloat = Field(
+        10.0, description="CPU time of one answer, where that is more than sandbox.cpu_seconds"
+    )
+    max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
+    fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 class EvaluationConfig(Section):
-    """Held-out evaluation before the first step, every `eval_interval_steps`, and after the last."""
+    """Evaluation before the first step, every `eval_interval_steps`, and after the last.
+
+    `suites` beside, all else is about the held-out problems.
+    """
 
     enabled: bool = True
     at_start: bool = Field(True, description="also before the first step")
@@ -194,6 +216,9 @@ class EvaluationConfig(Section):
     greedy: bool = Field(True, description="also measure greedy pass@1")
     eval_interval_steps: PositiveInt = 20
     seed: int = 1234
+    suites: tuple[
+        Annotated[SuiteConfig, BeforeValidator(_named, json_schema_input_type=str | SuiteConfig)], ...
+    ] = Field((), description="public suites to measure as well: their names, or sections")
 
     @model_validator(mode="after")
     def _enough_samples(self) -> EvaluationConfig:

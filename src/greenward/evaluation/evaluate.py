@@ -71,7 +71,7 @@ class EvaluationResult:
     """What one evaluation found. `metrics` and `rates` carry 95 % intervals; seconds are wall time.
 
     A pass@k is missing when no problem has k answers that could be scored. `rates` are over sampled
-    answers; see `measures.rates_of`.
+    answers; see `measures.rates_of`. In the record, `problems_passed` counts those that any answer passed.
     """
 
     suite: str
@@ -92,6 +92,7 @@ class EvaluationResult:
             "step": self.step,
             "elapsed_seconds": self.elapsed_seconds,
             "problems": len(self.problems),
+            "problems_passed": sum(judged.passed > 0 for judged in self.problems),
             "samples": self.samples,
             "temperature": self.temperature,
             "metrics": {name: estimate.to_json() for name, estimate in self.metrics.items()},

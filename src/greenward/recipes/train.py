@@ -31,6 +31,12 @@ from greenward.recipes.build import (
     supervised_examples,
     verify_references,
 )
+from greenward.recipes.suite_evaluation import (
+    TrackedSuite,
+    complete_suites,
+    find_tracked_suites,
+    suite_evaluator,
+)
 from greenward.reports.content import assemble
 from greenward.reports.record import read_report
 from greenward.reports.terminal import print_report
@@ -53,6 +59,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     train_problems, held_out = build_problems(recipe)
+    suites = find_tracked_suites(recipe, train_problems)
     with ExitStack() as stack:
         run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
         grader = stack.enter_context(build_grader(recipe.sandbox))
@@ -60,7 +67,8 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
         train_problems, held_out = grader.complete(train_problems), grader.complete(held_out)
         verify_references(recipe, grader, train_problems, held_out)
         progress = stack.enter_context(Progress(quiet=quiet))
-        session = Session(recipe, train_problems, held_out, grader, progress, resume)
+        suites = complete_suites(suites, grader)
+        session = Session(recipe, train_problems, held_out, suites, grader, progress, resume)
         finished = session.train(run)
     if finished:
         show_report(output, quiet=quiet)
@@ -96,6 +104,7 @@ class Session:
     recipe: Recipe
     train_problems: ProblemSet
     held_out: ProblemSet
+    suites: tuple[TrackedSuite, ...]
     grader: Grader
     progress: Progress
     resume: bool
@@ -110,7 +119,7 @@ class Session:
             )
             with RunDirectory.create(folder, recipe.model_dump(mode="json"), resume=self.resume) as run:
                 policy = build_policy(recipe, self.train_problems)
-                if not replace(self, recipe=recipe).supervised(run, policy):
+                if not replace(self, recipe=recipe, suites=()).supervised(run, policy):
                     return None
         model = self.recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         return Policy.load(model)
@@ -176,10 +185,11 @@ class Session:
     ) -> bool:
         recipe = self.recipe
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
+        tokenizer = method.policy.tokenizer
         evaluator = build_evaluator(
             recipe.evaluation,
             self.held_out,
-            build_renderer(recipe, method.policy.tokenizer),
+            build_renderer(recipe, tokenizer),
             self.grader,
             build_sampling(recipe),
         )
@@ -190,6 +200,9 @@ class Session:
             max_steps=max_steps,
             max_seconds=max_seconds,
             evaluator=evaluator,
+            suite_evaluators={
+                suite.name: suite_evaluator(suite, recipe, tokenizer, self.grader) for suite in self.suites
+            },
             evaluate_at_start=recipe.evaluation.at_start,
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,

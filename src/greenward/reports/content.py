@@ -22,6 +22,7 @@ from greenward.reports.tables import (
     memory,
     seeds_table,
     settings_table,
+    suites_table,
     time_parts,
 )
 
@@ -48,6 +49,7 @@ class Content:
     warm_start_charts: tuple[Chart, ...]
     before_after: Table | None
     seeds: Table | None
+    suites: Table | None
     answers: Table | None
     costs: Table | None
     time_parts: tuple[tuple[str, float], ...]
@@ -80,6 +82,7 @@ def assemble(record: ReportRecord) -> Content:
         warm_start_charts=warm_start_charts(record),
         before_after=before_after_table(record, results),
         seeds=seeds_table(record, results),
+        suites=suites_table(record),
         answers=answers_table(record),
         costs=costs_table(record),
         time_parts=time_parts(record),

@@ -32,7 +32,12 @@ def render_html(content: Content) -> str:
                 "run report", content.title, content.headline, content.facts, content.notes, _tiles(content)
             ),
             section("Learning", _charts(content.held_out_charts, "wide", _WIDE)),
-            section("Before and after", card(content.before_after) + card(content.seeds, titled=True)),
+            section(
+                "Before and after",
+                card(content.before_after)
+                + card(content.seeds, titled=True)
+                + card(content.suites, titled=True),
+            ),
             section("Sample answers", _samples(content.samples)),
             section("What became of the answers", card(content.answers)),
             section("Training, step by step", _charts(content.training_charts, "small", _SMALL)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ _ARM_LABELS = {"grpo": "GRPO", "sft": "supervised"}
 
 @dataclass(frozen=True)
 class Arm:
-    """One run directory: its rows of metrics and its evaluations, oldest first."""
+    """One run directory: its rows of metrics and its evaluations, oldest first.
+
+    `evaluations` are on the held-out problems, `suites` those on public suites by name.
+    """
 
     label: str
     config: Mapping[str, Any]
@@ -34,6 +37,7 @@ class Arm:
     evaluations: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any]
     sessions: tuple[Mapping[str, Any], ...]
+    suites: Mapping[str, tuple[Mapping[str, Any], ...]]
 
     @property
     def steps(self) -> int:
@@ -118,13 +122,17 @@ def _read_arm(path: Path, label: str | None, notes: list[str]) -> Arm:
     config = _read_yaml(path / "config.yaml", notes)
     kind = str(config.get("kind", "training"))
     sessions = _read_json(path / "provenance.json", notes).get("sessions", [])
+    by_suite: dict[str | None, list[Path]] = {None: []}
+    for file in sorted((path / "evaluations").glob("step_*.json")):
+        by_suite.setdefault(file.stem.partition(".")[2] or None, []).append(file)
     return Arm(
         label=label or _ARM_LABELS.get(kind, kind),
         config=config,
         metrics=_read_metrics(path / "metrics.jsonl", notes),
-        evaluations=_read_evaluations(path / "evaluations", notes),
+        evaluations=_read_evaluations(by_suite.pop(None), notes),
         summary=_read_json(path / "summary.json", notes),
         sessions=tuple(session for session in sessions if isinstance(session, dict)),
+        suites={str(name): _read_evaluations(files, notes) for name, files in by_suite.items()},
     )
 
 
@@ -143,9 +151,9 @@ def _read_metrics(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]
     return tuple(rows)
 
 
-def _read_evaluations(folder: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
+def _read_evaluations(files: Iterable[Path], notes: list[str]) -> tuple[Mapping[str, Any], ...]:
     evaluations = []
-    for path in sorted(folder.glob("step_*.json")):
+    for path in files:
         record = _read_json(path, notes)
         metrics = record.get("metrics")
         if not isinstance(metrics, dict) or not isinstance(record.get("step"), int):

@@ -9,6 +9,7 @@ from typing import Any
 
 from greenward.reports.record import Arm, ReportRecord, SeedRun
 from greenward.reports.results import (
+    PRIMARY,
     MetricResult,
     Results,
     final_evaluation,
@@ -48,6 +49,21 @@ def before_after_table(record: ReportRecord, results: Results) -> Table | None:
     label = record.main_arms[0].label
     columns = ("Held-out", "Before", f"After {label}", *(("Control",) if has_control else ()))
     return Table("Before and after", columns, tuple(rows), _before_after_caption(record, results))
+
+
+def suites_table(record: ReportRecord) -> Table | None:
+    """pass@1 on each public suite before and after; None when none was measured."""
+    rows = []
+    for name in dict.fromkeys(name for arm in record.main_arms for name in arm.suites):
+        found = [arm.suites[name] for arm in record.main_arms if arm.suites.get(name)]
+        before = [evaluations[0] for evaluations in found]
+        after = [evaluations[-1] for evaluations in found if len(evaluations) > 1]
+        problems = next((str(e["problems"]) for e in before if "problems" in e), NOTHING)
+        rows.append((name, problems, _cell(pooled(before, PRIMARY)), _cell(pooled(after, PRIMARY))))
+    if not rows:
+        return None
+    columns = ("Suite", "Problems", "Before", f"After {record.main_arms[0].label}")
+    return Table("Public suites", columns, tuple(rows), "pass@1, one answer to each problem; 95 % intervals.")
 
 
 def seeds_table(record: ReportRecord, results: Results) -> Table | None:
@@ -162,7 +178,8 @@ def _seed_parts(seed: SeedRun) -> dict[str, float]:
     parts = {name: _total(main, f"time/{name.lower()}") for name in ("Sampling", "Grading", "Update")}
     seconds = {"Warm start": _arm_seconds(seed.warm_start), **parts}
     seconds["Rest of the steps"] = max(0.0, step - sum(parts.values()))
-    seconds["Evaluation"] = sum(sum(e.get("seconds", {}).values()) for e in main.evaluations)
+    evaluations = (*main.evaluations, *(e for suite in main.suites.values() for e in suite))
+    seconds["Evaluation"] = sum(sum(e.get("seconds", {}).values()) for e in evaluations)
     seconds["Control"] = _arm_seconds(seed.control)
     return seconds
 

@@ -25,7 +25,7 @@ def print_report(content: Content, console: Console | None = None) -> None:
     """Print the report."""
     console = console or Console()
     print_head(console, content.title, content.headline, content.facts, content.notes)
-    for table in (content.before_after, content.seeds):
+    for table in (content.before_after, content.seeds, content.suites):
         print_table(console, table)
     _print_curves(console, (*content.held_out_charts[1:], *content.training_charts))
     for table in (content.answers, content.costs):

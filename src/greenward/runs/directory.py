@@ -4,7 +4,8 @@
     provenance.json              versions and machine, one entry per session
     metrics.jsonl                one flat object per step
     rollouts/step_000123.jsonl   the answers of a step
-    evaluations/step_000020.json
+    evaluations/step_000020.json        of the held-out problems
+    evaluations/step_000020.mbpp.json   of a suite
     checkpoints/step_000020/     and `last`, a link to the newest
     summary.json, report.html
 
@@ -39,7 +40,8 @@ MAY_CHANGE_ON_RESUME = (
     "sandbox.require",
 )
 
-_STEP_NAME = re.compile(r"step_(\d+)(?:\.jsonl?)?")
+_STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
+_OF_SUITE = re.compile(r"step_\d+\.(\w+)\.json")
 
 
 def step_name(step: int) -> str:
@@ -118,9 +120,12 @@ class RunDirectory:
         write_atomically(path, "".join(dump_json(row) + "\n" for row in rows).encode())
         return path
 
-    def write_evaluation(self, step: int, record: Mapping[str, Any]) -> Path:
-        """Write the evaluation after `step` steps; replaces the file of that step."""
-        path = self.path / "evaluations" / f"{step_name(step)}.json"
+    def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
+        """Write the evaluation after `step` steps; replaces the file of that step (and suite).
+
+        `suite` names a public suite (letters, digits, underscores); None is what the run holds out.
+        """
+        path = self.path / "evaluations" / f"{step_name(step)}{_suffix(suite)}"
         write_atomically(path, dump_json(record, indent=1).encode())
         return path
 
@@ -177,10 +182,25 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_evaluations(path: Path) -> list[dict[str, Any]]:
-    """The evaluations of the run at `path`, oldest first."""
-    records = (read_json(file) for _, file in steps_in(path / "evaluations"))
+def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any]]:
+    """The evaluations of the run at `path` on its held-out problems, or on a suite, oldest first."""
+    files = (
+        file
+        for step, file in steps_in(path / "evaluations")
+        if file.name == f"{step_name(step)}{_suffix(suite)}"
+    )
+    records = map(read_json, files)
     return [record for record in records if record is not None]
+
+
+def evaluated_suites(path: Path) -> list[str]:
+    """The suites that the run at `path` was evaluated on, as its files name them."""
+    matches = (_OF_SUITE.fullmatch(file.name) for _, file in steps_in(path / "evaluations"))
+    return sorted({match[1] for match in matches if match})
+
+
+def _suffix(suite: str | None) -> str:
+    return ".json" if suite is None else f".{suite}.json"
 
 
 def _refuse_other_config(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

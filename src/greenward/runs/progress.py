@@ -155,10 +155,10 @@ def _bars(console: Console) -> RichProgress:
     )
 
 
-def evaluation_line(record: Mapping[str, Any]) -> str:
-    """One line on an evaluation: every metric of it in percent with its interval."""
+def evaluation_line(record: Mapping[str, Any], of: str = "held-out") -> str:
+    """One line on an evaluation of what `of` says: every metric in percent with its interval."""
     rates = ", ".join(
         f"{name} {100 * m['value']:.1f} % [{100 * m['low']:.1f}, {100 * m['high']:.1f}]"
         for name, m in record["metrics"].items()
     )
-    return f"step {record['step']}: held-out {rates}"
+    return f"step {record['step']}: {of} {rates}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from greenward.runs.directory import RunDirectory, is_run, read_evaluations
+from greenward.runs.directory import RunDirectory, evaluated_suites, is_run, read_evaluations
 from greenward.runs.files import dump_json, read_json, write_atomically
 
 ARM_NAMES = ("warm_start", "control")
@@ -25,26 +25,33 @@ def write_summary(
 ) -> dict[str, Any]:
     """Write and return the summary of a run.
 
-    `before` and `after` are the metrics of its first and newest evaluation (None without one),
-    `arms` the summaries of the runs inside it. `wall_seconds` counts all sessions, `extra` adds
-    keys of the caller's own.
+    `before` and `after` are the metrics of its first and newest evaluation (None without one), `suites`
+    the same for each suite, `arms` the summaries of the runs inside it. `wall_seconds` counts all
+    sessions, `extra` adds keys of the caller's own.
 
     Raises:
         RunError: the file system refused.
     """
-    evaluations = read_evaluations(run.path)
     summary = {
         "status": status,
         "steps": steps,
         "wall_seconds": wall_seconds,
         "peak_rss_mb": peak_rss_mb,
-        "before": evaluations[0]["metrics"] if evaluations else None,
-        "after": evaluations[-1]["metrics"] if evaluations else None,
+        **_before_and_after(run.path, None),
+        "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
         "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
         **(extra or {}),
     }
     write_atomically(run.path / "summary.json", dump_json(summary, indent=2).encode())
     return summary
+
+
+def _before_and_after(path: Path, suite: str | None) -> dict[str, Any]:
+    evaluations = read_evaluations(path, suite)
+    return {
+        "before": evaluations[0]["metrics"] if evaluations else None,
+        "after": evaluations[-1]["metrics"] if evaluations else None,
+    }
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:

@@ -1,0 +1,127 @@
+"""The public suites that a recipe has measured during training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from greenward.algorithms.loop import Evaluator
+from greenward.config.schema import EvaluationConfig, Recipe, SuiteConfig
+from greenward.errors import ConfigError, ProblemError
+from greenward.evaluation.evaluate import evaluate
+from greenward.evaluation.subset import choose
+from greenward.grading.grader import Grader
+from greenward.policies.policy import Policy
+from greenward.policies.tokenizer import Tokenizer
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.recipes.build import build_sampling
+from greenward.recipes.suites import examples_for, find_suite, renderer_for, stops_for
+from greenward.runs.evaluations import tracker_name
+
+
+@dataclass(frozen=True)
+class TrackedSuite:
+    """A suite with the problems that are asked, and the examples that come before each."""
+
+    name: str
+    config: SuiteConfig
+    problems: ProblemSet
+    shots: tuple[Problem, ...]
+    data_hash: str
+
+
+def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite, ...]:
+    """The suites that the recipe names; none when evaluation is disabled.
+
+    Raises `ProblemError` for an unknown suite and for one that shares problems with the training set,
+    `ConfigError` for two of one name.
+    """
+    if not recipe.evaluation.enabled:
+        return ()
+    suites: dict[str, TrackedSuite] = {}
+    trained = {problem.task_id for problem in train}
+    for config in recipe.evaluation.suites:
+        shots = examples_for(config.name, config.fewshot)
+        shown = {shot.task_id for shot in shots}
+        whole = find_suite(config.name, recipe).filter(lambda problem: problem.task_id not in shown)  # noqa: B023
+        problems = choose(whole, config.num_questions or len(whole))
+        shared = [problem.task_id for problem in problems if problem.task_id in trained]
+        if shared:
+            raise ProblemError(
+                f"evaluation.suites: {len(shared)} problems of {config.name} are trained on "
+                f"(first: {shared[0]!r}).",
+                remedy="Name a part that is not trained on (mbpp:test), or train on other problems.",
+            )
+        name = tracker_name(whole.name)
+        if name in suites:
+            raise ConfigError(f"evaluation.suites names {name} twice.")
+        suites[name] = TrackedSuite(name, config, problems, shots, problems.data_hash)
+    return tuple(suites.values())
+
+
+def complete_suites(suites: Sequence[TrackedSuite], grader: Grader) -> tuple[TrackedSuite, ...]:
+    """The suites with expected values, and with each problem's time limit as the recipe has it."""
+    return tuple(
+        replace(
+            suite,
+            problems=ProblemSet(
+                (
+                    replace(problem, cpu_seconds=max(problem.cpu_seconds, suite.config.timeout_seconds))
+                    for problem in grader.complete(suite.problems)
+                ),
+                name=suite.problems.name,
+            ),
+        )
+        for suite in suites
+    )
+
+
+def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
+    """A function (policy, step, elapsed seconds) -> evaluation as plain data.
+
+    The record says what moves scores: data, prompts, examples, token and time limits.
+    """
+    config, problems = suite.config, suite.problems
+    renderer = renderer_for(config.name, recipe, tokenizer, shots=suite.shots)
+    usual = build_sampling(recipe)
+    sampling = replace(
+        usual,
+        max_tokens=config.max_tokens or usual.max_tokens,
+        top_p=1.0,
+        top_k=0,
+        stop_strings=stops_for(renderer, recipe, problems),
+    )
+    settings = EvaluationConfig(
+        num_questions=len(problems),
+        samples=1,
+        k=(1,),
+        temperature=config.temperature,
+        greedy=False,
+        seed=recipe.evaluation.seed,
+    )
+    prompts = "\0".join(map(renderer.prompt_text, problems))
+    made_with = {
+        "data_hash": suite.data_hash,
+        "prompt_hash": sha256(prompts.encode()).hexdigest(),
+        "style": renderer.style,
+        "fewshot": config.fewshot,
+        "max_tokens": sampling.max_tokens,
+        "timeout_seconds": config.timeout_seconds,
+    }
+
+    def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+        result = evaluate(
+            policy,
+            problems,
+            renderer,
+            grader,
+            settings,
+            sampling=sampling,
+            step=step,
+            elapsed_seconds=elapsed_seconds,
+        )
+        return result.to_json() | made_with
+
+    return run
