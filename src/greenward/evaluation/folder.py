@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,15 @@ EVALPLUS_RESULTS = "eval_results.json"
 class EvaluationFolder:
     """One evaluation, open for writing; made by `open`, given free by `close` or `with`.
 
-    `samples` and `results` hold what is there already. Results that the infrastructure lost are
-    forgotten on opening: those answers are judged again.
+    `samples` and `results` hold what is there already. Results that the infrastructure lost, or whose
+    answer was lost with the machine's power, are forgotten on opening: those answers are judged again.
     """
 
     def __init__(self, path: Path, problems: ProblemSet, lock: RunLock) -> None:
         self.path = path
         self._lock = lock
         self.samples = _read_samples(path / SAMPLES, problems)
-        self.results = _read_results(path / RESULTS)
+        self.results = _read_kept_results(path / RESULTS, self.samples)
 
     @classmethod
     def open(cls, path: Path, settings: Mapping[str, Any], problems: ProblemSet) -> EvaluationFolder:
@@ -141,10 +141,10 @@ def _read_samples(path: Path, problems: ProblemSet) -> dict[AnswerKey, Answer]:
     return samples
 
 
-def _read_results(path: Path) -> dict[AnswerKey, Result]:
+def _read_kept_results(path: Path, samples: Collection[AnswerKey]) -> dict[AnswerKey, Result]:
     _cut_torn_line(path)
     rows = read_results(path)
-    kept = [row for row in rows if row.status.family is not Family.INFRASTRUCTURE]
+    kept = [row for row in rows if row.status.family is not Family.INFRASTRUCTURE and row.key in samples]
     if len(kept) < len(rows):
         write_atomically(path, "".join(dump_json(row.to_json()) + "\n" for row in kept).encode())
     return {row.key: row for row in kept}

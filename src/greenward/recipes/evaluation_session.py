@@ -96,13 +96,17 @@ def carry_out(
             session = collect_provenance(device) | {"sandbox": grader.isolation.to_json()}
             sessions = folder.add_session(session)
             folder.write_prompts(prompts)
-            complete(
-                folder,
-                draw_in(folder, completed),
-                grader,
-                seconds=seconds,
-                on_result=_progress_of(folder, answers, progress),
-            )
+            try:
+                complete(
+                    folder,
+                    draw_in(folder, completed),
+                    grader,
+                    seconds=seconds,
+                    on_result=_progress_of(folder, answers, progress),
+                )
+            except KeyboardInterrupt:
+                progress.message(f"{len(folder.results)} answers are judged; the same command goes on.")
+                raise
             if all_lost(folder.results.values()):
                 lost = next(iter(folder.results.values()))
                 raise SandboxError(

@@ -1,0 +1,161 @@
+"""The figures, EvalPlus's record and the look at one task, from results made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from greenward.errors import RunError
+from greenward.evaluation.drawing import Answer
+from greenward.evaluation.evalplus_export import evalplus_results
+from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES
+from greenward.evaluation.results import MAX_FAILED_TESTS, Result, sample_row
+from greenward.evaluation.shown_task import show_task
+from greenward.evaluation.summary import all_lost, summarise, usual_ks
+from greenward.grading.verdict import Status, Verdict
+from greenward.problems.problem import Case, Problem
+
+ALL = ("namespaces", "resources", "privileges", "landlock", "seccomp")
+PROBLEM = Problem(
+    "Suite/1",
+    "Add.",
+    "add",
+    cases=(Case((1, 2), 3), Case(((1, 2), {3}), 4), Case((0, 0), 0)),
+    base_tests=1,
+    tags=("easy", "sums"),
+)
+
+
+def judged(sample: int, status: Status, passed: tuple[bool, ...] = (False,) * 3, **facts) -> Result:
+    answer = Answer(facts.pop("problem", PROBLEM), sample, "text", facts.pop("code", "code"))
+    return Result.of(answer, Verdict(status, passed, layers=facts.pop("layers", ALL), **facts))
+
+
+def test_a_result_survives_the_file():
+    result = judged(3, Status.FAILED, (True, False, False), error_class="ValueError", cpu_seconds=0.25)
+    assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert result.failed_tests == (1, 2)
+    assert result.base_passed is True
+
+
+def test_only_the_first_failed_tests_are_kept():
+    result = judged(0, Status.TIMEOUT, (False,) * 5000)
+    assert len(result.failed_tests) == MAX_FAILED_TESTS
+    assert (result.tests, result.tests_passed) == (5000, 0)
+
+
+def test_summary_counts_statuses_errors_reasons_and_tags():
+    plain = Problem("Suite/2", "", "f", cases=(Case((1,), 1),), tags=("easy",))
+    rows = [
+        judged(0, Status.PASSED, (True,) * 3),
+        judged(1, Status.FAILED, (True, False, True)),
+        judged(0, Status.ERROR, (False,), problem=plain, error_class="KeyError"),
+        judged(1, Status.ERROR, (False,), problem=plain, error_class="KeyError"),
+    ]
+    found = summarise(rows, (1, 2, 5), problems=164, seed=0)
+    assert (found["problems"], found["answered"], found["answers"], found["problems_passed"]) == (
+        164,
+        2,
+        4,
+        1,
+    )
+    assert found["metrics"]["pass@1"]["value"] == pytest.approx(0.25)
+    assert found["metrics"]["pass@2"]["value"] == pytest.approx(0.5)
+    assert "pass@5" not in found["metrics"]  # undefined, not guessed
+    assert found["metrics"]["base_pass@1"]["value"] == pytest.approx(0.5)
+    assert found["statuses"] == {"error": 2, "passed": 1, "failed": 1}
+    assert found["errors"] == {"KeyError": 2}
+    assert found["tags"]["easy"]["problems"] == 2
+    assert found["tags"]["sums"]["pass@1"]["value"] == pytest.approx(0.5)
+    assert found["isolation"]["level"] == "A"
+    json.dumps(found)
+
+
+def test_the_weakest_isolation_under_which_any_answer_ran_is_told():
+    rows = [judged(0, Status.PASSED), judged(1, Status.PASSED, layers=("resources", "landlock"))]
+    assert summarise(rows, (1,), problems=1, seed=0)["isolation"] == {
+        "level": "C",
+        "layers": ["resources", "landlock"],
+    }
+    never_ran = [judged(0, Status.NO_CODE, code=None, layers=())]
+    assert summarise(never_ran, (1,), problems=1, seed=0)["isolation"] is None
+
+
+def test_usual_ks_are_those_with_enough_samples():
+    assert usual_ks(1) == (1,)
+    assert usual_ks(10) == (1, 5, 10)
+    assert usual_ks(99) == (1, 5, 10)
+
+
+def test_no_answer_is_not_a_lost_evaluation():
+    assert not all_lost([])
+    assert all_lost([judged(0, Status.INFRASTRUCTURE)])
+
+
+def test_evalplus_record_tells_original_from_added_tests():
+    rows = [
+        judged(0, Status.FAILED, (True, False, True)),
+        judged(1, Status.TIMEOUT, (False, False, False)),
+        judged(2, Status.PASSED, (True,) * 3),
+        judged(3, Status.INFRASTRUCTURE),
+    ]
+    summary = summarise(rows, (1,), problems=1, seed=0) | {"data_hash": "abc"}
+    samples = {row.key: Answer(PROBLEM, row.sample, "t", f"code {row.sample}") for row in rows}
+    record = json.loads(json.dumps(evalplus_results(samples, {row.key: row for row in rows}, summary)))
+    assert record["hash"] == "abc"
+    assert record["pass_at_k"] == {
+        "base": {"pass@1": pytest.approx(2 / 3)},
+        "plus": {"pass@1": pytest.approx(1 / 3)},
+    }
+    answers = record["eval"]["Suite/1"]
+    assert [(a["base_status"], a["plus_status"]) for a in answers] == [
+        ("pass", "fail"),
+        ("timeout", "timeout"),
+        ("pass", "pass"),
+    ]
+    assert answers[0] == {
+        "task_id": "Suite/1",
+        "solution": "code 0",
+        "base_status": "pass",
+        "plus_status": "fail",
+        "base_fail_tests": [],
+        "plus_fail_tests": [[[1, 2], "{3}"]],
+    }
+    assert answers[1]["base_fail_tests"] == [[1, 2]]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    answers = [Answer(PROBLEM, number, f"text {number}", f"code {number}") for number in range(2)]
+    verdicts = [
+        Verdict(Status.PASSED, (True,) * 3),
+        Verdict(Status.FAILED, (True, False, True), first_failure="add((1, 2), {3}): expected 4, got 5"),
+    ]
+    rows = {
+        SAMPLES: map(sample_row, answers),
+        RESULTS: (Result.of(*pair).to_json() for pair in zip(answers, verdicts, strict=True)),
+        PROMPTS: [{"task_id": "Suite/1", "prompt": "def add(a, b):\n"}],
+    }
+    for name, found in rows.items():
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in found))
+    return tmp_path
+
+
+def test_a_task_is_shown_by_its_first_failing_answer(folder):
+    text = show_task(folder, "Suite/1")
+    assert "answer 1: failed (1 of 2 answers pass)" in text
+    for part in ("def add(a, b):", "text 1", "code 1", "expected 4, got 5", "2 of 3"):
+        assert part in text
+    assert "answer 0: passed" in show_task(folder, "Suite/1", 0)
+
+
+def test_what_cannot_be_shown_is_said(folder, tmp_path_factory):
+    with pytest.raises(RunError, match="no answer to 'Suite/2'") as caught:
+        show_task(folder, "Suite/2")
+    assert "Suite/1" in str(caught.value.remedy)
+    with pytest.raises(RunError, match="no answer 7"):
+        show_task(folder, "Suite/1", 7)
+    with pytest.raises(RunError, match="holds no evaluation"):
+        show_task(tmp_path_factory.mktemp("empty"), "Suite/1")

@@ -1,0 +1,83 @@
+"""pass@k and rates against counting by hand over all subsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from greenward.evaluation.measures import pass_at_k_of, rates_of
+from greenward.grading.verdict import Status
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: Status
+    truncated: bool = False
+    fraction_passed: float = 0.0
+    extraction_failed: bool = False
+
+
+def answers(*statuses: Status) -> list[Answer]:
+    return [Answer(status) for status in statuses]
+
+
+GROUPS = st.lists(st.lists(st.sampled_from(list(Status)), min_size=1, max_size=6), min_size=1, max_size=5)
+
+
+@given(GROUPS, st.integers(1, 4))
+def test_pass_at_k_is_the_share_of_subsets_with_a_passing_answer(statuses, k):
+    groups = [answers(*group) for group in statuses]
+    shares = []
+    for group in statuses:
+        scored = [status for status in group if status is not Status.INFRASTRUCTURE]
+        subsets = list(combinations(scored, k))
+        if subsets:
+            shares.append(fmean(Status.PASSED in subset for subset in subsets))
+    found = pass_at_k_of(groups, k, seed=0)
+    if not shares:
+        assert found is None
+        return
+    estimate, problems = found
+    assert problems == len(shares)
+    assert estimate.value == pytest.approx(fmean(shares))
+    assert estimate.low <= estimate.value + 1e-12
+    assert estimate.value <= estimate.high + 1e-12
+
+
+def test_rates_count_scored_answers_but_for_the_lost_and_the_truncated():
+    groups = [
+        [
+            Answer(Status.PASSED, fraction_passed=1.0),
+            Answer(Status.TIMEOUT, truncated=True, fraction_passed=0.5),
+            Answer(Status.INFRASTRUCTURE),
+        ],
+        [
+            Answer(Status.NO_CODE, extraction_failed=True),
+            Answer(Status.NO_CODE),  # code that does not define the entry point
+            Answer(Status.SYNTAX_ERROR),
+            Answer(Status.CHEATING),
+        ],
+    ]
+    values = {name: rate.value for name, rate in rates_of(groups, seed=0).items()}
+    assert values == pytest.approx(
+        {
+            "compile": 3 / 6,
+            "tests_passed": 1.5 / 6,
+            "timeout": 1 / 6,
+            "cheating": 1 / 6,
+            "extraction_failure": 1 / 6,
+            "truncated": 1 / 7,
+            "infrastructure": 1 / 7,
+        }
+    )
+
+
+def test_without_a_scored_answer_only_the_rates_over_all_answers_exist():
+    rates = rates_of([answers(Status.INFRASTRUCTURE)], seed=0)
+    assert set(rates) == {"truncated", "infrastructure"}
+    assert rates["infrastructure"].value == 1.0

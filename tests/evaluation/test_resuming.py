@@ -1,0 +1,223 @@
+"""An evaluation cut at any point goes on where it was: nothing drawn or judged twice, nothing lost."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from greenward.errors import RunError
+from greenward.evaluation.drawing import Answer, Seconds, draw_answers
+from greenward.evaluation.folder import RESULTS, SAMPLES, EvaluationFolder, read_results
+from greenward.evaluation.suite_run import complete, flaky_answers, given
+from greenward.grading.extraction import Extracted
+from greenward.grading.grader import FlakyAnswer
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.protocol import Completion, SamplingParams, StopReason
+from greenward.problems.problem import Case, Problem, ProblemSet
+
+PROBLEMS = ProblemSet(
+    (Problem(f"p{number}", "Do it.", "f", cases=(Case((1,), 1),), tags=("easy",)) for number in range(6)),
+    name="suite",
+)
+SETTINGS = {"suite": "suite", "n": 2}
+PER_PROBLEM = 2
+
+
+class CountingPolicy:
+    """Answers a prompt by a number that depends on it, the sample and the seed, as samplers promise."""
+
+    def __init__(self) -> None:
+        self.drawn: list[int] = []
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
+    ) -> list[list[Completion]]:
+        self.drawn += [prompt[0] for prompt in prompts]
+        return [
+            [
+                Completion(np.array([prompt[0] * 1000 + g * 100 + seed % 97]), np.zeros(1), StopReason.END, 0)
+                for g in range(group_size)
+            ]
+            for prompt in prompts
+        ]
+
+
+class Numbers:
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        return (int(problem.task_id[1:]),)
+
+    def completion_text(self, ids: Sequence[int]) -> str:
+        return str(ids[0])
+
+    def extracted(self, problem: Problem, text: str) -> Extracted:
+        return Extracted(text)
+
+
+class Killed(BaseException):
+    """The end of the process, as far as the code under test can tell."""
+
+
+class CountingGrader:
+    """Passes even answers; says `lost` infrastructure failures first; dies after `lives` verdicts."""
+
+    def __init__(self, lives: int = 10**9, lost: int = 0) -> None:
+        self.lives, self.lost = lives, lost
+        self.judged: list[str] = []
+
+    def grade_stream(self, answers: Sequence[tuple[Problem, str]]) -> Iterator[tuple[int, Verdict]]:
+        for index, (_, code) in reversed(list(enumerate(answers))):
+            if not self.lives:
+                raise Killed
+            self.lives -= 1
+            self.judged.append(code)
+            if self.lost:
+                self.lost -= 1
+                yield index, Verdict(Status.INFRASTRUCTURE, (False,), error_message="no worker")
+            else:
+                passed = int(code) % 2 == 0
+                yield index, Verdict(Status.PASSED if passed else Status.FAILED, (passed,))
+
+    def flaky(self, answers: Sequence[tuple[Problem, str]], repeats: int) -> list[FlakyAnswer]:
+        return [FlakyAnswer(1, tuple(Verdict(Status.PASSED) for _ in range(repeats)))]
+
+
+def evaluate(
+    path: Path, policy: CountingPolicy, grader: CountingGrader, *, stop_drawing_at: int = 10**9
+) -> EvaluationFolder:
+    def draw(drawn, seconds: Seconds) -> Iterator[list[Answer]]:
+        chunks = draw_answers(
+            policy, Numbers(), PROBLEMS, PER_PROBLEM, SamplingParams(),
+            seed=3, chunk=4, seconds=seconds, drawn=drawn,
+        )  # type: ignore[arg-type]  # fmt: skip
+        for number, chunk in enumerate(chunks):
+            if number >= stop_drawing_at:
+                raise Killed
+            yield chunk
+
+    with EvaluationFolder.open(path, SETTINGS, PROBLEMS) as folder:
+        complete(folder, draw, grader, seconds=Seconds())  # type: ignore[arg-type]
+        return folder
+
+
+def content(path: Path) -> dict[str, list[dict]]:
+    rows = {name: map(json.loads, (path / name).read_text().splitlines()) for name in (SAMPLES, RESULTS)}
+    return {name: sorted(found, key=lambda r: (r["task_id"], r["sample"])) for name, found in rows.items()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> dict[str, list[dict]]:
+    path = tmp_path_factory.mktemp("whole") / "e"
+    evaluate(path, CountingPolicy(), CountingGrader())
+    return content(path)
+
+
+@pytest.mark.parametrize("lives", range(0, 12))
+def test_cut_while_judging_nothing_is_judged_twice_and_all_is_as_without_a_cut(
+    tmp_path, uninterrupted, lives
+):
+    first, second = CountingGrader(lives), CountingGrader()
+    with pytest.raises(Killed):
+        evaluate(tmp_path / "e", CountingPolicy(), first)
+    kept = (tmp_path / "e" / RESULTS).read_text() if lives else ""
+    assert len(kept.splitlines()) == lives
+    drawn_before = {row["task_id"] for row in content(tmp_path / "e")[SAMPLES]} if lives else set()
+    policy = CountingPolicy()
+    evaluate(tmp_path / "e", policy, second)
+    assert content(tmp_path / "e") == uninterrupted
+    assert (tmp_path / "e" / RESULTS).read_text().startswith(kept)
+    assert max(Counter(first.judged + second.judged).values()) == 1
+    assert not drawn_before & {f"p{number}" for number in policy.drawn}
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 2])
+def test_cut_while_drawing_the_same_answers_are_drawn_later(tmp_path, uninterrupted, chunks):
+    with pytest.raises(Killed):
+        evaluate(tmp_path / "e", CountingPolicy(), CountingGrader(), stop_drawing_at=chunks)
+    evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
+    assert content(tmp_path / "e") == uninterrupted
+
+
+@pytest.mark.parametrize("name", [SAMPLES, RESULTS])
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.7, 0.999])
+def test_files_cut_at_any_byte_are_completed(tmp_path, uninterrupted, name, kept):
+    evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
+    file = tmp_path / "e" / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(kept * len(whole))])
+    evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
+    assert content(tmp_path / "e") == uninterrupted
+
+
+def test_a_finished_evaluation_draws_and_judges_nothing(tmp_path):
+    evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
+    policy, grader = CountingPolicy(), CountingGrader()
+    evaluate(tmp_path / "e", policy, grader)
+    assert not policy.drawn
+    assert not grader.judged
+
+
+def test_what_the_infrastructure_lost_is_tried_again_and_has_one_row(tmp_path, uninterrupted):
+    folder = evaluate(tmp_path / "e", CountingPolicy(), CountingGrader(lost=3))
+    assert sum(row.status is Status.INFRASTRUCTURE for row in folder.results.values()) == 3
+    grader = CountingGrader()
+    evaluate(tmp_path / "e", CountingPolicy(), grader)
+    assert len(grader.judged) == 3
+    assert content(tmp_path / "e") == uninterrupted
+
+
+def test_other_settings_are_refused_by_name_and_nothing_changes(tmp_path):
+    evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
+    before = {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()}
+    with pytest.raises(RunError, match=r"n: 2 -> 5") as caught:
+        EvaluationFolder.open(tmp_path / "e", {"suite": "suite", "n": 5}, PROBLEMS)
+    assert "suite:" not in caught.value.message
+    assert {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()} == before
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="something else"):
+        EvaluationFolder.open(tmp_path, SETTINGS, PROBLEMS)
+    with pytest.raises(RunError, match="is a file"):
+        EvaluationFolder.open(tmp_path / "thesis.tex", SETTINGS, PROBLEMS)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_only_one_writes_at_a_time(tmp_path):
+    with (
+        EvaluationFolder.open(tmp_path / "e", SETTINGS, PROBLEMS),
+        pytest.raises(RunError, match="open for writing"),
+    ):
+        EvaluationFolder.open(tmp_path / "e", SETTINGS, PROBLEMS)
+
+
+def test_results_of_another_form_are_refused(tmp_path):
+    (tmp_path / RESULTS).write_text('{"task_id": "p1"}\n')
+    with pytest.raises(RunError, match="not the results"):
+        read_results(tmp_path / RESULTS)
+
+
+def test_given_answers_may_grow_but_not_change(tmp_path):
+    def grade(*codes: str) -> CountingGrader:
+        grader = CountingGrader()
+        answers = [Answer(PROBLEMS[0], sample, code, code) for sample, code in enumerate(codes)]
+        with EvaluationFolder.open(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
+            complete(folder, given(answers, folder), grader, seconds=Seconds())  # type: ignore[arg-type]
+        return grader
+
+    assert sorted(grade("1", "2").judged) == ["1", "2"]
+    assert grade("1", "2", "3").judged == ["3"]
+    with pytest.raises(RunError, match="another answer 1 to p0"):
+        grade("1", "7", "3")
+    assert len(read_results(tmp_path / "e" / RESULTS)) == 3
+
+
+def test_answers_with_varying_verdicts_are_named():
+    answers = [Answer(PROBLEMS[number], number, "1", "1") for number in range(2)]
+    found = flaky_answers(answers, CountingGrader(), 3)  # type: ignore[arg-type]
+    assert found == [{"task_id": "p1", "sample": 1, "statuses": ["passed"] * 3}]

@@ -1,0 +1,140 @@
+"""Answers from elsewhere: each shape of file, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from greenward.errors import ProblemError
+from greenward.evaluation.results import sample_row
+from greenward.evaluation.samples import read_samples
+from greenward.problems.problem import Case, Problem, ProblemSet
+
+STARTER = "def f(x):\n"
+PROBLEMS = ProblemSet(
+    (
+        Problem(f"Suite/{number}", "Do it.", "f", cases=(Case((1,), 1),), starter_code=STARTER)
+        for number in range(3)
+    ),
+    name="suite",
+)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(*rows: object) -> Path:
+        path = tmp_path / "samples.jsonl"
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    return write
+
+
+def read(path: Path) -> list[tuple[str, int, str | None]]:
+    return [(*answer.key, answer.code) for answer in read_samples(path, PROBLEMS)]
+
+
+def test_a_completion_continues_the_prompt(written):
+    path = written({"task_id": "Suite/0", "completion": "    return x\n"})
+    assert read(path) == [("Suite/0", 0, STARTER + "    return x\n")]
+
+
+def test_a_solution_is_a_whole_program_and_wins_over_a_completion(written):
+    path = written({"task_id": "Suite/1", "completion": "wrong", "solution": "def f(x): return x"})
+    assert read(path) == [("Suite/1", 0, "def f(x): return x")]
+
+
+def test_several_lines_of_a_task_are_numbered_and_a_list_counts_as_several(written):
+    path = written(
+        {"task_id": "Suite/1", "solution": "a"},
+        {"task_id": "Suite/0", "solution": ["b", "c"]},
+        "",
+        {"task_id": "Suite/1", "solution": "d"},
+    )
+    assert read(path) == [("Suite/1", 0, "a"), ("Suite/0", 0, "b"), ("Suite/0", 1, "c"), ("Suite/1", 1, "d")]
+
+
+def test_null_is_an_answer_without_a_program(written):
+    assert read(written({"task_id": "Suite/1", "solution": None})) == [("Suite/1", 0, None)]
+
+
+def test_what_an_evaluation_has_written_is_read_as_it_was(written):
+    answers = read_samples(
+        written(
+            {"task_id": "Suite/1", "sample": 7, "completion": "I know not.", "solution": None,
+             "extraction_failure": "no block", "truncated": True}
+        ),
+        PROBLEMS,
+    )  # fmt: skip
+    again = read_samples(written(*(sample_row(answer) for answer in answers)), PROBLEMS)
+    assert again == answers
+    assert (answers[0].sample, answers[0].truncated) == (7, True)
+
+
+def test_a_compressed_file_is_read(tmp_path):
+    path = tmp_path / "samples.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"task_id": "Suite/2", "solution": "a"}\n'))
+    assert read(path) == [("Suite/2", 0, "a")]
+
+
+def test_folders_of_evalplus_are_read(tmp_path):
+    for name, text in (("Suite_1/10.py", "ten"), ("Suite_1/2.py", "two"), ("Suite_0/0.py", "zero")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert read(tmp_path) == [("Suite/0", 0, "zero"), ("Suite/1", 2, "two"), ("Suite/1", 10, "ten")]
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"task_id": "Suite/0", "solution": "a"}\n{"task_id": "Suite/1", "sol')
+    assert read(path) == [("Suite/0", 0, "a")]
+
+
+def test_lone_surrogates_do_not_reach_files(written):
+    ((_, _, code),) = read(written('{"task_id": "Suite/0", "solution": "\\ud800"}'))
+    assert code is not None
+    code.encode()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"task_id": "Suite/0", "solution": "a"}, "{broken", {"task_id": "Suite/1", "solution": "a"}], "line 2"),
+        ([[1, 2]], "line 1: not an object"),
+        ([{"task_id": "Suite/9", "solution": "a"}], "line 1.*names no problem of suite: 'Suite/9'"),
+        ([{"solution": "a"}], "task_id.*found nothing"),
+        ([{"task_id": "Suite/0"}], "'completion' is missing"),
+        ([{"task_id": "Suite/0", "completions": "a"}], "Did you mean 'completion' by 'completions'"),
+        ([{"task_id": "Suite/0", "solution": 3}], "'solution' must be text"),
+        ([{"task_id": "Suite/0", "completion": 3}], "'completion' must be text"),
+        ([{"task_id": "Suite/0", "sample": -1, "solution": "a"}], "'sample' must be a number"),
+        ([{"task_id": "Suite/0", "sample": 4, "solution": "a"}] * 2, r"line 2.*number 4.*which row 1"),
+        ([], "there is no sample"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_and_the_line_named(written, rows, message):
+    with pytest.raises(ProblemError, match=f"(?s){message}"):
+        read(written(*rows))
+
+
+def test_nearest_ids_are_named(written):
+    with pytest.raises(ProblemError) as caught:
+        read(written({"task_id": "suite/1", "solution": "a"}))
+    assert "Suite/1" in str(caught.value.remedy)
+
+
+def test_a_missing_file_and_an_unknown_folder_are_refused(tmp_path):
+    with pytest.raises(ProblemError, match="no such file"):
+        read(tmp_path / "nowhere.jsonl")
+    (tmp_path / "Siute_1").mkdir()
+    with pytest.raises(ProblemError, match="names no problem") as caught:
+        read(tmp_path)
+    assert "Suite_1" in str(caught.value.remedy)
+    (tmp_path / "Siute_1").rename(tmp_path / "Suite_1")
+    (tmp_path / "Suite_1" / "first.py").write_text("")
+    with pytest.raises(ProblemError, match="expected a number"):
+        read(tmp_path)
