@@ -106,7 +106,7 @@ class RunDirectory:
 
     def add_provenance(self, **facts: Any) -> None:
         """Adds plain facts about this session to provenance.json."""
-        record = read_json(self.path / "provenance.json")
+        record = read_json(self.path / "provenance.json") or {"sessions": [{}]}
         record["sessions"][-1].update(to_json(facts))
         write_atomically(self.path / "provenance.json", dump_json(record, indent=2).encode())
 
