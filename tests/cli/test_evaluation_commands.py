@@ -1,0 +1,252 @@
+"""`greenward eval`, `grade` and `show` as a user types them, on a tiny model and a file of problems."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from greenward.cli.main import main
+from greenward.errors import SandboxError
+
+RIGHT, WRONG, HOSTILE = "return n + {}", "return n", "return '\\x1b[31m\\u202e'"
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    """`call(arguments…)` -> (exit code, standard output, standard error), in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)  # nothing may ask
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return int(exit_.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def suite(tmp_path) -> Path:
+    path = tmp_path / "adders.json"
+    rows = [
+        {
+            "function_name": f"add_{number}",
+            "docstring": f"Add {number} to n.",
+            "test_cases": [[1, 1 + number], [5, 5 + number]],
+            "starter_code": f'def add_{number}(n):\n    """Add {number} to n."""\n',
+            "reference": f"def add_{number}(n):\n    return n + {number}\n",
+        }
+        for number in range(1, 5)
+    ]
+    path.write_text(json.dumps(rows))
+    return path
+
+
+@pytest.fixture
+def samples(tmp_path):
+    """`samples((number, body)…)`: a file of completions of `add_<number>`."""
+
+    def write(*answers: tuple[int, str]) -> Path:
+        path = tmp_path / "samples.jsonl"
+        rows = (
+            {"task_id": f"add_{number}", "completion": "    " + body.format(number) + "\n"}
+            for number, body in answers
+        )
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory, tokenizer) -> Path:
+    from greenward.config.schema import ShapeConfig
+    from greenward.policies.policy import Policy
+
+    shape = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=16, max_positions=96)
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    Policy.random(shape, tokenizer, seed=0, device="cpu").save(folder)
+    return folder
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_model_is_evaluated_into_files_that_anyone_can_read(call, model, suite):
+    arguments = ("eval", model, "--suite", suite, "--n", 3, "--max-tokens", 8, "--out", "out")
+    code, said, told = call(*arguments, "--json")
+    assert code == 0, told
+    summary = json.loads(said)
+    assert summary == json.loads(Path("out/summary.json").read_text())
+    assert (summary["problems"], summary["answers"]) == (4, 12)
+    assert set(summary["metrics"]) == {"pass@1"}
+    assert summary["settings"]["temperature"] == 0.8
+    samples = rows(Path("out/samples.jsonl"))
+    assert sorted((row["task_id"], row["sample"]) for row in samples) == [
+        (f"add_{number}", sample) for number in range(1, 5) for sample in range(3)
+    ]
+    assert {row["task_id"] for row in rows(Path("out/prompts.jsonl"))} == {f"add_{n}" for n in range(1, 5)}
+    before = Path("out/results.jsonl").read_bytes()
+    assert call(*arguments, "--quiet")[0] == 0
+    assert Path("out/results.jsonl").read_bytes() == before
+    assert len(json.loads(Path("out/summary.json").read_text())["sessions"]) == 2
+
+
+def test_another_setting_is_refused_by_name(call, model, suite):
+    arguments = ("eval", model, "--suite", suite, "--max-tokens", 8, "--out", "out", "--quiet")
+    assert call(*arguments)[0] == 0
+    before = Path("out/results.jsonl").read_bytes()
+    code, _, told = call(*arguments, "--seed", 1, "--timeout", 3)
+    assert code == 2
+    assert "seed: 0 -> 1" in told
+    assert "timeout_seconds: 10.0 -> 3.0" in told
+    assert Path("out/results.jsonl").read_bytes() == before
+
+
+def test_the_first_prompt_is_shown_and_nothing_is_written(call, model, suite):
+    code, said, _ = call("eval", model, "--suite", suite, "--ids", "add_3", "--show-prompt")
+    assert (code, said) == (0, 'def add_3(n):\n    """Add 3 to n."""\n\n')
+    assert not Path("runs").exists()
+
+
+def test_references_are_checked_with_or_without_a_model(call, suite):
+    assert call("eval", "--suite", suite, "--check-references")[:2] == (0, "adders: 4/4 references pass\n")
+    suite.write_text(suite.read_text().replace("return n + 2", "return n + 3"))
+    code, said, told = call("eval", "--suite", suite, "--check-references")
+    assert (code, said) == (1, "adders: 3/4 references pass\n")
+    assert "add_2: failed" in told
+
+
+def test_answers_from_elsewhere_are_graded_and_partial_files_said_to_be(call, suite, samples):
+    file = samples((1, RIGHT), (1, WRONG), (3, HOSTILE))
+    code, said, _ = call("grade", file, "--suite", suite, "--out", "out", "--recheck", 2, "--eval-results")
+    assert code == 0
+    assert "scored 2 of 4 problems" in " ".join(said.split())
+    assert "\x1b[31m" not in said
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["metrics"]["pass@1"]["value"] == pytest.approx(0.25)
+    assert summary["recheck"] == {"repeats": 2, "flaky": []}
+    record = json.loads(Path("out/eval_results.json").read_text())
+    assert [answer["base_status"] for answer in record["eval"]["add_1"]] == ["pass", "fail"]
+    with file.open("a") as lines:
+        lines.write(json.dumps({"task_id": "add_4", "solution": "def add_4(n): return n + 4"}) + "\n")
+    kept = Path("out/results.jsonl").read_text()
+    code, _, told = call("grade", file, "--suite", suite, "--out", "out")
+    assert code == 0
+    assert "3 of 4 answers are judged already" in told
+    assert Path("out/results.jsonl").read_text().startswith(kept)
+
+
+def test_a_task_is_shown_without_what_a_terminal_would_obey(call, suite, samples):
+    call("grade", samples((2, WRONG), (3, HOSTILE)), "--suite", suite, "--out", "out", "--quiet")
+    code, said, _ = call("show", "add_2", "--in", "out")
+    assert code == 0
+    assert "Add 2 to n." in said
+    assert "expected 3, got 1" in said
+    said = call("show", "add_3", "--in", "out")[1]
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    code, _, told = call("show", "add_22", "--in", "out")
+    assert code == 2
+    assert "Nearest: add_2" in told
+
+
+def test_a_result_below_the_limit_exits_with_1(call, suite, samples):
+    file = samples((1, RIGHT), (2, WRONG))
+    assert call("grade", file, "--suite", suite, "--quiet", "--fail-under", 0.5)[0] == 0
+    code, _, told = call("grade", file, "--suite", suite, "--quiet", "--fail-under", 0.6)
+    assert code == 1
+    assert "below 0.6" in told
+
+
+def test_report_shows_an_evaluation_as_it_shows_a_run(call, suite, samples):
+    call("grade", samples((1, RIGHT), (2, WRONG)), "--suite", suite, "--out", "out", "--quiet")
+    assert "pass@1 50.0 %" in call("report", "out", "--format", "markdown")[1]
+    assert json.loads(call("report", "out", "--format", "json")[1])["headline"].startswith("pass@1 50.0 %")
+    assert "pass@1 50.0 %" in " ".join(call("report", "out")[1].split())
+    assert call("report", "out", "--format", "html")[1].strip() == str(Path("out/report.html"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{model}", "--suite", "humanevla+"), "Did you mean 'humaneval+'?"),
+        (("{model}", "--suite", "nowhere.json"), "there is no such file"),
+        (("{model}",), "name a --suite"),
+        (("--suite", "{suite}"), "name a MODEL"),
+        (("{model}", "--suite", "{suite}", "--ids", "add_1,add_9"), "no problem has the id 'add_9'"),
+        (("{model}", "--suite", "{suite}", "--ids", "add_1,add_1"), "names 'add_1' twice"),
+        (("{model}", "--suite", "{suite}", "--n", "2", "--k", "5", "--max-tokens", "4"), "pass@5 needs"),
+        (
+            ("{model}", "--suite", "{suite}", "--n", "2", "--temperature", "0"),
+            "draws the same answer 2 times",
+        ),
+        (("{model}", "--suite", "{suite}", "--fewshot", "3"), "has no examples"),
+        (("{model}", "--suite", "{suite}", "--style", "chat"), "no chat template"),
+        (("{model}", "--suite", "{suite}", "--max-tokens", "500"), "96 positions"),
+        (("{model}", "--suite", "{suite}", "--k", "1,x"), "positive whole numbers"),
+        (("nobody", "--suite", "{suite}"), "no such folder"),
+        (("{empty}", "--suite", "{suite}"), "no config.json"),
+        (("{no_tokenizer}", "--suite", "{suite}"), "expected a tokenizer"),
+        (("{run}", "--suite", "{suite}"), "without a checkpoint"),
+        (("{study}", "--suite", "{suite}"), "holds several runs"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_few_words_with_exit_code_2(
+    call, model, suite, tmp_path, arguments, message
+):
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(model, tmp_path / "no_tokenizer", ignore=shutil.ignore_patterns("tokenizer*"))
+    for run in ("run", "study/seed_0", "study/seed_1"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "config.yaml").write_text("name: x\n")
+    places = {name: tmp_path / name for name in ("empty", "no_tokenizer", "run", "study")}
+    filled = (argument.format(model=model, suite=suite, **places) for argument in arguments)
+    before = sorted(os.listdir(tmp_path))
+    code, said, told = call("eval", *filled)
+    assert code == 2
+    assert message in told
+    assert not said
+    assert "Traceback" not in told
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_an_unreachable_hub_is_one_clear_line(call, suite, monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("offline\nand a long story")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    code, _, told = call("eval", "nobody/nothing", "--suite", suite)
+    assert code == 2
+    assert "'nobody/nothing' could not be fetched and is not in the cache: offline\n" in told
+    assert "long story" not in told
+
+
+def test_the_other_commands_name_their_bad_input_too(call, suite, samples, tmp_path):
+    for arguments, message in (
+        (("grade", "nowhere.jsonl", "--suite", suite), "no such file"),
+        (("grade", samples((9, RIGHT)), "--suite", suite), "line 1"),
+        (("show", "add_1", "--in", tmp_path), "holds no evaluation"),
+    ):
+        code, _, told = call(*arguments)
+        assert code == 2
+        assert message in told
+
+
+def test_an_evaluation_of_which_nothing_could_be_judged_is_an_error(call, suite, samples, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise SandboxError("no worker can start")
+
+    monkeypatch.setattr("greenward.recipes.evaluation_session.build_grader", refuse)
+    code, _, told = call("grade", samples((1, RIGHT)), "--suite", suite, "--out", "out")
+    assert code == 2
+    assert "no worker can start" in told
+    assert not Path("out").exists()

@@ -1,0 +1,99 @@
+"""Public suites measured during training, from the recipe to the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from greenward.config.loading import load_recipe
+from greenward.errors import ConfigError, ProblemError
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.recipes.suite_evaluation import find_tracked_suites
+from greenward.recipes.train import train
+from greenward.runs.directory import read_evaluations
+
+SMALL = (
+    "problems.families.limit=40",
+    "warm_start=null",
+    "model.shape={layers: 1, hidden_size: 16, heads: 2, kv_heads: 2, intermediate_size: 16}",
+    "training.max_steps=3",
+    "training.prompts_per_step=2",
+    "training.num_generations=2",
+    "training.micro_batch_sequences=4",
+    "sampling.max_tokens=8",
+    "evaluation.num_questions=2",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+    "evaluation.eval_interval_steps=2",
+)
+
+
+@pytest.fixture
+def mbpp(tmp_path, monkeypatch) -> Path:
+    """A file of MBPP's form with problems of the prompt and the test part, found by the variable."""
+    path = tmp_path / "mbpp.jsonl"
+    rows = (
+        {
+            "task_id": number,
+            "text": f"Add {number}.",
+            "code": f"def f(x):\r\n    return x + {number}",
+            "test_list": [f"assert f(1) == {number + 1}"],
+            "test_setup_code": "",
+            "challenge_test_list": [],
+        }
+        for number in (2, 3, 4, *range(11, 17), 601)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setenv("MBPP_DATASET_PATH", str(path))
+    monkeypatch.setenv("MBPP_EVAL_NUM_QUESTIONS", "4")
+    return path
+
+
+def test_a_suite_is_measured_at_start_at_intervals_and_after_the_last_step(mbpp, tmp_path):
+    recipe = load_recipe("quickstart", (*SMALL, "evaluation.suites=[mbpp]"))
+    assert train(recipe, tmp_path / "run", quiet=True)
+    records = read_evaluations(tmp_path / "run", "mbpp")
+    assert [record["step"] for record in records] == [0, 2, 3]
+    for record in records:
+        assert (record["suite"], record["problems"], record["samples"]) == ("mbpp", 4, 1)
+        assert 0 <= record["metrics"]["pass@1"]["low"] <= record["metrics"]["pass@1"]["high"] <= 1
+        assert record["temperature"] == 0.2
+        assert record["timeout_seconds"] == 10.0
+    assert len({(record["data_hash"], record["prompt_hash"]) for record in records}) == 1
+    assert [record["step"] for record in read_evaluations(tmp_path / "run")] == [0, 2, 3]
+    assert "Public suites" in (tmp_path / "run/report.md").read_text()
+
+
+def test_examples_are_not_asked_and_parts_can_be_named(mbpp, monkeypatch):
+    monkeypatch.delenv("MBPP_EVAL_NUM_QUESTIONS")
+    recipe = load_recipe("quickstart", ("evaluation.suites=[{name: mbpp, fewshot: 2}, 'mbpp:test']",))
+    whole, test = find_tracked_suites(recipe, ProblemSet([]))
+    assert [shot.task_id for shot in whole.shots] == ["Mbpp/2", "Mbpp/3"]
+    assert [problem.task_id for problem in whole.problems][:2] == ["Mbpp/4", "Mbpp/11"]
+    assert (test.name, len(test.problems)) == ("mbpp_test", 6)
+
+
+def test_what_is_trained_on_cannot_be_measured(mbpp):
+    recipe = load_recipe("quickstart", ("evaluation.suites=[mbpp]",))
+    with pytest.raises(ProblemError, match="1 problems of mbpp are trained on"):
+        find_tracked_suites(recipe, ProblemSet([Problem(p.task_id, "", "f") for p in find_all(recipe)[:1]]))
+    disabled = load_recipe("quickstart", ("evaluation.suites=[mbpp]", "evaluation.enabled=false"))
+    assert find_tracked_suites(disabled, ProblemSet([])) == ()
+
+
+def find_all(recipe) -> ProblemSet:
+    return find_tracked_suites(recipe, ProblemSet([]))[0].problems
+
+
+def test_suites_that_cannot_be_are_refused(mbpp):
+    def find(text: str) -> None:
+        find_tracked_suites(load_recipe("quickstart", (f"evaluation.suites={text}",)), ProblemSet([]))
+
+    with pytest.raises(ProblemError, match="no problem set is called"):
+        find("[mbqq]")
+    with pytest.raises(ConfigError, match="names mbpp twice"):
+        find("[mbpp, {name: mbpp, temperature: 0}]")
+    with pytest.raises(ConfigError, match="no examples"):
+        find("[{name: classic_evaluation, fewshot: 1}]")

@@ -1,0 +1,84 @@
+"""`greenward eval` ended by SIGKILL while it works: what it had judged is kept, the rest is as it would be."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROBLEMS, SAMPLES = 12, 40  # several chunks of answers
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory, tokenizer) -> list[str]:
+    from greenward.config.schema import ShapeConfig
+    from greenward.policies.policy import Policy
+
+    folder = tmp_path_factory.mktemp("killed")
+    shape = ShapeConfig(
+        layers=1, hidden_size=32, heads=2, kv_heads=2, intermediate_size=32, max_positions=256
+    )
+    Policy.random(shape, tokenizer, seed=0, device="cpu").save(folder / "model")
+    # A prompt that a random model continues to a program: an answer is a comment, and the tests take time.
+    rows = [
+        {
+            "function_name": f"wait_{number}",
+            "docstring": "Wait.",
+            "test_cases": [[1, 1]],
+            "starter_code": f'def wait_{number}(n):\n    """Wait."""\n    import time; time.sleep(0.01); return n # ',
+        }
+        for number in range(PROBLEMS)
+    ]
+    (folder / "suite.json").write_text(json.dumps(rows))
+    return [
+        sys.executable, "-m", "greenward", "eval", str(folder / "model"), "--suite", str(folder / "suite.json"),
+        "--n", str(SAMPLES), "--max-tokens", "12", "--workers", "2", "--quiet", "--out",
+    ]  # fmt: skip
+
+
+def lines(path: Path) -> list[str]:
+    """The whole lines of a file that another process may be writing."""
+    return path.read_text().split("\n")[:-1] if path.is_file() else []
+
+
+def answers(folder: Path) -> dict[tuple[str, int], str]:
+    rows = map(json.loads, lines(folder / "samples.jsonl"))
+    return {(row["task_id"], row["sample"]): row["completion"] for row in rows}
+
+
+def test_killed_at_any_moment_the_same_command_goes_on_and_repeats_nothing(command, tmp_path):
+    def finish(folder: Path) -> None:
+        done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+    finish(tmp_path / "whole")
+    killed = tmp_path / "killed"
+    kept: list[str] = []
+    for judged in (1, 60, 200, 400):  # rows of results after which to kill
+        process = subprocess.Popen([*command, str(killed)], stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 100
+        while len(lines(killed / "results.jsonl")) < judged and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=30)
+        found = lines(killed / "results.jsonl")
+        assert found[: len(kept)] == kept  # what was judged before the last kill stands as it stood
+        assert len(found) >= judged
+        kept = found
+    assert len(kept) < PROBLEMS * SAMPLES, "it was killed too late to prove anything"
+    finish(killed)
+    rows = [json.loads(row) for row in lines(killed / "results.jsonl")]
+    assert lines(killed / "results.jsonl")[: len(kept)] == kept
+    keys = [(row["task_id"], row["sample"]) for row in rows]
+    assert len(keys) == len(set(keys)) == PROBLEMS * SAMPLES
+    assert answers(killed) == answers(tmp_path / "whole")
+    statuses = {(row["task_id"], row["sample"]): row["status"] for row in rows}
+    whole = map(json.loads, lines(tmp_path / "whole" / "results.jsonl"))
+    assert statuses == {(row["task_id"], row["sample"]): row["status"] for row in whole}
+    assert json.loads((killed / "summary.json").read_text())["answers"] == PROBLEMS * SAMPLES
