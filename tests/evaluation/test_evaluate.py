@@ -13,7 +13,7 @@ from greenward.evaluation.evaluate import EvaluationResult, evaluate
 from greenward.evaluation.pass_at_k import pass_at_k
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.protocol import Completion, SamplingParams, StopReason
+from greenward.policies.protocol import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
 
 STATUSES = list(Status)
@@ -29,16 +29,18 @@ class ScriptedPolicy:
         self.calls: list[tuple[int, int, float, int]] = []
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
-    ) -> list[list[Completion]]:
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_size: int,
+        params: SamplingParams,
+        *,
+        seed: int,
+        on_group: OnGroup,
+    ) -> None:
         self.calls.append((len(prompts), group_size, params.temperature, seed))
-        return [
-            [
-                self._completion(self.greedy if params.temperature == 0 else code)
-                for code in self._codes(prompt, group_size)
-            ]
-            for prompt in prompts
-        ]
+        for number, prompt in reversed(list(enumerate(prompts))):
+            codes = self._codes(prompt, group_size)
+            on_group(number, [self._completion(self.greedy if params.temperature == 0 else c) for c in codes])
 
     def _codes(self, prompt: Sequence[int], group_size: int) -> Sequence[int]:
         return self.script[prompt[0]][:group_size]

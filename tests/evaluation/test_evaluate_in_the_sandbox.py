@@ -12,7 +12,7 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation import evaluate as module
 from greenward.evaluation.evaluate import evaluate
 from greenward.grading.grader import Grader
-from greenward.policies.protocol import Completion, SamplingParams, StopReason
+from greenward.policies.protocol import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 RIGHT, WRONG, BROKEN = "    return 2 * n\n", "    return n\n", "    return (\n"
@@ -40,9 +40,16 @@ class Bodies:
         self.bodies = bodies
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
-    ) -> list[list[Completion]]:
-        return [[self._completion(body) for body in self.bodies[:group_size]] for _ in prompts]
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_size: int,
+        params: SamplingParams,
+        *,
+        seed: int,
+        on_group: OnGroup,
+    ) -> None:
+        for number in range(len(prompts)):
+            on_group(number, [self._completion(body) for body in self.bodies[:group_size]])
 
     @staticmethod
     def _completion(body: str) -> Completion:

@@ -17,7 +17,7 @@ from greenward.evaluation.suite_run import complete, flaky_answers, given
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.protocol import Completion, SamplingParams, StopReason
+from greenward.policies.protocol import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 PROBLEMS = ProblemSet(
@@ -29,22 +29,31 @@ PER_PROBLEM = 2
 
 
 class CountingPolicy:
-    """Answers a prompt by a number that depends on it, the sample and the seed, as samplers promise."""
+    """Answers a prompt by a number that depends on it, the sample and the seed, as samplers promise.
 
-    def __init__(self) -> None:
+    Dies after `lives` groups.
+    """
+
+    def __init__(self, lives: int = 10**9) -> None:
+        self.lives = lives
         self.drawn: list[int] = []
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, *, seed: int
-    ) -> list[list[Completion]]:
-        self.drawn += [prompt[0] for prompt in prompts]
-        return [
-            [
-                Completion(np.array([prompt[0] * 1000 + g * 100 + seed % 97]), np.zeros(1), StopReason.END, 0)
-                for g in range(group_size)
-            ]
-            for prompt in prompts
-        ]
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_size: int,
+        params: SamplingParams,
+        *,
+        seed: int,
+        on_group: OnGroup,
+    ) -> None:
+        for number, (prompt,) in reversed(list(enumerate(prompts))):
+            if not self.lives:
+                raise Killed
+            self.lives -= 1
+            self.drawn.append(prompt)
+            codes = [prompt * 1000 + sample * 100 + seed % 97 for sample in range(group_size)]
+            on_group(number, [Completion(np.array([c]), np.zeros(1), StopReason.END, 0) for c in codes])
 
 
 class Numbers:
@@ -86,18 +95,13 @@ class CountingGrader:
         return [FlakyAnswer(1, tuple(Verdict(Status.PASSED) for _ in range(repeats)))]
 
 
-def evaluate(
-    path: Path, policy: CountingPolicy, grader: CountingGrader, *, stop_drawing_at: int = 10**9
-) -> EvaluationFolder:
-    def draw(drawn, seconds: Seconds) -> Iterator[list[Answer]]:
-        chunks = draw_answers(
+def evaluate(path: Path, policy: CountingPolicy, grader: CountingGrader) -> EvaluationFolder:
+    def draw(seconds: Seconds) -> Iterator[list[Answer]]:
+        return draw_answers(
             policy, Numbers(), PROBLEMS, PER_PROBLEM, SamplingParams(),
-            seed=3, chunk=4, seconds=seconds, drawn=drawn,
+            seed=3, chunk=4, seconds=seconds,
+            drawn=frozenset(folder.samples), on_drawn=folder.add_samples,
         )  # type: ignore[arg-type]  # fmt: skip
-        for number, chunk in enumerate(chunks):
-            if number >= stop_drawing_at:
-                raise Killed
-            yield chunk
 
     with EvaluationFolder.open(path, SETTINGS, PROBLEMS) as folder:
         complete(folder, draw, grader, seconds=Seconds())  # type: ignore[arg-type]
@@ -134,12 +138,16 @@ def test_cut_while_judging_nothing_is_judged_twice_and_all_is_as_without_a_cut(
     assert not drawn_before & {f"p{number}" for number in policy.drawn}
 
 
-@pytest.mark.parametrize("chunks", [0, 1, 2])
-def test_cut_while_drawing_the_same_answers_are_drawn_later(tmp_path, uninterrupted, chunks):
+@pytest.mark.parametrize("groups", range(6))
+def test_cut_while_drawing_no_answer_is_drawn_twice_and_all_is_as_without_a_cut(
+    tmp_path, uninterrupted, groups
+):
+    first, second = CountingPolicy(groups), CountingPolicy()
     with pytest.raises(Killed):
-        evaluate(tmp_path / "e", CountingPolicy(), CountingGrader(), stop_drawing_at=chunks)
-    evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
+        evaluate(tmp_path / "e", first, CountingGrader())
+    evaluate(tmp_path / "e", second, CountingGrader())
     assert content(tmp_path / "e") == uninterrupted
+    assert sorted(first.drawn + second.drawn) == list(range(len(PROBLEMS)))
 
 
 @pytest.mark.parametrize("name", [SAMPLES, RESULTS])

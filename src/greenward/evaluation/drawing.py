@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from greenward.grading.verdict import Verdict
-from greenward.policies.protocol import Sampler, SamplingParams, StopReason
+from greenward.policies.protocol import Completion, Sampler, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
 
 if TYPE_CHECKING:
@@ -62,11 +62,13 @@ def draw_answers(
     chunk: int,
     seconds: Seconds,
     drawn: Collection[AnswerKey] = frozenset(),
+    on_drawn: Callable[[list[Answer]], None] = lambda _: None,
 ) -> Iterator[list[Answer]]:
     """Answers to the problems in their order, about `chunk` at a time; those in `drawn` are left out.
 
-    The seed of a chunk depends on its place in the problem set only, so that what is drawn after an
-    interruption is what would have been drawn without one.
+    `on_drawn` gets the answers to a problem as soon as the last of them has ended. The seed of a chunk
+    depends on its place in the problem set only, so that what is drawn after an interruption is what
+    would have been drawn without one.
     """
     size = max(1, chunk // per_problem)
     for start in range(0, len(problems), size):
@@ -78,23 +80,43 @@ def draw_answers(
         if not asked:
             continue
         chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
-        prompts = [renderer.prompt_ids(problem) for problem in asked]
         began = time.perf_counter()
-        groups = policy.sample(prompts, per_problem, params, seed=chunk_seed)
+        answers = _draw_chunk(policy, renderer, asked, per_problem, params, chunk_seed, drawn, on_drawn)
         seconds.sampling += time.perf_counter() - began
-        yield [
-            Answer(
-                problem,
-                sample,
-                (text := renderer.completion_text(completion.token_ids.tolist())),
-                (extracted := renderer.extracted(problem, text)).code,
-                extracted.reason,
-                truncated=completion.stop_reason is StopReason.LENGTH,
-            )
-            for problem, group in zip(asked, groups, strict=True)
-            for sample, completion in enumerate(group)
+        yield answers
+
+
+def _draw_chunk(
+    policy: Sampler,
+    renderer: PromptRenderer,
+    asked: Sequence[Problem],
+    per_problem: int,
+    params: SamplingParams,
+    seed: int,
+    drawn: Collection[AnswerKey],
+    on_drawn: Callable[[list[Answer]], None],
+) -> list[Answer]:
+    answers: dict[int, list[Answer]] = {}
+
+    def read(number: int, completions: list[Completion]) -> None:
+        problem = asked[number]
+        answers[number] = [
+            _read(renderer, problem, sample, completion)
+            for sample, completion in enumerate(completions)
             if (problem.task_id, sample) not in drawn
         ]
+        on_drawn(answers[number])
+
+    prompts = [renderer.prompt_ids(problem) for problem in asked]
+    policy.sample(prompts, per_problem, params, seed=seed, on_group=read)
+    return [answer for number in range(len(asked)) for answer in answers[number]]
+
+
+def _read(renderer: PromptRenderer, problem: Problem, sample: int, completion: Completion) -> Answer:
+    text = renderer.completion_text(completion.token_ids.tolist())
+    extracted = renderer.extracted(problem, text)
+    truncated = completion.stop_reason is StopReason.LENGTH
+    return Answer(problem, sample, text, extracted.code, extracted.reason, truncated)
 
 
 def judge_while_drawing(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from greenward.errors import RunError
-from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, judge_while_drawing
+from greenward.evaluation.drawing import Answer, Seconds, judge_while_drawing
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.results import Result
 from greenward.grading.verdict import Verdict
@@ -14,10 +14,10 @@ from greenward.grading.verdict import Verdict
 if TYPE_CHECKING:
     from greenward.grading.grader import Grader
 
-ANSWERS_PER_CHUNK = 128  # drawn in one call; a kill loses the chunk that is being drawn
+ANSWERS_PER_CHUNK = 128  # drawn in one call, while the chunk before is graded
 
-Draw = Callable[[Collection[AnswerKey], Seconds], Iterator[list[Answer]]]
-"""(keys to leave out, clock) -> answers, chunk by chunk."""
+Draw = Callable[[Seconds], Iterator[list[Answer]]]
+"""Answers that a folder does not hold yet, chunk by chunk; it holds them once they are given."""
 
 
 def complete(
@@ -37,9 +37,7 @@ def complete(
     def chunks() -> Iterator[list[Answer]]:
         if ungraded:
             yield ungraded
-        for chunk in draw(frozenset(folder.samples), seconds):
-            folder.add_samples(chunk)
-            yield chunk
+        yield from draw(seconds)
 
     def record(answer: Answer, verdict: Verdict) -> None:
         result = Result.of(answer, verdict)
@@ -62,9 +60,10 @@ def given(answers: Sequence[Answer], folder: EvaluationFolder) -> Draw:
                 remedy="These are other samples than were graded there before: choose another --out.",
             )
 
-    def draw(drawn: Collection[AnswerKey], _: Seconds) -> Iterator[list[Answer]]:
-        fresh = [answer for answer in answers if answer.key not in drawn]
+    def draw(_: Seconds) -> Iterator[list[Answer]]:
+        fresh = [answer for answer in answers if answer.key not in folder.samples]
         if fresh:
+            folder.add_samples(fresh)
             yield fresh
 
     return draw

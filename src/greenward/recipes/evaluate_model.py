@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -15,7 +15,7 @@ from greenward.config.schema import ModelConfig
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError
 from greenward.evaluation.contamination import Contamination, contamination
-from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, draw_answers
+from greenward.evaluation.drawing import Answer, Seconds, draw_answers
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.suite_run import ANSWERS_PER_CHUNK, Draw
 from greenward.policies.policy import Policy, resolve_device
@@ -175,7 +175,8 @@ class ModelEvaluation:
         )
 
     def _draw_in(self, folder: EvaluationFolder, problems: ProblemSet) -> Draw:
-        def draw(drawn: Collection[AnswerKey], seconds: Seconds) -> Iterator[list[Answer]]:
+        def draw(seconds: Seconds) -> Iterator[list[Answer]]:
+            drawn = frozenset(folder.samples)
             if all(
                 (problem.task_id, sample) in drawn
                 for problem in problems
@@ -193,6 +194,7 @@ class ModelEvaluation:
                 chunk=ANSWERS_PER_CHUNK,
                 seconds=seconds,
                 drawn=drawn,
+                on_drawn=folder.add_samples,
             )
 
         return draw
