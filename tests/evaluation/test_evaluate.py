@@ -24,6 +24,8 @@ SYNTAX_ERROR, LOST = STATUSES.index(Status.SYNTAX_ERROR), STATUSES.index(Status.
 class ScriptedPolicy:
     """Answers the problem with id n by `script[n]`: one status number per answer; greedy passes."""
 
+    max_positions = 1_000_000
+
     def __init__(self, script: Sequence[Sequence[int]], greedy: int = PASSED) -> None:
         self.script, self.greedy = script, greedy
         self.calls: list[tuple[int, int, float, int]] = []

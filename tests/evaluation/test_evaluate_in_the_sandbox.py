@@ -36,6 +36,8 @@ class CodePoints:
 class Bodies:
     """Answers every problem with the same bodies, the first of them greedily."""
 
+    max_positions = 1_000_000
+
     def __init__(self, *bodies: str) -> None:
         self.bodies = bodies
 
@@ -90,3 +92,24 @@ def test_programs_are_run_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = result.to_json()["rows"][0]["answers"][1]
     assert failed["code"].endswith(WRONG)
     assert failed["first_failure"]
+
+
+def test_a_prompt_that_does_not_fit_is_a_question_not_answered() -> None:
+    long = 'def double(n):\n    """' + "Return twice n. " * 50 + '"""\n'
+    problems = ProblemSet(
+        Problem(name, "Return twice n.", "double", cases=(Case((1,), 2),), starter_code=starter)
+        for name, starter in (("short", 'def double(n):\n    """Return twice n."""\n'), ("long", long))
+    )
+    policy = Bodies(RIGHT)
+    policy.max_positions = 400
+    with Grader(workers=1) as grader:
+        result = evaluate(
+            policy,
+            problems,
+            PromptRenderer(CodePoints(), style="completion"),
+            grader,
+            EvaluationConfig(samples=1, k=(1,), greedy=False),
+            sampling=SamplingParams(max_tokens=64),
+        )
+    assert result.statuses == {"passed": 1, "no_code": 1}
+    assert result.metrics["pass@1"].value == 0.5

@@ -34,6 +34,8 @@ class CountingPolicy:
     Dies after `lives` groups.
     """
 
+    max_positions = 1_000_000
+
     def __init__(self, lives: int = 10**9) -> None:
         self.lives = lives
         self.drawn: list[int] = []

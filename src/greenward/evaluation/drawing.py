@@ -96,20 +96,33 @@ def _draw_chunk(
     drawn: Collection[AnswerKey],
     on_drawn: Callable[[list[Answer]], None],
 ) -> list[Answer]:
-    answers: dict[int, list[Answer]] = {}
+    answers: dict[str, list[Answer]] = {}
+
+    def keep(problem: Problem, found: Iterable[Answer]) -> None:
+        answers[problem.task_id] = [answer for answer in found if answer.key not in drawn]
+        on_drawn(answers[problem.task_id])
+
+    prompts = {problem.task_id: renderer.prompt_ids(problem) for problem in asked}
+    room = policy.max_positions - params.max_tokens
+    fitting = []
+    for problem in asked:
+        if len(prompts[problem.task_id]) <= room:
+            fitting.append(problem)
+        else:
+            reason = (
+                f"the prompt has {len(prompts[problem.task_id])} tokens; with {params.max_tokens} for the "
+                f"answer that is more than the model's {policy.max_positions} positions"
+            )
+            keep(problem, (Answer(problem, sample, "", None, reason) for sample in range(per_problem)))
 
     def read(number: int, completions: list[Completion]) -> None:
-        problem = asked[number]
-        answers[number] = [
-            _read(renderer, problem, sample, completion)
-            for sample, completion in enumerate(completions)
-            if (problem.task_id, sample) not in drawn
-        ]
-        on_drawn(answers[number])
+        problem = fitting[number]
+        keep(problem, (_read(renderer, problem, sample, one) for sample, one in enumerate(completions)))
 
-    prompts = [renderer.prompt_ids(problem) for problem in asked]
-    policy.sample(prompts, per_problem, params, seed=seed, on_group=read)
-    return [answer for number in range(len(asked)) for answer in answers[number]]
+    if fitting:
+        wanted = [prompts[problem.task_id] for problem in fitting]
+        policy.sample(wanted, per_problem, params, seed=seed, on_group=read)
+    return [answer for problem in asked for answer in answers[problem.task_id]]
 
 
 def _read(renderer: PromptRenderer, problem: Problem, sample: int, completion: Completion) -> Answer:

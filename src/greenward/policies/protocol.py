@@ -54,7 +54,12 @@ class Sampler(Protocol):
     The result has one list per prompt, in order. The same weights, prompts, parameters and seed
     give the same completions, whatever else is in the batch. `on_group` is called for each prompt
     as soon as its last completion has ended, while others are still being drawn.
+
+    A prompt and `max_tokens` must fit into `max_positions` together.
     """
+
+    @property
+    def max_positions(self) -> int: ...
 
     def sample(
         self,

@@ -94,6 +94,7 @@ class ModelEvaluation:
                 f"--n {options.samples} at temperature 0 draws the same answer {options.samples} times.",
                 remedy="Set --temperature above 0, or --n 1.",
             )
+        self._unanswerable = 0
         self.sampling = SamplingParams(
             max_tokens=self._max_tokens(),
             temperature=temperature,
@@ -200,24 +201,32 @@ class ModelEvaluation:
         return draw
 
     def _max_tokens(self) -> int:
-        longest = max(self.problems, key=lambda problem: len(self.renderer.prompt_ids(problem)))
-        length = len(self.renderer.prompt_ids(longest))
+        lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
         positions = self.model.max_positions
-        room = MOST_TOKENS if positions is None else positions - length
         recipe = self.model.recipe
         own = recipe is not None and type(self.renderer) is PromptRenderer
-        usual = recipe.sampling.max_tokens if own and recipe else min(MOST_TOKENS, room)
+        if own and recipe:
+            usual = recipe.sampling.max_tokens
+        elif positions is None:
+            usual = MOST_TOKENS
+        else:  # prompts that leave less than a quarter of the positions stay unanswered
+            usual = min(MOST_TOKENS, max(positions - max(lengths), positions // 4))
         asked = self.options.max_tokens or usual
-        if positions is not None and (room < 1 or asked > room):
+        if positions is None:
+            return asked
+        self._unanswerable = sum(length + asked > positions for length in lengths)
+        if self._unanswerable == len(lengths):
             raise ConfigError(
-                f"{longest.task_id}: a prompt of {length} tokens and an answer of {max(asked, 1)} take more "
-                f"than the {positions} positions of the model.",
-                remedy="Lower --max-tokens or --fewshot, or leave long problems out (--ids).",
+                f"no prompt fits: the shortest has {min(lengths)} tokens, and with {asked} for the answer that "
+                f"is more than the model's {positions} positions.",
+                remedy="Lower --max-tokens or --fewshot, or use a model with more positions.",
             )
         return asked
 
     def _notes(self) -> list[str]:
         notes = []
+        if self._unanswerable:
+            notes.append(f"{self._unanswerable} prompts are too long for the model and count as not answered")
         if self.left_out:
             notes.append(f"{self.left_out} problems that serve as examples are left out")
         parts = {part_of(problem.task_id) for problem in self.problems}
