@@ -217,8 +217,8 @@ class ModelEvaluation:
         self._unanswerable = sum(length + asked > positions for length in lengths)
         if self._unanswerable == len(lengths):
             raise ConfigError(
-                f"no prompt fits: the shortest has {min(lengths)} tokens, and with {asked} for the answer that "
-                f"is more than the model's {positions} positions.",
+                f"no prompt fits: the shortest has {min(lengths)} tokens, and with {asked} for the answer "
+                f"that is more than the model's {positions} positions.",
                 remedy="Lower --max-tokens or --fewshot, or use a model with more positions.",
             )
         return asked
