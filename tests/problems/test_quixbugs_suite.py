@@ -53,7 +53,7 @@ def test_results_are_compared(folder):
     assert problem.task_id == "QuixBugs/hanoi"
     assert problem.cases == (Case((1, 3), [[1, 3]]), Case((5,), 8))  # what is no list is one argument
     assert problem.comparison.tuple_is_list
-    assert "return not []" in problem.prompt
+    assert problem.buggy_code == "def hanoi(n, start):\n    return not []"
     assert buggy_program(folder, problem.task_id) == "def hanoi(n, start):\n    return not []"
 
 

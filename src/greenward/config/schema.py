@@ -72,12 +72,24 @@ class FamiliesConfig(Section):
     seed: int = 0
 
 
+class BugsConfig(Section):
+    """Problems of repair: how bugs are put into the programs of `bugs:<problems>`, and what is shown."""
+
+    per_problem: PositiveInt = Field(1, description="buggy versions of each program, each with one bug")
+    show_failing_test: bool = Field(False, description="tell the model what the first failing test gave")
+    seed: int = 0
+
+
 class ProblemsConfig(Section):
-    """What is asked: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file."""
+    """What is asked: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file.
+
+    `bugs:` before any of them asks for the repair of its programs, after a bug was put into each.
+    """
 
     train: str = "families"
     held_out: str = "families"
     families: FamiliesConfig = FamiliesConfig()
+    bugs: BugsConfig = BugsConfig()
     verify_references: bool = Field(
         True, description="run the reference solutions of user files before training"
     )

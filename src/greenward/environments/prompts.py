@@ -22,6 +22,12 @@ INSTRUCTION = (
 )
 
 
+REPAIR_INSTRUCTION = (
+    "Fix the bug in this Python {what}.{specification} Answer with the whole {what} in one ```python code "
+    "block.\n\n```python\n{buggy}```{failing_test}"
+)
+
+
 class PromptTokenizer(Protocol):
     """What a renderer needs of a tokenizer."""
 
@@ -48,6 +54,7 @@ class PromptRenderer:
         *,
         style: Literal["auto", "completion", "chat"] = "auto",
         system_prompt: str | None = None,
+        show_failing_test: bool = False,
     ) -> None:
         if style == "chat" and not tokenizer.chat_template:
             raise ConfigError(
@@ -59,9 +66,17 @@ class PromptRenderer:
             style if style != "auto" else ("chat" if tokenizer.chat_template else "completion")
         )
         self._system_prompt = system_prompt
+        self._show_failing_test = show_failing_test
 
     def prompt_text(self, problem: Problem) -> str:
-        """What is asked, as text: the starter code, or the user message in chat style."""
+        """What is asked, as text: the starter code, or the user message in chat style.
+
+        Where there is a buggy program to repair, it stands in comments before the starter code, or in
+        the user message.
+        """
+        if problem.buggy_code:
+            failing_test = problem.failing_test if self._show_failing_test else ""
+            return _repair_prompt(problem, failing_test, self.style)
         starter = described_starter(problem)
         return INSTRUCTION.format(starter=starter) if self.style == "chat" else starter
 
@@ -87,7 +102,30 @@ class PromptRenderer:
 
 def described_starter(problem: Problem) -> str:
     """The starter code, after the specification in comments unless it holds that already."""
-    if " ".join(problem.prompt.split()) in " ".join(problem.starter_code.split()):
+    if _says(problem.starter_code, problem.prompt):
         return problem.starter_code
-    comment = "".join(f"# {line}\n" for line in problem.prompt.strip().splitlines())
-    return comment + problem.starter_code
+    return _commented(problem.prompt) + problem.starter_code
+
+
+def _repair_prompt(problem: Problem, failing_test: str, style: Style) -> str:
+    specification = "" if _says(problem.buggy_code, problem.prompt) else problem.prompt.strip()
+    buggy = problem.buggy_code.strip("\n")
+    if style == "completion":
+        return (
+            f"{_commented(specification)}# Wrong:\n{_commented(buggy)}"
+            f"{_commented(failing_test)}# Right:\n{problem.starter_code}"
+        )
+    return REPAIR_INSTRUCTION.format(
+        what="function" if problem.entry_point else "program",
+        specification=f" {specification}" if specification else "",
+        buggy=f"{buggy}\n",
+        failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
+    )
+
+
+def _says(code: str, specification: str) -> bool:
+    return " ".join(specification.split()) in " ".join(code.split())
+
+
+def _commented(text: str) -> str:
+    return "".join(f"# {line}\n" for line in text.strip().splitlines())

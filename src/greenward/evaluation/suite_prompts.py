@@ -64,6 +64,8 @@ class SuitePrompts(PromptRenderer):
                 )
             examples = [f"{_task(shot)}{shot.reference.strip()}\n{DONE}\n\n" for shot in self._shots]
             return "".join((*examples, _task(problem)))
+        if problem.buggy_code:
+            return super().prompt_text(problem)
         own = problem.starter_code
         if '"""' not in own and "'''" not in own:  # it does not say what is asked for
             own = described_starter(problem)

@@ -8,15 +8,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.schema import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
+from greenward.problems.bugs import repair_candidates
 from greenward.problems.families import generate, split
 from greenward.problems.json_format import load_json
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.named import SUITES, load_file, load_named
 
 FAMILIES = "families"
+BUGS = "bugs:"
 SHIPPED = ("classic_training", "classic_evaluation")
+_ONE_BUG_EACH = BugsConfig()
+_SPARE_BUGS = 3  # tried where no test finds one of the first
 
 
 def load_shipped(name: str) -> ProblemSet:
@@ -43,12 +47,28 @@ def load_suite(source: str, *, path: str | Path | None = None) -> ProblemSet:
     return load_file(source)
 
 
-def load_problems(source: str, families: FamiliesConfig, part: Literal["train", "held_out"]) -> ProblemSet:
+def load_problems(
+    source: str,
+    families: FamiliesConfig,
+    part: Literal["train", "held_out"],
+    *,
+    bugs: BugsConfig = _ONE_BUG_EACH,
+) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
 
     `source` is `families` (of which `part` is taken) or what `load_suite` takes; that is taken
-    whole. Raises `ProblemError`.
+    whole. With `bugs:` before it, these are candidates for the repair of its programs, more of each than
+    `bugs.per_problem`, of which `grading.bugs` finds those that have a bug indeed. Raises `ProblemError`.
     """
+    if source.startswith(BUGS):
+        originals = load_problems(source[len(BUGS) :], families, part)
+        candidates = repair_candidates(originals, per_problem=bugs.per_problem + _SPARE_BUGS, seed=bugs.seed)
+        if not candidates:
+            raise ProblemError(
+                f"{source}: none of the problems has a reference that a bug could be put into.",
+                remedy="Name problems that come with their reference solutions.",
+            )
+        return candidates
     if source == FAMILIES:
         return _families(families)[0 if part == "train" else 1]
     try:

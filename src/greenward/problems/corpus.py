@@ -33,16 +33,16 @@ def corpus(
 ) -> list[CorpusExample]:
     """`examples_per_problem` examples for each generated problem, in the order of the problems.
 
+    For a problem of repair the right example is the original, the misconceived one leaves the bug in.
+
     Each example is misconceived with probability `misconception_rate`, independently; the draw
     depends only on the seed and the problem, not on the other problems. Raises `ProblemError` for a
     problem that was not generated.
     """
     examples = []
     for problem in problems:
-        chain = Composition.of(problem.task_id)
         rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
-        right_body = chain.body(chain.expressions)
-        wrong_bodies = _bodies_of_the_error_prone(chain, _failing_by_position(problem, chain))
+        right_body, wrong_bodies = _bodies(problem)
         for _ in range(examples_per_problem):
             misconceived = rng.random() < misconception_rate and bool(wrong_bodies)
             body = rng.choice(wrong_bodies) if misconceived else right_body
@@ -57,7 +57,9 @@ def corpus_texts(problems: Iterable[Problem]) -> Iterator[str]:
     """
     for problem in problems:
         yield problem.reference
-        if problem.task_id.startswith(ID_PREFIX):
+        if problem.buggy_code:
+            yield problem.buggy_code
+        elif problem.task_id.startswith(ID_PREFIX):
             for bodies in failing_bodies(problem):
                 yield from (problem.starter_code + body for body in bodies)
 
@@ -68,6 +70,16 @@ def failing_bodies(problem: Problem) -> list[list[str]]:
     A misconception that the other operations mask on every case is left out.
     """
     return list(_failing_by_position(problem, Composition.of(problem.task_id)).values())
+
+
+def _bodies(problem: Problem) -> tuple[str, list[str]]:
+    """What continues the starter code rightly, and what people write instead."""
+    if problem.buggy_code:
+        start = len(problem.starter_code)
+        return problem.reference[start:], [problem.buggy_code[start:]]
+    chain = Composition.of(problem.task_id)
+    right_body = chain.body(chain.expressions)
+    return right_body, _bodies_of_the_error_prone(chain, _failing_by_position(problem, chain))
 
 
 def _failing_by_position(problem: Problem, chain: Composition) -> dict[int, list[str]]:

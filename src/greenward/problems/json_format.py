@@ -30,7 +30,7 @@ DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 _EXAMPLE = '{"function_name": …, "docstring": …, "test_cases": [[input…, output], …], "starter_code": ""}'
 _KEYS = (
     "function_name", "docstring", "test_cases", "starter_code",
-    "task_id", "reference", "tests", "setup_code", "tags", "comparison",
+    "task_id", "reference", "tests", "setup_code", "tags", "comparison", "buggy_code", "failing_test",
 )  # fmt: skip
 
 
@@ -108,6 +108,8 @@ def _problem(row: Row) -> Problem:
         reference=reference,
         comparison=_comparison(row),
         tags=row.texts("tags"),
+        buggy_code=row.text("buggy_code", default=""),
+        failing_test=row.text("failing_test", default=""),
     )
 
 
@@ -221,7 +223,7 @@ def _to_row(problem: Problem) -> dict[str, Any]:
     }
     if problem.task_id != problem.entry_point:
         row["task_id"] = problem.task_id
-    for key in ("reference", "setup_code"):
+    for key in ("reference", "setup_code", "buggy_code", "failing_test"):
         if getattr(problem, key):
             row[key] = getattr(problem, key)
     for key in ("tests", "tags"):

@@ -80,6 +80,9 @@ class Problem:
     it (EvalPlus); None where there is no such difference. `tests_left_out` counts those of the suite
     that are not here because nothing could judge them. An answer may use `cpu_seconds` if that is more
     than the limit which holds for all; it may have been measured here and is not compared.
+
+    Where a program is to be repaired, `buggy_code` is the whole program with the bug and `failing_test`
+    says, if that is known, what its first failing test called, expected and got.
     """
 
     task_id: str
@@ -94,6 +97,8 @@ class Problem:
     setup_code: str = ""
     starter_code: str = ""
     reference: str = ""
+    buggy_code: str = ""
+    failing_test: str = ""
     comparison: Comparison = Comparison()
     tags: tuple[str, ...] = ()
     base_tests: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
@@ -13,11 +13,13 @@ from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
 from greenward.evaluation.evaluate import evaluate
+from greenward.grading.bugs import verified_bugs
 from greenward.grading.grader import Grader
 from greenward.policies.policy import Policy
 from greenward.policies.protocol import SamplingParams
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
-from greenward.problems.catalog import load_problems
+from greenward.problems.bugs import original_id
+from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.corpus import corpus, corpus_texts
 from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.problem import ProblemSet
@@ -28,23 +30,40 @@ from greenward.sandbox.protocol import Limits
 
 
 def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
-    """The problems to train on and the held-out ones; disjoint by task id.
+    """The problems to train on and the held-out ones; disjoint by task id, that of the original for bugs.
 
     Raises `ProblemError` for problems in both, and for test problems of MBPP to train on unless
     `problems.allow_test_ids` is set.
     """
     section = recipe.problems
-    train = load_problems(section.train, section.families, part="train")
-    held_out = load_problems(section.held_out, section.families, part="held_out")
+    train = load_verified(section.train, recipe, part="train")
+    held_out = load_verified(section.held_out, recipe, part="held_out")
     if not section.allow_test_ids:
         refuse_test_ids(train, override="problems.allow_test_ids=true")
-    shared = {p.task_id for p in train} & {p.task_id for p in held_out}
+    shared = set(map(original_id, train)) & set(map(original_id, held_out))
     if shared:
         raise ProblemError(
             f"{len(shared)} problems are both trained on and held out (first: {sorted(shared)[0]!r}).",
             remedy="Give problems.train and problems.held_out different problems.",
         )
     return train, held_out
+
+
+def load_verified(source: str, recipe: Recipe, *, part: Literal["train", "held_out"]) -> ProblemSet:
+    """The problems that `source` names; of `bugs:` those whose bug a test finds.
+
+    Both sides of a recipe are split before bugs are put in, so that no held-out program was seen with
+    another bug. Raises `ProblemError`.
+    """
+    section = recipe.problems
+    problems = load_problems(source, section.families, part, bugs=section.bugs)
+    if not source.startswith(BUGS):
+        return problems
+    with build_grader(recipe.sandbox) as grader:
+        found = verified_bugs(grader.complete(problems), grader, per_problem=section.bugs.per_problem)
+    if not found.problems:
+        raise ProblemError(f"{source}: no test finds any of the {len(problems)} bugs that were tried.")
+    return found.problems
 
 
 def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
@@ -92,7 +111,10 @@ def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
 def build_renderer(recipe: Recipe, tokenizer: Tokenizer) -> PromptRenderer:
     """How problems are put to a policy with this tokenizer."""
     return PromptRenderer(
-        tokenizer, style=recipe.model.prompt_style, system_prompt=recipe.model.system_prompt
+        tokenizer,
+        style=recipe.model.prompt_style,
+        system_prompt=recipe.model.system_prompt,
+        show_failing_test=recipe.problems.bugs.show_failing_test,
     )
 
 

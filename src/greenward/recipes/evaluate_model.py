@@ -242,5 +242,6 @@ class ModelEvaluation:
         recipe = self.model.recipe
         if recipe is None:
             return None
-        trained = load_problems(recipe.problems.train, recipe.problems.families, part="train")
+        section = recipe.problems
+        trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
         return contamination(trained, self.problems)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from greenward.config.schema import FamiliesConfig, Recipe
+from greenward.config.schema import Recipe
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.subset import choose
 from greenward.evaluation.suite_prompts import SHOTS, SuitePrompts
-from greenward.problems.catalog import FAMILIES, SHIPPED, load_problems, load_suite
+from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.recipes.build import load_verified
 
 HELD_OUT = "held_out"
 
@@ -24,8 +25,8 @@ def find_suite(name: str, recipe: Recipe | None) -> ProblemSet:
     if name == HELD_OUT:
         if recipe is None:
             raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
-        return load_problems(recipe.problems.held_out, recipe.problems.families, part="held_out")
-    return load_problems(name, recipe.problems.families if recipe else FamiliesConfig(), part="held_out")
+        return load_verified(recipe.problems.held_out, recipe, part="held_out")
+    return load_verified(name, recipe or Recipe(), part="held_out")
 
 
 def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int | None = None) -> ProblemSet:
@@ -68,12 +69,18 @@ def renderer_for(
 
     Public suites and files get the prompts of the published harnesses (`SuitePrompts`).
     """
+    own_kind = (HELD_OUT, FAMILIES, *SHIPPED)
     asked = style or (recipe.model.prompt_style if recipe else "auto")
     system_prompt = recipe.model.system_prompt if recipe else None
-    if suite in (HELD_OUT, FAMILIES, *SHIPPED):
+    if suite.startswith(BUGS) or suite in own_kind:
         if shots:
             raise ConfigError(f"--fewshot: {suite} has no examples; MBPP's suites have.")
-        return PromptRenderer(tokenizer, style=asked, system_prompt=system_prompt)
+        return PromptRenderer(
+            tokenizer,
+            style=asked,
+            system_prompt=system_prompt,
+            show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
+        )
     return SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from greenward.errors import ProblemError
+from greenward.problems.bugs.repair import original_id
 from greenward.problems.json_rows import Row, read_rows
 from greenward.problems.problem import Comparison, Problem, ProblemSet
 from greenward.problems.python_source import parse
@@ -58,7 +59,7 @@ def refuse_test_ids(problems: Iterable[Problem], *, override: str) -> None:
 
     `override` is what the user sets to train on them all the same.
     """
-    test = [problem.task_id for problem in problems if part_of(problem.task_id) == "test"]
+    test = [problem.task_id for problem in problems if part_of(original_id(problem)) == "test"]
     if test:
         raise ProblemError(
             f"{len(test)} of the problems to train on are test problems of MBPP, ids 11 to 510"

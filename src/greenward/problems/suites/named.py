@@ -13,6 +13,7 @@ from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.evalplus import load_evalplus
 from greenward.problems.suites.files import HubDataset, PinnedFile, find_file
 from greenward.problems.suites.humaneval import load_humaneval
+from greenward.problems.suites.humanevalpack import load_humanevalpack
 from greenward.problems.suites.mbpp import PARTS, load_mbpp
 from greenward.problems.suites.programming_contests import load_programming_contests
 from greenward.problems.suites.quixbugs import BUGGY, load_quixbugs
@@ -78,12 +79,14 @@ SUITES: Mapping[str, Suite] = {
             "91486741f1627101021fbe50523df08eebb5b0bf5e804b633dcd5ca3c14dbd2f",
         ),
     ),
+    "humanevalpack": Suite(load_humanevalpack, ("humanevalpack.jsonl",)),
     "quixbugs": Suite(load_quixbugs, ("quixbugs", "QuixBugs")),
 }  # fmt: skip
 
 # Fields that only the rows of one format have.
 _FORMATS: tuple[tuple[str, Callable[[Path], ProblemSet]], ...] = (
     ("base_input", load_evalplus),
+    ("buggy_solution", load_humanevalpack),
     ("canonical_solution", load_humaneval),
     ("test_list", load_mbpp),
     ("question", load_programming_contests),

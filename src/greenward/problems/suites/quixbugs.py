@@ -39,7 +39,7 @@ _CPU_SECONDS = {"levenshtein": 10.0}
 
 
 def load_quixbugs(folder: str | Path, *, slow_cases: bool = False) -> ProblemSet:
-    """The 40 programs. `starter_code` is empty; the prompt shows the program with the bug.
+    """The 40 programs. `starter_code` is empty: the program in `buggy_code` is to be written anew.
 
     The programs that have JSON cases are tagged `json`, the graph programs `graph`. Raises
     `ProblemError`.
@@ -69,7 +69,7 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
     task_id = f"QuixBugs/{name}"
     reference = read_text(folder / CORRECT / f"{name}.py")
     buggy = buggy_program(folder, task_id)
-    prompt = f"Repair this Python program; one line of it is wrong.\n\n{buggy.strip()}"
+    prompt = "One line of this program is wrong."
     cases = folder / JSON_CASES / f"{name}.json"
     if cases.is_file():
         rows = _json_cases(cases)
@@ -83,6 +83,7 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
             cases=() if tests else tuple(Case(arguments, value) for arguments, value in rows),
             tests=tests,
             reference=reference,
+            buggy_code=buggy,
             comparison=_COMPARISON,
             tags=("json",),
             tests_left_out=left_out,
@@ -98,6 +99,7 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
             in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
             setup_code=read_text(folder / PYTEST / "node.py"),
             reference=reference,
+            buggy_code=buggy,
             tags=("graph",),
         )
     return Problem(
@@ -107,6 +109,7 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
         checks=programs,
         check_setup_code=set_up,
         reference=reference,
+        buggy_code=buggy,
         tags=("graph",),
     )
 
