@@ -41,3 +41,7 @@ class CheckpointError(GreenwardError):
 
 class RunError(GreenwardError):
     """A run directory that cannot be written, resumed or read."""
+
+
+class DiagnosticsError(GreenwardError):
+    """A log that cannot answer what was asked: no such signal, no common steps, too little data."""

@@ -14,6 +14,7 @@ from greenward.cli.compare import compare
 from greenward.cli.completion import completion
 from greenward.cli.config import config
 from greenward.cli.demo import demo
+from greenward.cli.diff import diff
 from greenward.cli.doctor import doctor
 from greenward.cli.eval import eval_
 from greenward.cli.grade import grade
@@ -42,7 +43,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, train, eval_, grade, show, compare, audit, report, config, doctor, completion):
+for command in (demo, train, eval_, grade, show, compare, audit, diff, report, config, doctor, completion):
     cli.add_command(command)
 
 
@@ -51,8 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     A command that is interrupted has stopped cleanly before this says so.
     """
+    run(cli, "greenward", arguments)
+
+
+def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a group of commands as the program `name`; see `main`."""
     try:
-        sys.exit(cli.main(arguments, prog_name="greenward", standalone_mode=False))
+        sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -1,0 +1,25 @@
+"""`rldk`: the diagnostics under the command name that users of the RLDK tools know."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from greenward import __version__
+from greenward.cli.diff import diff
+from greenward.cli.main import InOrder, run
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s (greenward) %(version)s")
+def rldk() -> None:
+    """Diagnose training runs; the same commands as in `greenward`."""
+
+
+rldk.add_command(diff)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit as `greenward` does."""
+    run(rldk, "rldk")

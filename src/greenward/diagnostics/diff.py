@@ -1,0 +1,322 @@
+"""Where two runs part: what was set otherwise, then the first step at which each signal differs.
+
+Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names
+the culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm
+of B / A for norms, memory and times) is tested for a lasting change; see `change`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from greenward.diagnostics.causes import Cause, likely_cause, stage_index
+from greenward.diagnostics.change import (
+    MIN_EFFECT_SD,
+    MIN_POINTS,
+    Change,
+    find_change,
+    find_offset,
+    holm,
+)
+from greenward.diagnostics.settings import Setting, different_settings
+from greenward.diagnostics.signals import Signals, is_scheduled, on_ratio_scale, read_signals
+from greenward.errors import DiagnosticsError
+from greenward.runs.metrics import TIMING_PREFIXES
+
+Floats = npt.NDArray[np.float64]
+
+TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
+ALPHA = 0.05
+_DESCRIBED = 0.01  # a change this sure is described as one, even if the mean of the gap is surer not 0
+
+Verdict = Literal["same", "no systematic difference", "diverged", "cannot tell"]
+Found = Literal["first value", "shift", "trend", "offset", "not finite", "nothing"]
+
+
+@dataclass(frozen=True)
+class SignalDifference:
+    """One signal in both runs.
+
+    `onset` and its 95 % interval are steps, None where nothing was found. `a` and `b` are the medians
+    from the onset on (of all common steps without one). `effect_sd` is the size of the lasting difference
+    in standard deviations of the noise, `adjusted_p` its p-value after Holm's correction; both are
+    None for fewer than 30 common values. `points` are (step, A, B), for charts.
+    """
+
+    signal: str
+    found: Found
+    onset: int | None
+    onset_low: int | None
+    onset_high: int | None
+    a: float
+    b: float
+    effect_sd: float | None
+    adjusted_p: float | None
+    steps: tuple[int, ...]
+    values_a: tuple[float, ...]
+    values_b: tuple[float, ...]
+
+    @property
+    def relative(self) -> float | None:
+        """B / A − 1, None where A is 0 or not finite."""
+        finite = np.isfinite(self.a) and np.isfinite(self.b) and self.a != 0
+        return (self.b - self.a) / abs(self.a) if finite else None
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """Two runs compared; `differences` begins with the signals that part first."""
+
+    a: str
+    b: str
+    first_step: int
+    last_step: int
+    common_steps: int
+    replay: bool
+    settings: tuple[Setting, ...]
+    verdict: Verdict
+    headline: str
+    differences: tuple[SignalDifference, ...]
+    cause: Cause | None
+    notes: tuple[str, ...]
+
+
+def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunDiff:
+    """Compare two run directories on `signals` (names or aliases); all common ones if none are given.
+
+    Raises:
+        DiagnosticsError: no metrics, an unknown signal, or no step or signal in common.
+    """
+    left, right = read_signals(a), read_signals(b)
+    common = np.intersect1d(left.steps, right.steps)
+    if not len(common):
+        raise DiagnosticsError(
+            f"the runs have no common steps: {_span(left)} in A, {_span(right)} in B",
+            remedy="Compare runs whose steps overlap.",
+        )
+    in_a, in_b = np.searchsorted(left.steps, common), np.searchsorted(right.steps, common)
+    pairs = {
+        name: _Pair(
+            left.values[name][in_a],
+            right.values[name][in_b],
+            left.non_finite(name)[in_a] != right.non_finite(name)[in_b],
+        )
+        for name in left.values
+        if name in right.values
+    }
+    names = _chosen(left, right, pairs, signals)
+    settings, notes = different_settings(Path(a), Path(b))
+    notes += [f"A: {note}" for note in left.notes] + [f"B: {note}" for note in right.notes]
+    one_sided = sorted(left.values.keys() ^ right.values.keys())
+    if one_sided and not signals:
+        notes.append(f"logged by one run only, not compared: {', '.join(one_sided)}")
+    replay = _is_replay(pairs)
+    tested = [_test(name, pairs[name].a, pairs[name].b) for name in names]
+    adjusted = iter(holm([test.p_value for test in tested if test is not None]))
+    differences = [
+        _difference(name, common, pairs[name], test, next(adjusted) if test else None, replay)
+        for name, test in zip(names, tested, strict=True)
+    ]
+    differences.sort(key=_by_onset)
+    parted = [difference for difference in differences if difference.onset is not None]
+    too_short = not parted and not replay and all(test is None for test in tested)
+    verdict: Verdict = (
+        "diverged"
+        if parted
+        else "cannot tell"
+        if too_short
+        else "same"
+        if replay
+        else "no systematic difference"
+    )
+    return RunDiff(
+        str(a),
+        str(b),
+        int(common[0]),
+        int(common[-1]),
+        len(common),
+        replay,
+        tuple(settings),
+        verdict,
+        _headline(verdict, parted, differences, pairs, len(common)),
+        tuple(differences),
+        likely_cause([(d.signal, d.onset) for d in parted if d.onset is not None], bool(settings)),
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A signal of both runs at the common steps; `broke` where one of them alone logged NaN or infinity."""
+
+    a: Floats
+    b: Floats
+    broke: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The better of the two tests of one paired difference; p-values count both (Bonferroni)."""
+
+    p_value: float
+    effect_sd: float
+    change: Change | None  # None: an offset from the first step on
+    finite: npt.NDArray[np.intp]
+
+
+def _test(name: str, a: Floats, b: Floats) -> _Test | None:
+    usable = np.isfinite(a) & np.isfinite(b)
+    ratio = on_ratio_scale(name)
+    if ratio:
+        usable &= (a > 0) & (b > 0)
+    index = np.flatnonzero(usable)
+    gap = np.log(b[index] / a[index]) if ratio else b[index] - a[index]
+    change, offset = find_change(gap), find_offset(gap)
+    if change is None or offset is None:
+        return None
+    p_value = min(1.0, 2 * min(change.p_value, offset[0]))
+    if change.is_notable(_DESCRIBED) or change.p_value <= offset[0]:
+        return _Test(p_value, change.effect_sd, change, index)
+    return _Test(p_value, offset[1], None, index)
+
+
+def _difference(
+    name: str,
+    steps: npt.NDArray[np.int64],
+    pair: _Pair,
+    test: _Test | None,
+    adjusted: float | None,
+    replay: bool,
+) -> SignalDifference:
+    found, place, low, high = _onset(name, pair, test, adjusted, replay)
+    since = slice(place or 0, None)
+
+    def at(index: int | None) -> int | None:
+        return None if index is None else int(steps[index])
+
+    return SignalDifference(
+        name,
+        found,
+        at(place),
+        at(low),
+        at(high),
+        _median(pair.a[since]),
+        _median(pair.b[since]),
+        None if test is None else test.effect_sd,
+        adjusted,
+        tuple(steps.tolist()),
+        tuple(pair.a.tolist()),
+        tuple(pair.b.tolist()),
+    )
+
+
+def _onset(
+    name: str, pair: _Pair, test: _Test | None, adjusted: float | None, replay: bool
+) -> tuple[Found, int | None, int | None, int | None]:
+    if replay and not name.startswith(TIMING_PREFIXES):
+        unequal = np.flatnonzero(~_equal(pair.a, pair.b))
+        if len(unequal):
+            first = int(unequal[0])
+            return "first value", first, first, first
+        return "nothing", None, None, None
+    broken = np.flatnonzero(pair.broke)
+    notable = (
+        test is not None
+        and adjusted is not None
+        and adjusted <= ALPHA
+        and abs(test.effect_sd) >= MIN_EFFECT_SD
+    )
+    if test is not None and notable:
+        if test.change is None:
+            first = int(test.finite[0])
+            return "offset", first, first, first
+        change = test.change
+        low, place, high = (int(test.finite[i]) for i in (change.onset_low, change.onset, change.onset_high))
+        return change.kind, place, low, high
+    if len(broken):
+        first = int(broken[0])
+        return "not finite", first, first, first
+    return "nothing", None, None, None
+
+
+def _equal(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
+    """Equal up to TOLERANCE; NaN equals NaN."""
+    return np.isclose(a, b, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
+
+
+def _is_replay(pairs: dict[str, _Pair]) -> bool:
+    """Whether everything that a seed determines is equal at the first common step."""
+    repeatable = [
+        pair
+        for name, pair in pairs.items()
+        if not name.startswith(TIMING_PREFIXES) and not is_scheduled(name)
+    ]
+    return bool(repeatable) and all(bool(_equal(pair.a[:1], pair.b[:1])[0]) for pair in repeatable)
+
+
+def _chosen(left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str]) -> list[str]:
+    if wanted:
+        names = list(dict.fromkeys(left.resolve(name) for name in wanted))
+        for name in names:
+            right.resolve(name)
+        return names
+    names = [name for name in pairs if not is_scheduled(name)]
+    if not names:
+        raise DiagnosticsError("the runs have no signal in common")
+    return names
+
+
+def _by_onset(difference: SignalDifference) -> tuple[float, int, str]:
+    onset = np.inf if difference.onset is None else difference.onset
+    return onset, stage_index(difference.signal), difference.signal
+
+
+def _headline(
+    verdict: Verdict,
+    parted: Sequence[SignalDifference],
+    differences: Sequence[SignalDifference],
+    pairs: dict[str, _Pair],
+    common: int,
+) -> str:
+    if verdict == "cannot tell":
+        return f"CANNOT TELL: {common} common steps; a test needs {MIN_POINTS}"
+    if verdict == "same":
+        noise = max(_largest_relative(pairs[found.signal]) for found in differences)
+        return f"SAME up to float noise (largest relative difference {noise:.1g})" if noise else "SAME"
+    if verdict == "no systematic difference":
+        effects = [d for d in differences if d.effect_sd is not None]
+        largest = max(effects, key=lambda d: abs(d.effect_sd or 0.0))
+        return (
+            f"NO SYSTEMATIC DIFFERENCE (the largest effect is {largest.effect_sd:+.1f} sd in "
+            f"{largest.signal}, adjusted p = {largest.adjusted_p:.2g})"
+        )
+    first, *later = parted
+    text = f"DIVERGED at step {first.onset} [{first.onset_low}, {first.onset_high}] in {first.signal}"
+    sizes = [f"{first.relative:+.0%}"] if first.relative is not None else []
+    if first.effect_sd is not None:
+        sizes.append(f"{first.effect_sd:+.1f} sd of the noise")
+    text += f" ({', '.join(sizes)})" if sizes else ""
+    then = [f"{difference.signal} from {difference.onset}" for difference in later[:3]]
+    return text + (f", then {', '.join(then)}" if then else "")
+
+
+def _largest_relative(pair: _Pair) -> float:
+    both = np.isfinite(pair.a) & np.isfinite(pair.b)
+    a, b = pair.a[both], pair.b[both]
+    scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.finfo(float).tiny)
+    return float((np.abs(a - b) / scale).max(initial=0.0))
+
+
+def _median(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float("nan")
+
+
+def _span(signals: Signals) -> str:
+    return f"{signals.steps[0]} to {signals.steps[-1]}"

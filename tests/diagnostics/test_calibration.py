@@ -1,0 +1,87 @@
+"""Calibration measures against closed forms and simulated forecasts of known quality."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from greenward.diagnostics.calibration import measure_calibration
+from greenward.errors import DiagnosticsError
+
+
+def forecasts(count, scale, seed=0):
+    """Outcomes of logits N(0, 1.5); predictions whose logits are `scale` times as large."""
+    rng = np.random.default_rng(seed)
+    logit = 1.5 * rng.standard_normal(count)
+    return 1 / (1 + np.exp(-scale * logit)), rng.random(count) < 1 / (1 + np.exp(-logit))
+
+
+def test_a_hand_computed_example():
+    found = measure_calibration([0.2] * 50 + [0.8] * 50, [1] * 20 + [0] * 30 + [1] * 40 + [0] * 10)
+    assert found.ece == pytest.approx(0.5 * 0.2)
+    assert found.murphy.reliability == pytest.approx(0.5 * 0.2**2)
+    assert found.murphy.resolution == pytest.approx(0.2**2)
+    assert found.murphy.uncertainty == pytest.approx(0.24)
+    assert found.murphy.within_bin == pytest.approx(0.0, abs=1e-12)
+    unbiased = 0.5 * 0.2**2 - 0.5 * (0.24 / 49 + 0.16 / 49)
+    assert found.score == pytest.approx(1 - np.sqrt(unbiased / 0.24))
+
+
+def test_the_parts_of_the_brier_score_add_up():
+    found = measure_calibration(*forecasts(500, 2.0)).murphy
+    assert found.brier == pytest.approx(
+        found.reliability - found.resolution + found.uncertainty + found.within_bin
+    )
+
+
+def test_calibrated_forecasts_score_high_whatever_their_number():
+    scores = [
+        np.mean([measure_calibration(*forecasts(n, 1.0, s)).score for s in range(20)]) for n in (200, 2000)
+    ]
+    assert min(scores) > 0.9
+
+
+def test_calibrated_forecasts_rarely_exceed_the_null():
+    p = np.array([measure_calibration(*forecasts(300, 1.0, seed)).ece_p_value for seed in range(100)])
+    assert (p <= 0.05).mean() <= 0.12
+
+
+def test_the_null_median_of_ece_is_the_published_size():
+    found = measure_calibration(
+        np.random.default_rng(0).random(1000), np.random.default_rng(1).random(1000) < 0.5
+    )
+    assert found.ece_null_median == pytest.approx(0.035, abs=0.006)
+
+
+def test_overconfidence_is_found_and_its_slope_is_the_inverse_of_the_scale():
+    found = measure_calibration(*forecasts(5000, 4.0))
+    assert found.slope.low <= 0.25 <= found.slope.high
+    assert found.is_warning()
+    assert found.ece_p_value < 0.01
+    assert not measure_calibration(*forecasts(5000, 1.0)).is_warning()
+
+
+def test_a_threshold_can_be_set():
+    found = measure_calibration(*forecasts(5000, 2.0))
+    assert found.is_warning(found.score + 0.01)
+    assert not found.is_warning(found.score - 0.01)
+
+
+def test_perfect_separation_has_no_slope():
+    assert measure_calibration([0.1] * 50 + [0.9] * 50, [0] * 50 + [1] * 50).slope is None
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "outcomes", "message"),
+    [
+        ([0.5] * 10, [1] * 10, "at least 50"),
+        ([0.5] * 60, [1] * 60, "all 60 outcomes are 1"),
+        ([1.5] * 60, [0, 1] * 30, "between 0 and 1"),
+        ([float("nan")] * 60, [0, 1] * 30, "between 0 and 1"),
+        ([0.5] * 60, [0, 2] * 30, "0 or 1"),
+        ([0.5] * 60, [0, 1], "shapes"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(probabilities, outcomes, message):
+    with pytest.raises(DiagnosticsError, match=message):
+        measure_calibration(probabilities, outcomes)
