@@ -177,6 +177,7 @@ def _test(name: str, a: Floats, b: Floats) -> _Test | None:
         usable &= (a > 0) & (b > 0)
     index = np.flatnonzero(usable)
     gap = np.log(b[index] / a[index]) if ratio else b[index] - a[index]
+    gap[_equal(a[index], b[index])] = 0.0
     change, offset = find_change(gap), find_offset(gap)
     if change is None or offset is None:
         return None

@@ -1,0 +1,150 @@
+"""`greenward diff` and `rldk diff` on runs whose difference is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from greenward.cli.diff import diff as command
+from greenward.cli.rldk import rldk
+from greenward.diagnostics.causes import likely_cause
+from greenward.diagnostics.diff import diff_runs
+from greenward.errors import DiagnosticsError
+from greenward.runs.files import dump_json
+
+STEPS = 120
+
+
+def healthy(seed):
+    rng = np.random.default_rng(seed)
+    return {
+        "grad_norm": np.exp(0.2 * rng.standard_normal(STEPS)),
+        "reward/tests": np.linspace(0.3, 0.8, STEPS) + 0.05 * rng.standard_normal(STEPS),
+        "entropy": 0.2 + 0.02 * rng.standard_normal(STEPS),
+        "time/step": 1 + 0.1 * rng.random(STEPS),
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    def write(name, series, *, first=1, **settings):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = ({"step": first + i, **{k: float(v[i]) for k, v in series.items()}} for i in range(STEPS))
+        (folder / "metrics.jsonl").write_text("".join(dump_json(row) + "\n" for row in rows))
+        (folder / "config.yaml").write_text(json.dumps({"name": name, **settings}))
+        return folder
+
+    return write
+
+
+def exploded(series, onset):
+    """Norms 20 times as large from `onset` on (a step), rewards lower from 10 steps later on."""
+    after = np.arange(1, STEPS + 1)
+    return {
+        **series,
+        "grad_norm": series["grad_norm"] * np.where(after >= onset, 20.0, 1.0),
+        "reward/tests": series["reward/tests"] - np.where(after >= onset + 10, 0.4, 0.0),
+    }
+
+
+def test_a_run_is_the_same_as_itself(run):
+    found = diff_runs(run("a", healthy(0)), run("b", healthy(0)))
+    assert (found.verdict, found.replay, found.headline) == ("same", True, "SAME")
+    assert found.settings == ()  # the name is no setting
+
+
+def test_float_noise_is_said_and_does_not_part_them(run):
+    noisy = {name: values * (1 + 1e-8) for name, values in healthy(0).items()}
+    found = diff_runs(run("a", healthy(0)), run("b", noisy))
+    assert found.verdict == "same"
+    assert "float noise (largest relative difference 1e-08)" in found.headline
+
+
+def test_a_replay_parts_at_the_first_value_that_differs(run):
+    found = diff_runs(run("a", healthy(0)), run("b", exploded(healthy(0), 70)))
+    assert [(d.signal, d.onset) for d in found.differences[:2]] == [("grad_norm", 70), ("reward/tests", 80)]
+    assert found.headline.startswith("DIVERGED at step 70 [70, 70] in grad_norm")
+    assert found.cause.stage == "update"
+
+
+def test_runs_of_other_seeds_part_where_the_fault_was_planted(run):
+    found = diff_runs(run("a", healthy(0), seed=0), run("b", exploded(healthy(1), 70), seed=1))
+    assert not found.replay
+    assert [d.signal for d in found.differences if d.onset] == ["grad_norm", "reward/tests"]
+    norm, reward = found.differences[:2]
+    assert abs(norm.onset - 70) <= 2
+    assert norm.onset_low <= 70 <= norm.onset_high
+    assert abs(reward.onset - 80) <= 2
+    assert norm.b / norm.a == pytest.approx(20, rel=0.2)
+    assert [(s.key, s.a, s.b) for s in found.settings] == [("seed", 0, 1)]
+    assert "different settings" in found.cause.explanation
+
+
+def test_healthy_runs_of_other_seeds_do_not_part(run):
+    found = [diff_runs(run(f"a{s}", healthy(s)), run(f"b{s}", healthy(100 + s))).verdict for s in range(10)]
+    assert found.count("diverged") <= 1
+
+
+def test_an_offset_from_the_first_step_is_found_there(run):
+    higher = {**healthy(1), "entropy": healthy(1)["entropy"] + 0.05}
+    found = diff_runs(run("a", healthy(0)), run("b", higher), ["entropy"])
+    assert (found.differences[0].found, found.differences[0].onset) == ("offset", 1)
+
+
+def test_nan_in_one_run_only_is_a_difference(run):
+    broken = healthy(1)
+    broken["entropy"][60] = np.nan
+    found = diff_runs(run("a", healthy(0)), run("b", broken))
+    assert [(d.signal, d.found, d.onset) for d in found.differences[:1]] == [("entropy", "not finite", 61)]
+
+
+def test_too_few_steps_cannot_tell(run, tmp_path):
+    a, b = run("a", healthy(0)), run("b", healthy(1))
+    for folder in (a, b):
+        file = folder / "metrics.jsonl"
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:20]))
+    done = CliRunner().invoke(command, ["--a", str(a), "--b", str(b)])
+    assert done.exit_code == 2
+    assert "CANNOT TELL: 20 common steps" in done.output
+
+
+def test_runs_without_common_steps_are_refused(run):
+    with pytest.raises(DiagnosticsError, match="1 to 120 in A, 500 to 619 in B"):
+        diff_runs(run("a", healthy(0)), run("b", healthy(0), first=500))
+
+
+def test_the_familiar_command_line_works_and_writes_its_reports(run, tmp_path):
+    a, b = run("a", healthy(0)), run("b", exploded(healthy(1), 70))
+    arguments = ["diff", "--a", str(a), "--b", str(b), "--signals", "gradient_norm,code_score"]
+    done = CliRunner().invoke(rldk, [*arguments, "--output-dir", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    record = json.loads((tmp_path / "out" / "diff_report.json").read_text())
+    assert [d["signal"] for d in record["differences"]] == ["grad_norm", "reward/tests"]
+    card = (tmp_path / "out" / "diff_report.md").read_text()
+    assert card.startswith("# Run diff\n\n**DIVERGED at step")
+
+
+def test_json_is_printed_and_equal_runs_exit_with_0(run):
+    a, b = run("a", healthy(0)), run("b", healthy(0))
+    done = CliRunner().invoke(command, ["--a", str(a), "--b", str(b), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["verdict"]) == (0, "same")
+
+
+def test_hostile_names_do_nothing_in_the_reports(run, tmp_path):
+    evil = "<script>alert(1)</script>\x1b[31m"
+    a = run("a", {evil: healthy(0)["grad_norm"]})
+    b = run("b", {evil: exploded(healthy(1), 50)["grad_norm"]})
+    done = CliRunner().invoke(command, ["--a", str(a), "--b", str(b), "--output-dir", str(tmp_path / "o")])
+    assert "\x1b[31m" not in done.output
+    assert "<script>" not in (tmp_path / "o" / "diff_report.md").read_text()
+
+
+def test_of_signals_that_part_at_one_step_the_earlier_stage_is_the_cause():
+    assert likely_cause([("grad_norm", 5), ("completion/mean_length", 5)], False).stage == "rollout"
+    assert likely_cause([("value/explained_variance", 4), ("reward/tests", 5)], False).stage == "loss"
+    assert likely_cause([("perf/rss_mb", 3)], False).stage == "machine"
+    assert likely_cause([], False) is None
