@@ -276,3 +276,11 @@ def test_close_is_isclose_for_numbers_and_false_for_the_rest():
     assert not close(1e9, 1e9 + 1, relative=0.0, absolute=0.5)
     assert not close("1", 1, relative=1.0, absolute=1.0)
     assert not close(10**400, 1.0, relative=0.1, absolute=0.1)
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, frozenset({1}), set(), {"a": [1, {2}]}, [{}, deque([{3: (4,)}])], {(1, "x"): None}]
+)
+def test_a_value_is_shown_alike_before_and_after_it_was_made_flat(value):
+    assert show(value) == show(canonical(value))
+    assert len(show({number: set(range(50)) for number in range(50)})) <= 120

@@ -256,6 +256,18 @@ def test_depth_and_size_are_bounded():
             encode(value)
 
 
+@pytest.mark.parametrize("number", [10**18, 10**19 - 1, -(10**19) + 1, 10**19, 10**20 - 1])
+@pytest.mark.parametrize("text", ["", "9" * 30])
+def test_an_int_of_up_to_twenty_digits_is_read_whatever_texts_stand_beside_it(number, text):
+    assert decode_untrusted(json.dumps([number, text])) == [number, text]
+
+
+def test_a_longer_int_is_refused_wherever_it_stands():
+    for text in (f"[{10**20}]", f"[1,[{-(10**19)}]]", '{"tuple":[' + "1" * 21 + "]}"):
+        with pytest.raises(PlainDataError):
+            decode_untrusted(text)
+
+
 def test_sets_and_dicts_from_untrusted_text_are_never_rebuilt():
     collide = [index * (2**61 - 1) for index in range(1, 2000)]  # all hash to 0
     flat = decode_untrusted(encode(collide).join(['{"set":', "}"]))

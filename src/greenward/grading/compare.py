@@ -23,8 +23,10 @@ from greenward.problems.problem import Comparison
 from greenward.sandbox.codec import PlainDict, PlainSet, parts_of
 
 _NUMBERS = (bool, int, float, Decimal, Fraction)
+_NUMBERS_AND_COMPLEX = (*_NUMBERS, complex)
 _SEQUENCES = (list, tuple, deque)
 COLLECTIONS = (*_SEQUENCES, PlainSet, PlainDict)
+_EXACT = (int, str, bool, type(None))  # two of the same of these types are equal as in Python
 # Of a collection that is compared as a set, so many values more than were expected are looked at.
 MAX_REPEATED_VALUES = 100_000
 
@@ -45,7 +47,7 @@ def is_something(value: Any) -> bool:
 
 def equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     """Whether two flat plain values are equal under the tolerance and tuple rule of `comparison`."""
-    if type(actual) in (*_NUMBERS, complex) and type(expected) in (*_NUMBERS, complex):
+    if type(actual) in _NUMBERS_AND_COMPLEX and type(expected) in _NUMBERS_AND_COMPLEX:
         return _numbers_equal(actual.real, expected.real, comparison) and _numbers_equal(
             actual.imag, expected.imag, comparison
         )
@@ -118,7 +120,8 @@ def _distinct(values: Any, comparison: Comparison) -> list[Any]:
 
 def _all_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     return len(actual) == len(expected) and all(
-        equal(a, b, comparison) for a, b in zip(actual, expected, strict=True)
+        a == b if type(a) is (kind := type(b)) and kind in _EXACT else equal(a, b, comparison)
+        for a, b in zip(actual, expected, strict=True)
     )
 
 

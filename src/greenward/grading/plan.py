@@ -94,23 +94,24 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> Plan:
 
 
 def _plan_cases(problem: Problem) -> Plan:
-    tests = [_case_test(problem, number, case) for number, case in enumerate(problem.cases, 1)]
     calls = tuple(Call(case.args, case.kwargs) for case in problem.cases)
+    pairs = zip(problem.cases, calls, strict=True)
+    tests = [_case_test(problem, number, case, call) for number, (case, call) in enumerate(pairs, 1)]
     return _plan(Job("", problem.entry_point, calls, setup_code=problem.setup_code), tests)
 
 
-def _case_test(problem: Problem, number: int, case: Case) -> Test:
+def _case_test(problem: Problem, number: int, case: Case, call: Call) -> Test:
     if isinstance(case.expected, Expected):
         raise ProblemError(
             f"{problem.task_id}: the expected value of case {number} is not known yet.",
             remedy="`grading.expected.with_expected_values` computes it from the reference.",
         )
     try:
-        arguments = [show(canonical(argument)) for argument in case.args]
-        arguments += [f"{name}={show(canonical(value))}" for name, value in case.kwargs.items()]
+        call.text  # noqa: B018 (it raises what is to be told)
         expected = canonical(case.expected)
     except PlainDataError as error:
         raise ProblemError(f"{problem.task_id}: case {number} is not plain data: {error}.") from None
+    arguments = [*map(show, case.args), *(f"{name}={show(value)}" for name, value in case.kwargs.items())]
     description = sanitise(f"{problem.entry_point}({', '.join(arguments)})")
     if case.raises is None:
         if problem.comparison.rule == "same_set" and not isinstance(expected, COLLECTIONS):

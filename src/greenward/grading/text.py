@@ -23,7 +23,7 @@ def sanitise(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def show(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
-    """A flat plain value as Python would write it, bounded whatever its size."""
+    """A plain value, flat or not, as Python would write it, bounded whatever its size."""
     return sanitise(_written(value, max_chars), max_chars)
 
 
@@ -32,10 +32,12 @@ def _written(value: Any, budget: int) -> str:
         return f"<an int of {value.bit_length()} bits>"
     if isinstance(value, (str, bytes, bytearray)):
         return repr(value[: max(0, budget)])
-    if isinstance(value, PlainDict):
-        return "{" + _joined(value.entries, budget, _entry) + "}"
-    if isinstance(value, PlainSet):
-        return "{" + _joined(value.elements, budget, _written) + "}" if value.elements else "set()"
+    if isinstance(value, (PlainDict, dict)):
+        entries = value.items() if isinstance(value, dict) else value.entries
+        return "{" + _joined(entries, budget, _entry) + "}"
+    if isinstance(value, (PlainSet, set, frozenset)):
+        elements = value.elements if isinstance(value, PlainSet) else value
+        return "{" + _joined(elements, budget, _written) + "}" if elements else "set()"
     if isinstance(value, list):
         return "[" + _joined(value, budget, _written) + "]"
     if isinstance(value, deque):

@@ -25,6 +25,10 @@ def _canonical(value: Any) -> str:
 
     Fields that do not count when records are compared do not count here.
     """
+    if type(value) is int:
+        return hex(value)  # decimal text has a limit of digits
+    if type(value) is str or type(value) is float:
+        return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         # A field that a later version adds leaves the hashes of today's data as they are.
         told = (
@@ -40,4 +44,4 @@ def _canonical(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         opening, closing = "[]" if isinstance(value, list) else "()"
         return opening + ",".join(map(_canonical, value)) + closing
-    return hex(value) if type(value) is int else repr(value)  # decimal text has a limit of digits
+    return repr(value)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ MAX_CHARS = 4 << 20
 # JSON readers elsewhere lose precision above 2**53, and long decimal text takes quadratic time.
 _SHORT_INT = 1 << 53
 _SHORT_INT_CHARS = 20
+# Only a text with this somewhere, if only in a string, can hold an int that is too long.
+_LONG_NUMBER = re.compile(f"[0-9]{{{_SHORT_INT_CHARS}}}")
 
 
 class PlainDataError(Exception):
@@ -62,7 +65,7 @@ def decode(text: str) -> Any:
 def decode_untrusted(text: str) -> Any:
     """The value of a hostile text, sets and dicts kept as lists. Raises `PlainDataError`."""
     try:
-        value = _decode_hostile(text)
+        value = (_decode_checking_ints if _LONG_NUMBER.search(text) else _decode_hostile)(text)
     except (
         ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
         standard_types.NotStandard,
@@ -98,15 +101,15 @@ def _to_json(value: Any, depth: int) -> Any:
         raise PlainDataError(f"the value is nested more than {MAX_DEPTH} levels deep")
     depth -= 1
     if kind is list:
-        return [_to_json(element, depth) for element in value]
+        return _all_to_json(value, depth)
     if kind is tuple:
-        return {"tuple": [_to_json(element, depth) for element in value]}
+        return {"tuple": _all_to_json(value, depth)}
     if kind is dict:
-        return {"dict": [[_to_json(key, depth), _to_json(entry, depth)] for key, entry in value.items()]}
+        return {"dict": [_all_to_json(entry, depth) for entry in value.items()]}
     if kind is set:
-        return {"set": [_to_json(element, depth) for element in value]}
+        return {"set": _all_to_json(value, depth)}
     if kind is frozenset:
-        return {"frozenset": [_to_json(element, depth) for element in value]}
+        return {"frozenset": _all_to_json(value, depth)}
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is complex:
@@ -118,7 +121,17 @@ def _to_json(value: Any, depth: int) -> Any:
         tag, parts = standard_types.take_apart(value, kind)
     except standard_types.NotStandard as error:
         raise PlainDataError(str(error)) from None
-    return {tag: [_to_json(part, depth) for part in parts] if type(parts) is list else parts}
+    return {tag: _all_to_json(parts, depth) if type(parts) is list else parts}
+
+
+def _all_to_json(values: Any, depth: int) -> list[Any]:
+    """Each value by `_to_json`, without a call for the most frequent kinds."""
+    return [
+        value
+        if (kind := type(value)) is str or (kind is int and -_SHORT_INT <= value <= _SHORT_INT)
+        else _to_json(value, depth)
+        for value in values
+    ]
 
 
 def _reduce(value: Any, kind: type) -> Any:
@@ -192,10 +205,10 @@ def _is_too_deep(value: Any) -> bool:
     """Whether a flat value (in its frame) has more than `MAX_DEPTH` levels of containers; no recursion."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level if isinstance(outer, _CONTAINERS) for inner in parts_of(outer)]
+        level = [inner for outer in level for inner in parts_of(outer) if isinstance(inner, _CONTAINERS)]
         if not level:
             return False
-    return any(isinstance(inner, _CONTAINERS) for inner in level)
+    return True
 
 
 _CONTAINERS = (list, tuple, deque)
@@ -212,6 +225,7 @@ def parts_of(value: Any) -> Any:
 
 # Made once: `json.loads` makes a decoder for every call with hooks.
 _decode_trusted = json.JSONDecoder(object_pairs_hook=_rebuild).decode
-_decode_hostile = json.JSONDecoder(
+_decode_hostile = json.JSONDecoder(object_pairs_hook=_keep_flat, parse_constant=_refuse).decode
+_decode_checking_ints = json.JSONDecoder(
     object_pairs_hook=_keep_flat, parse_int=_short_int, parse_constant=_refuse
 ).decode

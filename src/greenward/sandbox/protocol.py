@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol
 
+from greenward.sandbox.codec import encode
 from greenward.sandbox.isolation import Isolation
+
+MAX_JOB_CHARS = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class Call:
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def text(self) -> str:
+        """The arguments as a worker gets them, the same for every answer. Raises `PlainDataError`."""
+        return encode([self.args, dict(self.kwargs)], max_chars=MAX_JOB_CHARS)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from greenward.errors import SandboxError
 from greenward.sandbox.codec import PlainDataError, encode
 from greenward.sandbox.harness import NONCE_CHARS
-from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
+from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Limits, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
 MIN_MEMORY_BYTES = 64 << 20  # what the interpreter itself takes
-MAX_JOB_CHARS = 64 << 20
 STARVED_SHARE = 0.1  # of the wall time, spent waiting for a processor: the machine's fault, not the answer's
 
 
@@ -53,18 +54,14 @@ class Task:
     def answer_payload(self) -> bytes:
         """What the answer's process gets, its standard input last: no check and nothing that was expected."""
         job = self.job
-        calls = [[call.args, dict(call.kwargs)] for call in job.calls]
-        content = [
-            self.nonce,
-            "answer",
-            job.code,
-            job.entry_point,
-            calls,
-            list(job.expressions),
-            job.setup_code,
-            bool(job.checks),
-        ]
-        return _encode(content) + self._stdin
+        before = _encode([self.nonce, "answer", job.code, job.entry_point])
+        after = _encode([list(job.expressions), job.setup_code, bool(job.checks)])
+        with _inputs_must_be_plain():
+            calls = ",".join(call.text for call in job.calls).encode("ascii")
+        payload = b"%b,[%b],%b" % (before[:-1], calls, after[1:])
+        if len(payload) > MAX_JOB_CHARS:
+            raise SandboxError(f"a job takes {len(payload)} characters; at most {MAX_JOB_CHARS} are allowed.")
+        return payload + self._stdin
 
     def checks_payload(self) -> bytes:
         """What the process of the test programs gets: no code of the answer."""
@@ -162,8 +159,14 @@ def _blame(control: RunResult) -> RunResult:
 
 
 def _encode(content: list[Any]) -> bytes:
-    try:
+    with _inputs_must_be_plain():
         return encode(content, max_chars=MAX_JOB_CHARS).encode("ascii")
+
+
+@contextmanager
+def _inputs_must_be_plain() -> Iterator[None]:
+    try:
+        yield
     except PlainDataError as error:
         raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
 
