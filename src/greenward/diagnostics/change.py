@@ -92,7 +92,7 @@ def find_change(values: Floats, *, seed: int = 0) -> Change | None:
     blocks = _blocks(values, width)
     centred = _without_spikes(blocks)
     centred = centred - centred.mean()
-    if not np.any(np.abs(centred) > 1e-12 * max(1.0, float(np.abs(blocks).max()))):
+    if not np.any(np.abs(centred) > 1e-12 * float(np.abs(blocks).max())):
         level = float(values[0])
         return Change("shift", 1.0, level, level, 0.0, 0, 0, n - 1, 0.0, n)
     scan = _scan(centred[None])

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.errors import DiagnosticsError
-from greenward.runs.metrics import read_metrics
+from greenward.runs.files import from_json_number, read_jsonl
 
 Floats = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ def read_signals(run: str | Path) -> Signals:
         seeds = sorted(str(found.parent) for found in path.glob("*/metrics.jsonl"))
         remedy = f"Runs inside it: {', '.join(seeds)}" if seeds else "Give the folder of a run."
         raise DiagnosticsError(f"{path} has no metrics.jsonl", remedy=remedy)
-    lines = read_metrics(file)
+    lines = read_jsonl(file)
     notes = ["the last line is torn and was left out"] if lines.torn is not None else []
     rows = [row for row in lines.rows if _is_step(row.get("step"))]
     if not rows:
@@ -105,7 +105,8 @@ def read_signals(run: str | Path) -> Signals:
         notes.append(f"{len(lines.rows) - len(rows)} row(s) without a step were left out")
     by_step: dict[int, dict[str, Any]] = {}
     for row in rows:
-        by_step.setdefault(int(row["step"]), {}).update(row)
+        step = int(row["step"])
+        by_step[step] = {**by_step[step], **row} if step in by_step else row
     if len(by_step) < len(rows):
         notes.append(f"{len(rows) - len(by_step)} step(s) were written again; the last value counts")
     ordered = sorted(by_step)
@@ -128,18 +129,19 @@ def _is_step(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
-
-
 def _aligned(name: str, steps: Iterable[int], rows: list[dict[str, Any]], notes: list[str]) -> Signals:
     names = dict.fromkeys(
-        key for row in rows for key, value in row.items() if key != "step" and _is_number(value)
+        key for row in rows for key, value in row.items() if key != "step" and _number(value) is not None
     )
-    values = {key: np.array([_value(row.get(key)) for row in rows]) for key in names}
-    recorded = {key: np.array([_is_number(row.get(key)) for row in rows]) for key in names}
+    values: dict[str, Floats] = {}
+    recorded: dict[str, npt.NDArray[np.bool_]] = {}
+    for key in names:
+        column = [_number(row.get(key)) for row in rows]
+        recorded[key] = np.array([value is not None for value in column])
+        values[key] = np.array([np.nan if value is None else value for value in column], float)
     return Signals(name, np.array(list(steps), np.int64), values, recorded, tuple(notes))
 
 
-def _value(value: Any) -> float:
-    return float(value) if _is_number(value) else np.nan
+def _number(value: Any) -> float | None:
+    value = from_json_number(value)
+    return float(value) if isinstance(value, (int, float)) else None
