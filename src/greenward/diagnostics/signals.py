@@ -130,18 +130,18 @@ def _is_step(value: Any) -> bool:
 
 
 def _aligned(name: str, steps: Iterable[int], rows: list[dict[str, Any]], notes: list[str]) -> Signals:
-    names = dict.fromkeys(
-        key for row in rows for key, value in row.items() if key != "step" and _number(value) is not None
-    )
     values: dict[str, Floats] = {}
     recorded: dict[str, npt.NDArray[np.bool_]] = {}
-    for key in names:
+    for key in dict.fromkeys(key for row in rows for key in row if key != "step"):
         column = [_number(row.get(key)) for row in rows]
-        recorded[key] = np.array([value is not None for value in column])
-        values[key] = np.array([np.nan if value is None else value for value in column], float)
+        known = np.array([value is not None for value in column])
+        if known.any():
+            recorded[key] = known
+            values[key] = np.array(column, float)  # None becomes NaN
     return Signals(name, np.array(list(steps), np.int64), values, recorded, tuple(notes))
 
 
 def _number(value: Any) -> float | None:
-    value = from_json_number(value)
+    if isinstance(value, str):
+        value = from_json_number(value)
     return float(value) if isinstance(value, (int, float)) else None
