@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ConfigError
-from greenward.problems.problem import Problem
+from greenward.evaluation.suite_prompts import SuitePrompts
+from greenward.grading.grader import Grader
+from greenward.problems.problem import Case, Problem
 
 STARTER = 'def double(n):\n    """Return twice n."""\n'
 PROBLEM = Problem("double", "Return twice n.", "double", starter_code=STARTER)
@@ -66,3 +70,64 @@ def test_prose_without_code_is_no_answer_in_chat_style():
 def test_chat_style_without_a_template_is_refused():
     with pytest.raises(ConfigError, match="no chat template"):
         PromptRenderer(CharacterTokenizer(), style="chat")
+
+
+BUGGY = Problem(
+    "double#1",
+    "Return twice n.",
+    "double",
+    cases=(Case((3,), 6),),
+    starter_code=STARTER,
+    buggy_code=f"{STARTER}    return 3 * n\n",
+    failing_test="double(3): expected 6, got 9",
+)
+
+
+def test_a_buggy_program_stands_in_comments_before_the_signature():
+    text = PromptRenderer(CharacterTokenizer()).prompt_text(BUGGY)
+    assert text == (
+        '# Wrong:\n# def double(n):\n#     """Return twice n."""\n#     return 3 * n\n# Right:\n' + STARTER
+    )
+
+
+def test_what_the_buggy_program_does_not_say_comes_first():
+    bare = replace(BUGGY, starter_code="", buggy_code="def double(n):\n    return 3 * n\n")
+    text = PromptRenderer(CharacterTokenizer()).prompt_text(bare)
+    assert text == "# Return twice n.\n# Wrong:\n# def double(n):\n#     return 3 * n\n# Right:\n"
+
+
+def test_the_failing_test_is_shown_where_that_is_asked_for():
+    for chat in (False, True):
+        shown = PromptRenderer(CharacterTokenizer(chat=chat), show_failing_test=True)
+        hidden = PromptRenderer(CharacterTokenizer(chat=chat))
+        assert BUGGY.failing_test in shown.prompt_text(BUGGY)
+        assert BUGGY.failing_test not in hidden.prompt_text(BUGGY)
+        unknown = replace(BUGGY, failing_test="")
+        assert shown.prompt_text(unknown) == hidden.prompt_text(unknown)
+
+
+def test_a_chat_is_asked_to_fix_the_bug():
+    text = PromptRenderer(CharacterTokenizer(chat=True)).prompt_text(BUGGY)
+    assert text.startswith("Fix the bug in this Python function.")
+    assert f"```python\n{BUGGY.buggy_code}```" in text
+
+
+def test_suites_show_the_buggy_program_too():
+    for chat in (False, True):
+        tokenizer = CharacterTokenizer(chat=chat)
+        assert SuitePrompts(tokenizer).prompt_text(BUGGY) == PromptRenderer(tokenizer).prompt_text(BUGGY)
+
+
+@pytest.mark.parametrize("starter", [STARTER, ""])
+def test_repairs_are_read_in_both_styles_and_pass(starter):
+    problem = replace(BUGGY, starter_code=starter)
+    right = f"{STARTER}    return 2 * n\n"
+    completion = PromptRenderer(CharacterTokenizer()).extracted(problem, right[len(starter) :]).code
+    chat = (
+        PromptRenderer(CharacterTokenizer(chat=True))
+        .extracted(problem, f"It was 3.\n```python\n{right}```")
+        .code
+    )
+    with Grader(workers=1) as grader:
+        verdicts = grader.grade([(problem, code) for code in (completion, chat, problem.buggy_code)])
+    assert [verdict.status.value for verdict in verdicts] == ["passed", "passed", "failed"]

@@ -53,6 +53,24 @@ def verified_bugs(candidates: ProblemSet, grader: Grader, *, per_problem: int | 
     return VerifiedBugs(ProblemSet(problems, name=candidates.name), counts)
 
 
+def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
+    """The problems, each with a buggy program saying in `failing_test` which of its tests fails first."""
+    unknown = [problem for problem in problems if problem.buggy_code and not problem.failing_test]
+    verdicts = grader.grade([(problem, problem.buggy_code) for problem in unknown])
+    told = {
+        problem.task_id: _what_failed(verdict)
+        for problem, verdict in zip(unknown, verdicts, strict=True)
+        if not verdict.passed and verdict.status.family is not Family.INFRASTRUCTURE
+    }
+    return ProblemSet(
+        (
+            replace(problem, failing_test=told.get(problem.task_id, problem.failing_test))
+            for problem in problems
+        ),
+        name=problems.name,
+    )
+
+
 def _outcome(verdict: Verdict) -> Outcome:
     family = verdict.status.family
     if family is Family.JUDGED:
@@ -61,4 +79,7 @@ def _outcome(verdict: Verdict) -> Outcome:
 
 
 def _what_failed(verdict: Verdict) -> str:
-    return verdict.first_failure or f"{verdict.error_class or verdict.status.value}: {verdict.error_message}"
+    if verdict.error_class is None or verdict.error_class in verdict.first_failure:
+        return verdict.first_failure or verdict.status.value
+    # It failed before the test was reached.
+    return f"{verdict.first_failure} ({verdict.error_class}: {verdict.error_message})"

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from greenward.errors import ProblemError
 from greenward.problems.families.composition import ID_PREFIX, Composition
 from greenward.problems.families.generate import stable_hash
 from greenward.problems.problem import Problem
@@ -75,8 +76,13 @@ def failing_bodies(problem: Problem) -> list[list[str]]:
 def _bodies(problem: Problem) -> tuple[str, list[str]]:
     """What continues the starter code rightly, and what people write instead."""
     if problem.buggy_code:
-        start = len(problem.starter_code)
-        return problem.reference[start:], [problem.buggy_code[start:]]
+        starter = problem.starter_code
+        if not (problem.reference.startswith(starter) and problem.buggy_code.startswith(starter)):
+            raise ProblemError(
+                f"{problem.task_id}: expected a reference and a buggy program that continue the starter.",
+                remedy="Set warm_start.data to a file of examples, or put bugs in by bugs:<problems>.",
+            )
+        return problem.reference[len(starter) :], [problem.buggy_code[len(starter) :]]
     chain = Composition.of(problem.task_id)
     right_body = chain.body(chain.expressions)
     return right_body, _bodies_of_the_error_prone(chain, _failing_by_position(problem, chain))

@@ -13,7 +13,7 @@ from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
 from greenward.evaluation.evaluate import evaluate
-from greenward.grading.bugs import verified_bugs
+from greenward.grading.bugs import verified_bugs, with_failing_tests
 from greenward.grading.grader import Grader
 from greenward.policies.policy import Policy
 from greenward.policies.protocol import SamplingParams
@@ -50,17 +50,24 @@ def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
 
 
 def load_verified(source: str, recipe: Recipe, *, part: Literal["train", "held_out"]) -> ProblemSet:
-    """The problems that `source` names; of `bugs:` those whose bug a test finds.
+    """The problems that `source` names, with what is told of their bugs; of `bugs:` those that a test finds.
 
     Both sides of a recipe are split before bugs are put in, so that no held-out program was seen with
     another bug. Raises `ProblemError`.
     """
     section = recipe.problems
     problems = load_problems(source, section.families, part, bugs=section.bugs)
-    if not source.startswith(BUGS):
-        return problems
+    if source.startswith(BUGS):
+        return _with_verified_bugs(problems, recipe, source)
+    if section.bugs.show_failing_test and any(problem.buggy_code for problem in problems):
+        with build_grader(recipe.sandbox) as grader:
+            return with_failing_tests(grader.complete(problems), grader)
+    return problems
+
+
+def _with_verified_bugs(problems: ProblemSet, recipe: Recipe, source: str) -> ProblemSet:
     with build_grader(recipe.sandbox) as grader:
-        found = verified_bugs(grader.complete(problems), grader, per_problem=section.bugs.per_problem)
+        found = verified_bugs(grader.complete(problems), grader, per_problem=recipe.problems.bugs.per_problem)
     if not found.problems:
         raise ProblemError(f"{source}: no test finds any of the {len(problems)} bugs that were tried.")
     return found.problems
