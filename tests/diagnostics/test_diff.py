@@ -53,7 +53,7 @@ def exploded(series, onset):
 
 def test_a_run_is_the_same_as_itself(run):
     found = diff_runs(run("a", healthy(0)), run("b", healthy(0)))
-    assert (found.verdict, found.replay, found.headline) == ("same", True, "SAME")
+    assert (found.verdict, found.replay, found.headline) == ("same", True, "SAME at 120 common steps")
     assert found.settings == ()  # the name is no setting
 
 
@@ -100,6 +100,13 @@ def test_nan_in_one_run_only_is_a_difference(run):
     broken["entropy"][60] = np.nan
     found = diff_runs(run("a", healthy(0)), run("b", broken))
     assert [(d.signal, d.found, d.onset) for d in found.differences[:1]] == [("entropy", "not finite", 61)]
+
+
+def test_what_is_not_finite_in_both_runs_is_said(run):
+    broken = {**healthy(0), "entropy": np.full(STEPS, np.inf), "huge": np.full(STEPS, 1e308)}
+    found = diff_runs(run("a", broken), run("b", broken))
+    assert "A: entropy is NaN or infinite at 120 of 120 steps, from 1 on" in found.notes
+    assert "B: huge is NaN or infinite at 120 of 120 steps, from 1 on" in found.notes
 
 
 def test_too_few_steps_cannot_tell(run, tmp_path):

@@ -113,6 +113,7 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
     names = _chosen(left, right, pairs, signals)
     settings, notes = different_settings(Path(a), Path(b))
     notes += [f"A: {note}" for note in left.notes] + [f"B: {note}" for note in right.notes]
+    notes += [*_non_finite("A", left, names), *_non_finite("B", right, names)]
     one_sided = sorted(left.values.keys() ^ right.values.keys())
     if one_sided and not signals:
         notes.append(f"logged by one run only, not compared: {', '.join(one_sided)}")
@@ -273,6 +274,15 @@ def _chosen(left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequ
     return names
 
 
+def _non_finite(side: str, signals: Signals, names: Sequence[str]) -> list[str]:
+    wrong = {name: signals.steps[signals.non_finite(name)] for name in names}
+    return [
+        f"{side}: {name} is NaN or infinite at {len(steps)} of {len(signals.steps)} steps, from {steps[0]} on"
+        for name, steps in wrong.items()
+        if len(steps)
+    ]
+
+
 def _by_onset(difference: SignalDifference) -> tuple[float, int, str]:
     onset = np.inf if difference.onset is None else difference.onset
     return onset, stage_index(difference.signal), difference.signal
@@ -289,22 +299,28 @@ def _headline(
         return f"CANNOT TELL: {common} common steps; a test needs {MIN_POINTS}"
     if verdict == "same":
         noise = max(_largest_relative(pairs[found.signal]) for found in differences)
-        return f"SAME up to float noise (largest relative difference {noise:.1g})" if noise else "SAME"
+        steps = f"SAME at {common} common step{'s' if common > 1 else ''}"
+        return f"{steps}, up to float noise (largest relative difference {noise:.1g})" if noise else steps
     if verdict == "no systematic difference":
         effects = [d for d in differences if d.effect_sd is not None]
         largest = max(effects, key=lambda d: abs(d.effect_sd or 0.0))
         return (
-            f"NO SYSTEMATIC DIFFERENCE (the largest effect is {largest.effect_sd:+.1f} sd in "
+            f"NO SYSTEMATIC DIFFERENCE (the largest effect is {effect_text(largest.effect_sd or 0.0)} in "
             f"{largest.signal}, adjusted p = {largest.adjusted_p:.2g})"
         )
     first, *later = parted
     text = f"DIVERGED at step {first.onset} [{first.onset_low}, {first.onset_high}] in {first.signal}"
     sizes = [f"{first.relative:+.0%}"] if first.relative is not None else []
     if first.effect_sd is not None:
-        sizes.append(f"{first.effect_sd:+.1f} sd of the noise")
+        sizes.append(f"{effect_text(first.effect_sd)} of the noise")
     text += f" ({', '.join(sizes)})" if sizes else ""
     then = [f"{difference.signal} from {difference.onset}" for difference in later[:3]]
     return text + (f", then {', '.join(then)}" if then else "")
+
+
+def effect_text(effect: float) -> str:
+    """An effect in standard deviations, as people say it."""
+    return f"{effect:+.1f} sd" if abs(effect) < 100 else f"{'over +' if effect > 0 else 'below −'}100 sd"
 
 
 def _largest_relative(pair: _Pair) -> float:

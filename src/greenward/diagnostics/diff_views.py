@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from greenward.diagnostics.diff import RunDiff, SignalDifference
+from greenward.diagnostics.diff import RunDiff, SignalDifference, effect_text
 from greenward.reports import markdown
 from greenward.reports.content import Fact
 from greenward.reports.tables import NOTHING, Table
@@ -100,9 +100,10 @@ def _row(found: SignalDifference) -> tuple[str, ...]:
     if found.onset is not None:
         interval = f" [{found.onset_low}, {found.onset_high}]" if found.onset_low != found.onset_high else ""
         parts_at = f"{found.onset}{interval}"
-    effect = NOTHING if found.effect_sd is None else f"{_bounded(found.effect_sd)} sd"
-    gap = np.subtract(found.values_b, found.values_a)
-    gap = gap[np.isfinite(gap)]
+    effect = NOTHING if found.effect_sd is None else effect_text(found.effect_sd)
+    a, b = np.array(found.values_a), np.array(found.values_b)
+    both = np.isfinite(a) & np.isfinite(b)
+    gap = b[both] - a[both]
     return (
         found.signal,
         parts_at,
@@ -112,10 +113,6 @@ def _row(found: SignalDifference) -> tuple[str, ...]:
         NOTHING if found.adjusted_p is None else f"{found.adjusted_p:.2g}",
         spark_line(gap.tolist(), width=8) if len(gap) else NOTHING,
     )
-
-
-def _bounded(effect: float) -> str:
-    return f"{effect:+.1f}" if abs(effect) < 100 else ("> 100" if effect > 0 else "< −100")
 
 
 def _facts(diff: RunDiff) -> tuple[Fact, ...]:

@@ -6,6 +6,7 @@ last line and rows without a step are left out. Each of these is said in `notes`
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ ALIASES = {
 _RATIO_SCALE = re.compile(r"(.*_)?(grad_norm|norm)|perf/.*|time/.*|completion/(mean|max)_length")
 # Follow from the recipe or the clock, so a change in them is no finding.
 _SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
+
+_OVERFLOWED = 1e100  # larger values are infinite for our purposes: their squares would be
 
 
 @dataclass(frozen=True)
@@ -144,4 +147,8 @@ def _aligned(name: str, steps: Iterable[int], rows: list[dict[str, Any]], notes:
 def _number(value: Any) -> float | None:
     if isinstance(value, str):
         value = from_json_number(value)
-    return float(value) if isinstance(value, (int, float)) else None
+    if not isinstance(value, (int, float)):
+        return None
+    if abs(value) > _OVERFLOWED:
+        return math.inf if value > 0 else -math.inf
+    return float(value)
