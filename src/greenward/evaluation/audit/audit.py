@@ -207,8 +207,9 @@ class _Examination:
         code = answer.code.replace("@SECONDS@", str(_ENDLESS_FACTOR * self._timeout_seconds))
         reply = self._ask(answer.problem, code if answer.in_text else self.shape.text(code))
         outcome = reply.outcome or self._verdict(answer.problem, reply)
-        if answer.lasting and self._is_poisoned() and outcome in (Outcome.REFUSED, Outcome.RAISED):
-            outcome = Outcome.POISONED
+        aftermath = self._aftermath() if answer.lasting else None
+        if aftermath is not None and outcome in (Outcome.REFUSED, Outcome.RAISED):
+            outcome = aftermath
         return Trial(
             answer.name,
             answer.family,
@@ -219,17 +220,23 @@ class _Examination:
             answer.why,
         )
 
-    def _is_poisoned(self) -> bool:
-        """Whether plain answers are judged otherwise now than at first; the function starts anew then."""
+    def _aftermath(self) -> Outcome | None:
+        """What plain answers show of the one before: judged otherwise than at first, or nobody to judge.
+
+        The function starts anew then.
+        """
+        if not self._process.alive:  # its parent may end a moment after the reply
+            return Outcome.KILLED
         right = REFERENCES[0]
         task_id = right.problem.task_id
         for code, first in ((nothing(right.problem), self._wrong), (right.code, self._right)):
             reply = self._ask(right.problem, self.shape.text(code))
             before = self._verdict(right.problem, _Reply(first[task_id]))
-            if (reply.outcome or self._verdict(right.problem, reply)) is not before:
+            found = reply.outcome or self._verdict(right.problem, reply)
+            if found is not before:
                 self._process.close()
-                return True
-        return False
+                return Outcome.KILLED if found is Outcome.KILLED else Outcome.POISONED
+        return None
 
     def _verdict(self, problem: Problem, reply: _Reply) -> Outcome:
         right, wrong = self._right[problem.task_id], self._wrong[problem.task_id]
