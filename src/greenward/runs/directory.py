@@ -3,6 +3,7 @@
     config.yaml                  the resolved recipe
     provenance.json              versions and machine, one entry per session
     metrics.jsonl                one flat object per step
+    predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
     evaluations/step_000020.json        of the held-out problems
     evaluations/step_000020.mbpp.json   of a suite
@@ -26,6 +27,8 @@ from greenward.errors import RunError
 from greenward.runs.files import dump_json, read_json, remove_tree, to_json, write_atomically, writing
 from greenward.runs.lock import RunLock
 from greenward.runs.metrics import MetricsFile
+from greenward.runs.predictions import FILE_NAME as PREDICTIONS
+from greenward.runs.predictions import PredictionsFile
 from greenward.runs.provenance import collect_provenance
 
 # Keys (or whole sections) that may differ on resume: they change no number of the steps before.
@@ -64,6 +67,7 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.metrics = MetricsFile(path / "metrics.jsonl")
+        self.predictions = PredictionsFile(path / PREDICTIONS)
         self._lock = lock
 
     @classmethod
@@ -142,6 +146,7 @@ class RunDirectory:
         for name in ("summary.json", "report.html", "report.md", "report.json"):
             (self.path / name).unlink(missing_ok=True)
         self.metrics.truncate_after(step)
+        self.predictions.truncate_after(step)
 
     def close(self) -> None:
         """Give the run free for other writers."""
