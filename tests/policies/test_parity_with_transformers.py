@@ -63,6 +63,25 @@ def flat(groups):
     return [(prompt, c) for prompt, group in zip(PROMPTS, groups, strict=True) for c in group]
 
 
+def test_hidden_states_are_those_that_the_tokens_are_predicted_from(folder):
+    completions = ragged_completions()
+    policy = Policy.from_folder(folder, device="cpu")
+    batch = GroupBatch.build(PROMPTS, completions, policy.tokenizer.pad_id)
+    with torch.no_grad():
+        alone = policy.completion_hidden(batch)
+        with_scores = policy.completion_logprobs(batch, hidden=True).hidden_SE
+        model = reference(folder)
+        expected = [
+            model(torch.tensor([[*prompt, *completion]]), output_hidden_states=True).hidden_states[-1][
+                0, len(prompt) - 1 : -1
+            ]
+            for prompt, completion in flat(completions)
+        ]
+    assert alone.shape == (len(torch.cat(expected)), policy.hidden_size)
+    torch.testing.assert_close(alone, torch.cat(expected), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(with_scores, alone)
+
+
 def test_scores_and_gradients_equal_the_plain_computation(folder):
     temperature = 0.7
     completions = ragged_completions()

@@ -79,20 +79,44 @@ class TransformersPolicy(Policy):
     def _engine(self) -> DecodingEngine:
         return TransformersEngine(self.model, self.dtype)
 
+    @property
+    def hidden_size(self) -> int:
+        model: Any = self.model
+        return int(model.config.get_text_config().hidden_size)
+
+    def completion_hidden(self, batch: GroupBatch) -> Tensor:
+        token_ids_BT, mask_BT, from_S = batch.padded_rows()
+        with computing_in(self.dtype, self.device):
+            model: Any = self.model
+            states = model.base_model(input_ids=token_ids_BT, attention_mask=mask_BT, use_cache=False)
+        hidden_BTE: Tensor = states.last_hidden_state
+        return hidden_BTE.flatten(0, 1).index_select(0, from_S)
+
     def completion_logprobs(
-        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False
+        self,
+        batch: GroupBatch,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        hidden: bool = False,
     ) -> TokenScores:
         token_ids_BT, mask_BT, from_S = batch.padded_rows()
         with computing_in(self.dtype, self.device):
             model: Any = self.model
-            logits_BTV = model(input_ids=token_ids_BT, attention_mask=mask_BT, use_cache=False).logits
+            out = model(
+                input_ids=token_ids_BT,
+                attention_mask=mask_BT,
+                use_cache=False,
+                output_hidden_states=hidden,
+            )
         targets_S = batch.completion_ids_BT[batch.completion_mask_BT]
-        logits_SV = logits_BTV.flatten(0, 1).index_select(0, from_S)
+        logits_SV = out.logits.flatten(0, 1).index_select(0, from_S)
         logprobs_S, entropy_S = score_logits(logits_SV, targets_S, temperature=temperature, entropy=entropy)
         spread_mask_BT = batch.completion_mask_BT
         return TokenScores(
             spread(logprobs_S, spread_mask_BT),
             None if entropy_S is None else spread(entropy_S, spread_mask_BT),
+            out.hidden_states[-1].flatten(0, 1).index_select(0, from_S) if hidden else None,
         )
 
 

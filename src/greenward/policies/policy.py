@@ -170,25 +170,47 @@ class Policy:
     def _engine(self) -> DecodingEngine:
         return NativeEngine(self._decoder)
 
-    def completion_logprobs(
-        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False
-    ) -> TokenScores:
-        """Log-probability, and where asked for entropy, of every completion token (B, T).
+    @property
+    def hidden_size(self) -> int:
+        """The width of the final hidden states."""
+        return self._decoder.shape.hidden_size
 
-        Both are of softmax(logits / temperature), differentiable, and 0 in the padding.
+    def completion_hidden(self, batch: GroupBatch) -> Tensor:
+        """The final hidden state from which each completion token is predicted (S, E), differentiable.
+
+        The tokens of all completions follow each other, row by row: `batch.completion_mask_BT` spreads
+        what is computed from them over (B, T).
         """
         decoder = self._decoder
         hidden_ME = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch))
+        return hidden_ME.index_select(0, batch.scored_from_S)
+
+    def completion_logprobs(
+        self,
+        batch: GroupBatch,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        hidden: bool = False,
+    ) -> TokenScores:
+        """Log-probability of every completion token (B, T), and where asked for entropy and hidden states.
+
+        The former two are of softmax(logits / temperature) and 0 in the padding; the latter are those of
+        `completion_hidden`, from the same forward pass. All are differentiable.
+        """
+        hidden_SE = self.completion_hidden(batch)
         logprobs_S, entropy_S = score_tokens(
-            hidden_ME.index_select(0, batch.scored_from_S),
-            decoder.unembedding_VE,
+            hidden_SE,
+            self._decoder.unembedding_VE,
             batch.completion_ids_BT[batch.completion_mask_BT],
             temperature=temperature,
             entropy=entropy,
         )
         mask_BT = batch.completion_mask_BT
         return TokenScores(
-            spread(logprobs_S, mask_BT), None if entropy_S is None else spread(entropy_S, mask_BT)
+            spread(logprobs_S, mask_BT),
+            None if entropy_S is None else spread(entropy_S, mask_BT),
+            hidden_SE if hidden else None,
         )
 
 

@@ -17,10 +17,14 @@ _CHUNK_NUMBERS = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Per completion token, 0 in the padding: log-probability and, where asked for, entropy in nats."""
+    """Per completion token, 0 in the padding: log-probability and, where asked for, entropy in nats.
+
+    `hidden_SE`, where asked for, holds the hidden states that the tokens were predicted from, unpadded.
+    """
 
     logprobs_BT: Tensor
     entropy_BT: Tensor | None
+    hidden_SE: Tensor | None = None
 
 
 class _ChunkedScores(torch.autograd.Function):
