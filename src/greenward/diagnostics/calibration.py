@@ -96,13 +96,8 @@ def measure_calibration(
     Raises:
         DiagnosticsError: fewer than MIN_PAIRS pairs, one class only, or values out of range.
     """
-    predicted, observed = _checked(probabilities, outcomes)
-    order = np.argsort(predicted, kind="stable")
-    predicted, observed = predicted[order], observed[order]
-    starts = equal_mass_starts(predicted, bins)
-    sizes = np.diff(np.append(starts, len(predicted))).astype(float)
-    mean_predicted = np.add.reduceat(predicted, starts) / sizes
-    rates = np.add.reduceat(observed, starts) / sizes
+    predicted, observed = _sorted(*_checked(probabilities, outcomes))
+    starts, sizes, mean_predicted, rates = _binned(predicted, observed, bins)
     murphy = _murphy(predicted, observed, sizes, mean_predicted, rates)
     ece = float((sizes * np.abs(rates - mean_predicted)).sum() / len(predicted))
     null = _ece_null(predicted, starts, sizes, mean_predicted, seed)
@@ -121,6 +116,17 @@ def measure_calibration(
             for n, p, o, lo, hi in zip(sizes, mean_predicted, rates, low, high, strict=True)
         ),
     )
+
+
+def calibration_score(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, *, bins: int = BINS) -> float:
+    """The score of `measure_calibration` alone, without the simulated null distribution.
+
+    Raises:
+        DiagnosticsError: as `measure_calibration`.
+    """
+    predicted, observed = _sorted(*_checked(probabilities, outcomes))
+    _, sizes, mean_predicted, rates = _binned(predicted, observed, bins)
+    return _score(_murphy(predicted, observed, sizes, mean_predicted, rates), sizes, rates)
 
 
 def equal_mass_starts(ordered: Floats, bins: int) -> npt.NDArray[np.intp]:
@@ -168,6 +174,25 @@ def _checked(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> tuple[Flo
             f"all {len(observed)} outcomes are {observed[0]:.0f}, so calibration has no scale"
         )
     return predicted, observed
+
+
+def _sorted(predicted: Floats, observed: Floats) -> tuple[Floats, Floats]:
+    order = np.argsort(predicted, kind="stable")
+    return predicted[order], observed[order]
+
+
+def _binned(
+    predicted: Floats, observed: Floats, bins: int
+) -> tuple[npt.NDArray[np.intp], Floats, Floats, Floats]:
+    """(starts, sizes, mean predictions, observed rates) of the bins of sorted predictions."""
+    starts = equal_mass_starts(predicted, bins)
+    sizes = np.diff(np.append(starts, len(predicted))).astype(float)
+    return (
+        starts,
+        sizes,
+        np.add.reduceat(predicted, starts) / sizes,
+        np.add.reduceat(observed, starts) / sizes,
+    )
 
 
 def _murphy(predicted: Floats, observed: Floats, sizes: Floats, means: Floats, rates: Floats) -> Murphy:

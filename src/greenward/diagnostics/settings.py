@@ -12,6 +12,8 @@ from greenward.runs.files import read_json
 
 # Where a run lies and what it is called changes no number in it.
 _WITHOUT_EFFECT = ("name", "output")
+# Planted faults are the truth that diagnostics are measured against: they must find it themselves.
+_HIDDEN = "faults"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str) -> lis
     return [
         Setting(f"{prefix}{key}", before.get(key), after.get(key))
         for key in {**before, **after}
-        if before.get(key) != after.get(key) and key not in _WITHOUT_EFFECT
+        if before.get(key) != after.get(key)
+        and key not in _WITHOUT_EFFECT
+        and key.partition(".")[0] != _HIDDEN
     ]
 
 

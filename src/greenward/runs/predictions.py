@@ -6,14 +6,17 @@ the same order. Predictions are made before the answers of the step are trained 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from greenward.errors import RunError
-from greenward.runs.files import append_line, dump_json, read_jsonl, write_atomically
+from greenward.runs.files import JsonRows, append_line, dump_json, read_jsonl, write_atomically
 
 FILE_NAME = "predictions.jsonl"
+DECIMALS = 6
 
 
 class PredictionsFile:
@@ -28,7 +31,7 @@ class PredictionsFile:
             return
         row = {
             "step": step,
-            "predicted": [round(float(value), 6) for value in predicted],
+            "predicted": [round(float(value), DECIMALS) for value in predicted],
             "passed": [int(value) for value in passed],
         }
         append_line(self.path, dump_json(row))
@@ -49,28 +52,41 @@ class Predictions:
     passed: tuple[int, ...]
 
 
-def read_predictions(run: Path) -> Predictions:
+def read_predictions(run: Path, newest: int | None = None) -> Predictions:
     """The predictions of the run at `run`; empty where it made none.
+
+    With `newest`, only the last whole steps that have about so many (all of a step or none, one step at
+    least), without holding more in memory.
 
     Raises:
         RunError: a row that is not of this shape, or a broken line that is not the last one.
     """
-    steps: list[int] = []
-    predicted: list[float] = []
-    passed: list[int] = []
-    for number, row in enumerate(read_jsonl(run / FILE_NAME).rows, start=1):
-        step, chances, outcomes = row.get("step"), row.get("predicted"), row.get("passed")
+    rows: deque[tuple[int, list[float], list[int]]] = deque()
+    count = 0
+    for number, row in enumerate(JsonRows(run / FILE_NAME), start=1):
+        step, predicted, passed = row.get("step"), row.get("predicted"), row.get("passed")
         if not (
             isinstance(step, int)
-            and isinstance(chances, list)
-            and isinstance(outcomes, list)
-            and len(chances) == len(outcomes)
+            and _are_numbers(predicted)
+            and _are_numbers(passed)
+            and len(predicted) == len(passed)
         ):
             raise RunError(
                 f"{run / FILE_NAME}, row {number}: expected a step, and predicted and passed of one length",
                 remedy='A row is {"step": 3, "predicted": [0.8, 0.1], "passed": [1, 0]}.',
             )
-        steps += [step] * len(chances)
-        predicted += chances
-        passed += outcomes
-    return Predictions(tuple(steps), tuple(predicted), tuple(passed))
+        rows.append((step, predicted, passed))
+        count += len(predicted)
+        while newest is not None and len(rows) > 1 and count - len(rows[0][1]) >= newest:
+            count -= len(rows.popleft()[1])
+    return Predictions(
+        tuple(step for step, predicted, _ in rows for _ in predicted),
+        tuple(chance for _, predicted, _ in rows for chance in predicted),
+        tuple(outcome for _, _, passed in rows for outcome in passed),
+    )
+
+
+def _are_numbers(values: object) -> TypeGuard[list[Any]]:
+    return isinstance(values, list) and all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
+    )
