@@ -43,7 +43,8 @@ class TestUnknownKeys:
         assert said == "r.yaml, line 3: unknown key training.max_stpes. Nearest: training.max_steps."
 
     def test_nearest_in_another_section(self) -> None:
-        assert "Nearest: warm_start.learning_rate, training.learning_rate." in message("learning_rate: 1e-4")
+        said = message("max_steps: 3")
+        assert "Nearest: warm_start.max_steps, training.max_steps" in said
 
     def test_inside_a_list(self) -> None:
         said = message("rewards:\n  - name: tests\n    wieght: 2\n")
@@ -71,7 +72,7 @@ class TestWrongValues:
             ("training: {max_steps: '5'}", "training.max_steps: expected a whole number, found '5'"),
             ("training: {max_steps: 0}", "training.max_steps: expected a number more than 0, found 0"),
             ("sampling: {top_p: 1.5}", "sampling.top_p: expected a number at most 1, found 1.5"),
-            ("training: {num_generations: 1}", "training.num_generations: expected a number at least 2"),
+            ("sandbox: {workers: 0}", "sandbox.workers: expected a number more than 0"),
             ("evaluation: {greedy: 1}", "evaluation.greedy: expected true or false, found 1"),
             ("name: 12", "name: expected text, found 12"),
             ("training: 3", "training: expected a section (keys and values), found 3"),
@@ -87,7 +88,7 @@ class TestWrongValues:
 
     def test_choice_names_the_nearest(self) -> None:
         said = message("algorithm: {loss: dpao}")
-        assert "expected 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo' or 'reinforce', found 'dpao'" in said
+        assert "expected 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce' or 'ppo', found 'dpao'" in said
         assert said.endswith("Nearest: dapo.")
 
     def test_override_is_blamed_and_not_the_file(self) -> None:
@@ -238,6 +239,43 @@ class TestFiles:
         assert load_recipe(name).name == name
 
 
+class TestPretrained:
+    TEXT = """
+model: {dtype: float32}
+training: {max_steps: 7, learning_rate: 1.0e-3}
+warm_start: {max_steps: 5}
+pretrained:
+  warm_start: null
+  training: {learning_rate: 1.0e-6}
+"""
+
+    def test_replaces_keys_when_a_model_is_named(self) -> None:
+        recipe = parse_recipe(self.TEXT, ["model=some/model"])
+        assert recipe.model.id == "some/model"
+        assert recipe.warm_start is None
+        assert (recipe.training.learning_rate, recipe.training.max_steps) == (1e-6, 7)
+
+    def test_has_no_effect_without_a_model(self) -> None:
+        recipe = parse_recipe(self.TEXT, ["model.id=some/model", "model.id=null"])
+        assert recipe.warm_start is not None
+        assert recipe.training.learning_rate == 1e-3
+
+    def test_overrides_win(self) -> None:
+        recipe = parse_recipe(self.TEXT, ["model=a", "training.learning_rate=0.5"])
+        assert recipe.training.learning_rate == 0.5
+
+    def test_model_by_name_keeps_the_other_keys_of_the_section(self) -> None:
+        assert parse_recipe("model: {dtype: bfloat16}", ["model=a"]).model.dtype == "bfloat16"
+
+    def test_a_mistake_is_told_although_no_model_is_named(self) -> None:
+        with pytest.raises(ConfigError, match=r"'pretrained.training.max_step'.*unknown key.*max_steps"):
+            parse_recipe("pretrained: {training: {max_step: 3}}")
+
+    def test_is_a_section(self) -> None:
+        with pytest.raises(ConfigError, match="pretrained: expected a section, found 'x'"):
+            parse_recipe("pretrained: x")
+
+
 def test_dump_and_load_give_the_same_recipe() -> None:
     recipe = parse_recipe(
         "name: 'yes'\ntraining: {learning_rate: 2.5e-05}\nrewards: [{name: a:b, options: {x: 1e-9, y: [é]}}]"
@@ -250,4 +288,4 @@ def test_dump_and_load_give_the_same_recipe() -> None:
 def test_schema_describes_the_keys() -> None:
     schema = json.loads(schema_json())
     assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == set(Recipe.model_fields)
+    assert set(schema["properties"]) == {*Recipe.model_fields, "pretrained"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,9 @@ from greenward.config.keys import section_at
 from greenward.config.schema import Recipe
 from greenward.config.source import KeyPath, RecipeText, describe, parse_yaml
 from greenward.errors import ConfigError
+
+PRETRAINED = "pretrained"
+"""The section of a recipe file whose keys replace the others when `model.id` names a trained model."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,19 @@ class Override:
                 remedy="Keys are dotted; entries of a list are numbered from 0: rewards.0.weight=2.",
             )
         path = tuple(int(part) if part.isdigit() else part for part in parts)
-        return cls(text, path, parse_yaml(value, name=f"Override {text!r}"))
+        parsed = parse_yaml(value, name=f"Override {text!r}")
+        if path == ("model",) and isinstance(parsed, str):
+            path = ("model", "id")  # model=NAME keeps the other keys of the section
+        return cls(text, path, parsed)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
-    `rewards.0.weight=2`); the last one for a key wins. Values are taken strictly: text is no number.
+    `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`.
+    Values are taken strictly: text is no number. Where a model is named, the section `pretrained` of the
+    file replaces keys before the overrides do.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
@@ -72,7 +81,12 @@ def dump(recipe: Recipe) -> str:
 
 def schema_json() -> str:
     """The JSON Schema of a recipe, for editors that complete and check YAML."""
-    return json.dumps(Recipe.model_json_schema(), indent=2)
+    schema = Recipe.model_json_schema()
+    schema["properties"][PRETRAINED] = {
+        "type": "object",
+        "description": "keys that replace the others when model.id names a trained model",
+    }
+    return json.dumps(schema, indent=2)
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -113,7 +127,18 @@ def _suggest(missing: Path) -> str:
 
 
 def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
-    data = text.data
+    variant = _variant(text)
+    if variant:
+        # Checked in any case: a mistake in it must not wait for the day on which a model is named.
+        _recipe(text, [*variant, Override("model.id", ("model", "id"), "any")])
+        if _model_is_named(text, overrides):
+            overrides = [*variant, *overrides]
+    return with_environment(_recipe(text, overrides), os.environ)
+
+
+def _recipe(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
+    data = copy.deepcopy(text.data)
+    data.pop(PRETRAINED, None)
     for override in overrides:
         _apply(data, override)
     origin = Origin(text, [(override.path, override.text) for override in overrides])
@@ -122,7 +147,38 @@ def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
         recipe = Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise explain(error, origin) from None
-    return with_environment(recipe, os.environ)
+    return recipe
+
+
+def _variant(text: RecipeText) -> list[Override]:
+    """The keys of the section `pretrained`, as overrides."""
+    section = text.data.get(PRETRAINED)
+    if section is None:
+        return []
+    if not isinstance(section, dict):
+        raise ConfigError(f"{text.name}: {PRETRAINED}: expected a section, found {describe(section)}.")
+    return [
+        Override(f"{PRETRAINED}.{_dotted(path)}", path, value) for path, value in _leaves(section, path=())
+    ]
+
+
+def _leaves(section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _model_is_named(text: RecipeText, overrides: Sequence[Override]) -> bool:
+    section = text.data.get("model")
+    named = section.get("id") if isinstance(section, dict) else None
+    for override in overrides:
+        if override.path == ("model", "id"):
+            named = override.value
+        elif override.path == ("model",):
+            named = override.value.get("id") if isinstance(override.value, dict) else None
+    return named is not None
 
 
 def _apply(data: dict[str, Any], override: Override) -> None:
