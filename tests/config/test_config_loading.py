@@ -88,7 +88,9 @@ class TestWrongValues:
 
     def test_choice_names_the_nearest(self) -> None:
         said = message("algorithm: {loss: dpao}")
-        assert "expected 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce' or 'ppo', found 'dpao'" in said
+        assert (
+            "expected 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce' or 'ppo', found 'dpao'" in said
+        )
         assert said.endswith("Nearest: dapo.")
 
     def test_override_is_blamed_and_not_the_file(self) -> None:
@@ -259,6 +261,10 @@ pretrained:
         recipe = parse_recipe(self.TEXT, ["model.id=some/model", "model.id=null"])
         assert recipe.warm_start is not None
         assert recipe.training.learning_rate == 1e-3
+
+    def test_can_be_left_out(self) -> None:
+        recipe = parse_recipe(self.TEXT, ["model=runs/earlier", "pretrained=null"])
+        assert recipe.warm_start is not None
 
     def test_overrides_win(self) -> None:
         recipe = parse_recipe(self.TEXT, ["model=a", "training.learning_rate=0.5"])

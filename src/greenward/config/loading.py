@@ -56,7 +56,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
     `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`.
     Values are taken strictly: text is no number. Where a model is named, the section `pretrained` of the
-    file replaces keys before the overrides do.
+    file replaces keys before the overrides do; `pretrained=null` leaves it out.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
@@ -127,7 +127,9 @@ def _suggest(missing: Path) -> str:
 
 
 def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
-    variant = _variant(text)
+    switched = [override for override in overrides if override.path == (PRETRAINED,)]
+    overrides = [override for override in overrides if override not in switched]
+    variant = [] if switched and switched[-1].value is None else _variant(text)
     if variant:
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
         _recipe(text, [*variant, Override("model.id", ("model", "id"), "any")])
