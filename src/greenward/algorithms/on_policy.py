@@ -29,8 +29,25 @@ class Environment(Protocol):
     ) -> Collection: ...
 
 
+class Scorer(Protocol):
+    """Judges answers beside grading, and learns from what grading found.
+
+    `annotate` gives the episodes with its reward terms; `learn` ends step `step` and gives metrics.
+    """
+
+    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]: ...
+
+    def learn(self, step: int) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
 class OnPolicy:
     """One step: ask `prompts_per_step` problems, grade, estimate advantages, update the policy.
+
+    A `scorer` sees each batch of episodes once they are graded, before anything is made of rewards.
 
     With `dynamic_rounds` above 1 further problems are asked until `prompts_per_step` groups carry
     signal or the rounds are used up (DAPO, arXiv 2503.14476, eq. 11).
@@ -48,6 +65,7 @@ class OnPolicy:
         temperature: float,
         seed: int,
         dynamic_rounds: int = 1,
+        scorer: Scorer | None = None,
     ) -> None:
         self.policy = policy
         self._environment = environment
@@ -58,6 +76,7 @@ class OnPolicy:
         self._temperature = temperature
         self._seed = seed
         self._dynamic_rounds = dynamic_rounds
+        self._scorer = scorer
         self._asked = 0
         self.last_episodes: list[Episode] = []
 
@@ -83,16 +102,19 @@ class OnPolicy:
             batch = self._environment.collect(self.policy, problems, seed=seed, first_group_id=groups_asked)
             sampling += batch.sampling_seconds
             grading += batch.grading_seconds
-            collected += batch.episodes
+            episodes = batch.episodes if self._scorer is None else self._scorer.annotate(batch.episodes)
+            collected += episodes
             rounds += 1
             groups_asked += len(problems)
             if self._dynamic_rounds == 1:
                 kept, groups_kept = collected, groups_asked
             else:
-                wanted = group_signal(batch.episodes).with_signal[: self._prompts_per_step - groups_kept]
-                kept += [episode for episode in batch.episodes if episode.group_id in set(wanted)]
+                wanted = group_signal(episodes).with_signal[: self._prompts_per_step - groups_kept]
+                kept += [episode for episode in episodes if episode.group_id in set(wanted)]
                 groups_kept += len(wanted)
         metrics = collection_metrics(collected)
+        if self._scorer is not None:
+            metrics |= self._scorer.learn(step)
         tokens = sum(len(turn.completion_ids) for episode in collected for turn in episode.turns)
         metrics |= {
             "groups/rounds": float(rounds),
@@ -108,11 +130,14 @@ class OnPolicy:
         return self._problems[index]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"asked": self._asked, "learner": self._learner.state_dict()}
+        state = {"asked": self._asked, "learner": self._learner.state_dict()}
+        return state if self._scorer is None else state | {"scorer": self._scorer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._asked = state["asked"]
         self._learner.load_state_dict(state["learner"])
+        if self._scorer is not None:
+            self._scorer.load_state_dict(state["scorer"])
 
 
 def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -12,10 +12,14 @@ from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.learner import Learner
 from greenward.algorithms.loop import Loop, Method
 from greenward.algorithms.on_policy import OnPolicy
+from greenward.algorithms.reward_model import RewardModel, RewardModelScorer
 from greenward.algorithms.supervised import Supervised
 from greenward.config.loading import dump
 from greenward.config.schema import Recipe
 from greenward.environments.single_turn import SingleTurn
+from greenward.faults.fault import Handles
+from greenward.faults.faulty_method import FaultyMethod
+from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import make_reward
 from greenward.policies.policy import Policy
@@ -158,7 +162,18 @@ class Session:
             group_size=recipe.training.num_generations,
             overlong=algorithm.overlong,
         )
-        reference = policy.frozen_copy() if algorithm.kl.coefficient else None
+        section = recipe.reward_model
+        start = policy.frozen_copy() if algorithm.kl.coefficient or section is not None else None
+        reference = start if algorithm.kl.coefficient else None
+        reward_model = scorer = None
+        if section is not None and start is not None:
+            reward_model = RewardModel(
+                start,
+                section,
+                seed=recipe.seed,
+                micro_batch_sequences=recipe.training.micro_batch_sequences,
+            )
+            scorer = RewardModelScorer(reward_model, run.predictions, weight=section.weight)
         learner = Learner(
             policy,
             algorithm,
@@ -176,9 +191,16 @@ class Session:
             temperature=recipe.sampling.temperature,
             seed=recipe.seed,
             dynamic_rounds=algorithm.dynamic_sampling_max_rounds if algorithm.dynamic_sampling else 1,
+            scorer=scorer,
+        )
+        faults = make_faults(
+            recipe.faults, Handles(learner, reward_model, policy.device, recipe.training.max_steps)
         )
         self.progress.phase(f"{recipe.algorithm.loss} training", recipe.training.max_steps)
-        return self._drive(run, method, max_steps=recipe.training.max_steps)
+        with recorded_truth(run.path, faults, seed=recipe.seed):
+            return self._drive(
+                run, FaultyMethod(method, faults) if faults else method, max_steps=recipe.training.max_steps
+            )
 
     def _drive(
         self, run: RunDirectory, method: Method, *, max_steps: int, max_seconds: float | None = None
@@ -209,7 +231,7 @@ class Session:
             keep_checkpoints=recipe.training.keep_checkpoints,
             rollout_rows=(
                 (lambda: [rollout_row(episode) for episode in method.last_episodes])
-                if isinstance(method, OnPolicy)
+                if isinstance(method, (OnPolicy, FaultyMethod))
                 else None
             ),
             sinks=sinks,

@@ -1,0 +1,200 @@
+"""A learned reward model: the chance that an answer passes all tests, read off hidden states.
+
+The trunk is a frozen copy of the starting policy, so that what the head learned from an answer stays
+true. Each step predicts before it learns: predictions are about answers that the head has not seen.
+
+Shape suffixes: B answers, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from greenward.algorithms.recalibration import Floats, OnlineRecalibration
+from greenward.algorithms.seeding import step_seed
+from greenward.config.reward_model import RewardModelConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.policy import Policy
+from greenward.policies.reward_head import RewardHead, answer_features
+
+TERM = "reward_model"
+_RECALIBRATION_WINDOW = 1024
+
+
+class RewardModel:
+    """Predicts P(all tests pass) of graded answers and learns from the verdicts.
+
+    `trunk` is only read. `logit_scale` multiplies the logits of the predictions, not those it learns
+    from: 1 unless calibration is to be disturbed. `last_logits` (unscaled) and `last_passed` are
+    those of the last step, in the order of the episodes.
+    """
+
+    def __init__(
+        self, trunk: Policy, config: RewardModelConfig, *, seed: int, micro_batch_sequences: int = 64
+    ) -> None:
+        self.logit_scale = 1.0
+        self.last_logits: Floats = np.empty(0)
+        self.last_passed: Floats = np.empty(0)
+        self._trunk = trunk
+        self._config = config
+        self._seed = seed
+        self._rows_at_once = micro_batch_sequences
+        features = 2 * trunk.hidden_size
+        self._head = RewardHead(
+            features, config.hidden_size, generator=torch.Generator().manual_seed(step_seed(seed, 0, TERM))
+        )
+        self._optimizer = torch.optim.AdamW(
+            self._head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self._recalibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
+        self._features_BF = torch.empty(0, features)
+        self._passed_B = torch.empty(0)
+        self._fresh: list[tuple[Tensor, Floats, Floats]] = []  # features, raw logits, outcomes
+
+    @torch.no_grad()
+    def predict(self, episodes: Sequence[Episode]) -> Floats:
+        """The probability of passing for each episode's last answer; remembered for `learn`.
+
+        Episodes must be scored: what the infrastructure failed has no outcome.
+        """
+        if not episodes:
+            return np.empty(0)
+        features_BF = self._read([episode.turns[-1] for episode in episodes])
+        logits = self._head(features_BF).double().numpy()
+        passed = np.array([float(episode.verdict.passed) for episode in episodes])
+        self._fresh.append((features_BF, logits, passed))
+        return self._probabilities(self._recalibration.correct(logits))
+
+    def learn(self, step: int) -> dict[str, float]:
+        """Train the head on the newest answers, those predicted since the last call among them.
+
+        The metrics are about the predictions of this step; `reward_model/loss` is the mean
+        cross-entropy over the batches that the head was trained on, in nats.
+        """
+        if not self._fresh:
+            self.last_logits = self.last_passed = np.empty(0)
+            return {}
+        features_BF = torch.cat([features for features, _, _ in self._fresh])
+        logits = np.concatenate([logits for _, logits, _ in self._fresh])
+        passed = np.concatenate([passed for _, _, passed in self._fresh])
+        self._fresh.clear()
+        self.last_logits, self.last_passed = self._recalibration.correct(logits), passed
+        predicted = self._probabilities(self.last_logits)
+        self._recalibration.learn(logits, passed)
+        newest = slice(-self._config.buffer, None)
+        self._features_BF = torch.cat((self._features_BF, features_BF))[newest]
+        self._passed_B = torch.cat((self._passed_B, torch.from_numpy(passed).float()))[newest]
+        return {
+            "reward_model/loss": self._train(step),
+            "reward_model/accuracy": float(((predicted > 0.5) == (passed > 0.5)).mean()),
+            "reward_model/brier": float(((predicted - passed) ** 2).mean()),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs, between two steps, beside the trunk."""
+        return {
+            "head": self._head.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "recalibration": self._recalibration.state_dict(),
+            "features": self._features_BF,
+            "passed": self._passed_B,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._head.load_state_dict(state["head"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._recalibration.load_state_dict(state["recalibration"])
+        self._features_BF, self._passed_B = state["features"], state["passed"]
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        return 1 / (1 + np.exp(-np.clip(self.logit_scale * logits, -500, 500)))
+
+    def _read(self, turns: Sequence[Turn]) -> Tensor:
+        features = []
+        for batch in _batches(turns, self._rows_at_once, self._trunk):
+            hidden_SE = self._trunk.completion_hidden(batch)
+            features.append(answer_features(hidden_SE, batch.completion_mask_BT).cpu())
+        return torch.cat(features)
+
+    def _train(self, step: int) -> float:
+        generator = torch.Generator().manual_seed(step_seed(self._seed, step, TERM))
+        size = min(self._config.batch_size, len(self._passed_B))
+        losses = []
+        for _ in range(self._config.updates_per_step):
+            chosen = torch.randint(len(self._passed_B), (size,), generator=generator)
+            logits_B = self._head(self._features_BF[chosen])
+            loss = F.binary_cross_entropy_with_logits(logits_B, self._passed_B[chosen])
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+            losses.append(float(loss.detach()))
+        return sum(losses) / len(losses)
+
+
+class PredictionRecord(Protocol):
+    """Where predictions are kept beside what grading found."""
+
+    def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None: ...
+
+
+class RewardModelScorer:
+    """Has a reward model annotate episodes: the reward term `reward_model`, with `weight`.
+
+    Every prediction goes to `record`, under the number that the step has once it is done.
+    """
+
+    def __init__(self, model: RewardModel, record: PredictionRecord, *, weight: float) -> None:
+        self.model = model
+        self._record = record
+        self._weight = weight
+        self._predicted: list[float] = []
+        self._passed: list[bool] = []
+
+    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """The episodes with the term; those that the infrastructure failed stay as they are."""
+        scored = [episode for episode in episodes if episode.scored]
+        predicted = self.model.predict(scored).tolist()
+        self._predicted += predicted
+        self._passed += [episode.verdict.passed for episode in scored]
+        chances = iter(predicted)
+        return [
+            self._annotated(episode, next(chances)) if episode.scored else episode for episode in episodes
+        ]
+
+    def learn(self, step: int) -> dict[str, float]:
+        self._record.append(step + 1, self._predicted, self._passed)
+        self._predicted, self._passed = [], []
+        return self.model.learn(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state)
+
+    def _annotated(self, episode: Episode, chance: float) -> Episode:
+        rewards = {role: reward + self._weight * chance for role, reward in episode.rewards.items()}
+        return replace(episode, rewards=rewards, reward_terms={**episode.reward_terms, TERM: chance})
+
+
+def _batches(turns: Sequence[Turn], size: int, policy: Policy) -> Iterator[GroupBatch]:
+    """At most `size` answers at a time, in order; neighbours with the same prompt share it."""
+    for start in range(0, len(turns), size):
+        sharers = [
+            list(group) for _, group in groupby(turns[start : start + size], key=lambda turn: turn.prompt_ids)
+        ]
+        yield GroupBatch.build(
+            [group[0].prompt_ids for group in sharers],
+            [[turn.completion_ids for turn in group] for group in sharers],
+            pad_id=policy.tokenizer.pad_id,
+            device=policy.device,
+        )
