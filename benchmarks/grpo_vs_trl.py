@@ -229,7 +229,8 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
     from greenward.algorithms.advantages import ESTIMATORS
     from greenward.algorithms.learner import Learner
     from greenward.algorithms.on_policy import OnPolicy
-    from greenward.config.schema import AlgorithmConfig, TrainingConfig
+    from greenward.config.algorithm import AlgorithmConfig
+    from greenward.config.schema import TrainingConfig
     from greenward.environments.episode import Episode, Turn
     from greenward.environments.single_turn import Collection
     from greenward.grading.verdict import Status, Verdict

@@ -21,7 +21,8 @@ import torch
 
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.learner import Learner
-from greenward.config.schema import AlgorithmConfig, TrainingConfig
+from greenward.config.algorithm import AlgorithmConfig
+from greenward.config.schema import TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.decoder import Decoder, DecoderShape

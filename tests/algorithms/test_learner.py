@@ -12,7 +12,8 @@ from torch import Tensor
 
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.learner import Learner
-from greenward.config.schema import AlgorithmConfig, TrainingConfig
+from greenward.config.algorithm import AlgorithmConfig
+from greenward.config.schema import TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.errors import ConfigError
 from greenward.grading.verdict import Status, Verdict
@@ -40,7 +41,7 @@ class BigramPolicy:
         return [self.table]
 
     def completion_logprobs(
-        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False
+        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False, hidden: bool = False
     ) -> TokenScores:
         previous_S = batch.token_ids_M[batch.scored_from_S]
         logprobs_SV = (self.table[previous_S] / temperature).log_softmax(-1)

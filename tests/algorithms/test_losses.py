@@ -8,7 +8,7 @@ from torch import Tensor
 
 from greenward.algorithms.kl import KL_ESTIMATORS
 from greenward.algorithms.losses import LOSSES, BatchTotals, LossInputs, LossOutput, policy_loss
-from greenward.config.schema import AlgorithmConfig, KLConfig
+from greenward.config.algorithm import AlgorithmConfig, KLConfig
 
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
 TOTALS = BatchTotals(sequences=3, tokens=9, max_completion_tokens=10)
@@ -52,6 +52,7 @@ def test_each_average_weighs_tokens_as_its_paper_says() -> None:
         "gspo": -advantages.mean(),
         "dr_grpo": -(advantages * lengths).sum() / (3 * 10),
         "dapo": -(advantages * lengths).sum() / 9,
+        "ppo": -(advantages * lengths).sum() / 9,
         "reinforce": -(advantages * lengths).sum() / 3,
         "cispo": -(advantages[:, None] * inputs.logprobs_BT.detach() * MASK).sum() / 9,
     }
@@ -80,7 +81,7 @@ def test_on_policy_gradient_is_that_of_the_policy_gradient_theorem(loss: str) ->
     inputs = make_inputs(old=False, ref=False, sampler=False)
     grad = gradient(policy_loss(inputs, TOTALS, algorithm(loss)), inputs)
     per_sequence = (1 / MASK.sum(-1, keepdim=True)).expand(MASK.shape) / 3
-    constant = {"dapo": 1 / 9, "cispo": 1 / 9, "dr_grpo": 1 / 30, "reinforce": 1 / 3}
+    constant = {"dapo": 1 / 9, "ppo": 1 / 9, "cispo": 1 / 9, "dr_grpo": 1 / 30, "reinforce": 1 / 3}
     weight = per_sequence if loss in ("grpo", "gspo") else constant[loss]
     torch.testing.assert_close(grad, (-inputs.advantages_BT * weight * MASK).double(), check_dtype=False)
 

@@ -19,7 +19,7 @@ from record_trl_losses import (
 )
 
 from greenward.algorithms.losses import BatchTotals, LossInputs, policy_loss
-from greenward.config.schema import AlgorithmConfig, KLConfig
+from greenward.config.algorithm import AlgorithmConfig, KLConfig
 
 
 def our_loss(case: dict[str, Any], given: dict[str, Any]) -> tuple[float, torch.Tensor]:

@@ -2,8 +2,8 @@
 
 An estimator is any callable `(episodes) -> advantages` with, per episode and per turn, one float32
 array of shape (T,) (T the turn's completion length). Those here are pure functions that give every
-token of an episode the same value; an estimator with memory (running baselines per role, a critic)
-is an object with the same call and `state_dict` / `load_state_dict`.
+token of an episode the same value. One with a critic gives an `Estimate`: the advantages together
+with what the critic is to learn (`critic_estimator.py`).
 
 Episodes whose infrastructure failed (`Episode.scored` is False) neither enter a baseline nor get an
 advantage other than 0. Roles of one episode are never each other's baseline.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
@@ -21,14 +21,39 @@ import numpy as np
 
 from greenward.environments.episode import Episode
 
-Advantages = list[tuple[np.ndarray, ...]]
+PerToken = list[tuple[np.ndarray, ...]]
+"""One float32 array of shape (T,) for each turn of each episode."""
+
+Advantages = PerToken
 
 STD_EPSILON = 1e-4
 """Added to the standard deviation of a group, as in TRL, so that both give the same numbers."""
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """Advantages and, from an estimator with a critic, all else that the update needs of it.
+
+    `values` are the critic's before the update and `returns` what it learns. `logprobs` are the
+    policy's before the update, where the estimator has computed them already. `metrics` are the
+    estimator's own.
+    """
+
+    advantages: Advantages
+    values: PerToken | None = None
+    returns: PerToken | None = None
+    logprobs: PerToken | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
 class Estimator(Protocol):
     """Advantages per episode and per turn, each of shape (T,), for a whole batch of episodes."""
+
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages | Estimate: ...
+
+
+class GroupEstimator(Protocol):
+    """An estimator that needs nothing but the episodes' rewards."""
 
     def __call__(self, episodes: Sequence[Episode]) -> Advantages: ...
 
@@ -59,7 +84,7 @@ def reinforce(episodes: Sequence[Episode]) -> Advantages:
     return _baselined(episodes, lambda episode, role: role, _centred)
 
 
-ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
+ESTIMATORS: Mapping[str, GroupEstimator] = MappingProxyType(
     {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo, "reinforce": reinforce}
 )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from greenward.algorithms.advantages import Advantages
+from greenward.algorithms.advantages import Estimate, PerToken
 from greenward.algorithms.losses import BatchTotals
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.protocol import StopReason
@@ -19,19 +19,26 @@ from greenward.policies.protocol import StopReason
 
 @dataclass(frozen=True)
 class Row:
-    """One turn to train on: the turn, its advantages and the mask of its trained tokens, both (T,)."""
+    """One turn to train on, with its advantages, the mask of its trained tokens and what `Estimate` adds.
+
+    All arrays are of shape (T,).
+    """
 
     turn: Turn
     advantages_T: np.ndarray
     trained_T: np.ndarray
+    values_T: np.ndarray | None = None
+    returns_T: np.ndarray | None = None
+    old_logprobs_T: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Minibatch:
     """The rows of one optimizer step and the totals that its loss is divided by.
 
-    `rows` holds only groups with signal. `totals` also counts the groups without: their gradient
-    is 0, so leaving them out of the backward pass changes nothing but the time it takes.
+    `rows` holds only groups with signal: advantages other than 0, or returns for a critic. `totals`
+    also counts the groups without: their gradient is 0, so leaving them out of the backward pass
+    changes nothing but the time it takes.
     """
 
     rows: tuple[Row, ...]
@@ -41,7 +48,7 @@ class Minibatch:
 
 def minibatches(
     episodes: Sequence[Episode],
-    advantages: Advantages,
+    estimate: Estimate,
     *,
     count: int,
     max_completion_tokens: int,
@@ -50,13 +57,13 @@ def minibatches(
     """Splits whole groups, in order, over `count` minibatches.
 
     Episodes that were not scored leave the batch; with `mask_truncated`, so do turns that hit the
-    token limit. A group whose remaining advantages are all 0 has no signal.
+    token limit. A group whose remaining advantages are all 0 has no signal but for a critic.
     """
     groups: dict[int, list[Row]] = {}
-    for episode, episode_advantages in zip(episodes, advantages, strict=True):
+    for index, episode in enumerate(episodes):
         rows = groups.setdefault(episode.group_id, [])
         if episode.scored:
-            rows += _trained_rows(episode, episode_advantages, mask_truncated)
+            rows += _trained_rows(episode, index, estimate, mask_truncated)
     parts = np.array_split(np.arange(len(groups)), count)
     members = list(groups.values())
     return [_minibatch([members[i] for i in part], max_completion_tokens) for part in parts]
@@ -87,17 +94,31 @@ def micro_batches(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
         yield batch
 
 
-def _trained_rows(episode: Episode, advantages: tuple[np.ndarray, ...], mask_truncated: bool) -> list[Row]:
+def _trained_rows(episode: Episode, index: int, estimate: Estimate, mask_truncated: bool) -> list[Row]:
+    def of_turn(arrays: PerToken | None, number: int) -> np.ndarray | None:
+        return None if arrays is None else arrays[index][number]
+
     return [
-        Row(turn, advantages_T, turn.policy_wrote_T)
-        for turn, advantages_T in zip(episode.turns, advantages, strict=True)
+        Row(
+            turn,
+            estimate.advantages[index][number],
+            turn.policy_wrote_T,
+            values_T=of_turn(estimate.values, number),
+            returns_T=of_turn(estimate.returns, number),
+            old_logprobs_T=of_turn(estimate.logprobs, number),
+        )
+        for number, turn in enumerate(episode.turns)
         if turn.policy_wrote_T.any() and not (mask_truncated and turn.stop_reason is StopReason.LENGTH)
     ]
 
 
+def _has_signal(row: Row) -> bool:
+    return row.returns_T is not None or bool(row.advantages_T[row.trained_T].any())
+
+
 def _minibatch(groups: Sequence[Sequence[Row]], max_completion_tokens: int) -> Minibatch:
     everything = [row for group in groups for row in group]
-    alive = [group for group in groups if any(row.advantages_T[row.trained_T].any() for row in group)]
+    alive = [group for group in groups if any(_has_signal(row) for row in group)]
     return Minibatch(
         rows=tuple(row for group in alive for row in group),
         groups=len(alive),

@@ -1,4 +1,4 @@
-"""Estimates of KL(policy || reference) at sampled tokens, each with an unbiased gradient.
+"""Estimates of KL(policy || reference) at sampled tokens, each with an unbiased gradient; its weight.
 
 With l = log p - log p_ref and tokens from the policy, Schulman's estimators
 (joschu.net/blog/kl-approx.html) are
@@ -18,8 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
+
+from greenward.config.algorithm import KLConfig
 
 
 def k1(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
@@ -40,3 +43,29 @@ def k3(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
 KL_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {"k1": k1, "k2": k2, "k3": k3}
 )
+
+
+class KLControl:
+    """The coefficient of the KL term or penalty: fixed, or steered to `target` nats per token.
+
+    After a batch of n episodes with measured KL the coefficient is multiplied by
+    1 + clip(KL / target - 1, ±0.2) * n / horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2;
+    there KL is per episode).
+    """
+
+    def __init__(self, config: KLConfig) -> None:
+        self._config = config
+        self.coefficient = config.coefficient
+
+    def update(self, kl: float, *, episodes: int) -> None:
+        """Learn the KL of the batch that the present coefficient was used on."""
+        if self._config.target is None:
+            return
+        error = min(max(kl / self._config.target - 1, -0.2), 0.2)
+        self.coefficient *= 1 + error * episodes / self._config.horizon
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"coefficient": self.coefficient}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.coefficient = state["coefficient"]

@@ -150,6 +150,8 @@ class Loop:
             "time/training": self.training_seconds,
             "perf/rss_mb": resident_mb(),
         }
+        if torch.cuda.is_initialized() and self._method.policy.device.type == "cuda":
+            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._method.policy.device)
         self._record(metrics)
         if self._rollout_rows is not None:
             self._run.write_rollouts(self.steps_done, self._rollout_rows())
@@ -207,6 +209,13 @@ class Loop:
         self.training_seconds = state["training_seconds"]
         self._session_started -= state["wall_seconds"]
         self._run.truncate_after(self.steps_done)
+
+
+def _peak_device_memory_mb(device: torch.device) -> float:
+    """The most memory, in MiB, that tensors have held on a CUDA device since the last call."""
+    peak = torch.cuda.max_memory_allocated(device) / 2**20
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak
 
 
 def load_trainer_state(checkpoint: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from greenward.algorithms.kl import KL_ESTIMATORS
-from greenward.config.schema import AlgorithmConfig
+from greenward.config.algorithm import AlgorithmConfig
 
 
 @dataclass(frozen=True)
@@ -143,18 +143,27 @@ LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
         "dapo": PolicyLoss(token_log_ratio, clipped_ratio, mean_over_tokens),
         "gspo": PolicyLoss(sequence_log_ratio, clipped_ratio, mean_of_sequence_means),
         "cispo": PolicyLoss(token_log_ratio, clipped_weight, mean_over_tokens),
+        "ppo": PolicyLoss(token_log_ratio, clipped_ratio, mean_over_tokens),
         "reinforce": PolicyLoss(token_log_ratio, unclipped_ratio, mean_of_sequence_sums),
     }
 )
 
 
-def policy_loss(inputs: LossInputs, totals: BatchTotals, algorithm: AlgorithmConfig) -> LossOutput:
+def policy_loss(
+    inputs: LossInputs,
+    totals: BatchTotals,
+    algorithm: AlgorithmConfig,
+    *,
+    kl_coefficient: float | None = None,
+) -> LossOutput:
     """The loss `algorithm.loss` of one micro-batch, with its KL term and importance correction.
 
     The surrogate is multiplied by min(p_old / p_sampler, `importance_cap`) when a cap is set
-    (truncated importance sampling); the KL term is not. It needs `ref_logprobs_BT` when
-    `algorithm.kl.coefficient` is above 0.
+    (truncated importance sampling); the KL term is not. That needs `ref_logprobs_BT` when
+    `kl_coefficient` (none: `algorithm.kl.coefficient`) is above 0.
     """
+    if kl_coefficient is None:
+        kl_coefficient = algorithm.kl.coefficient
     parts = LOSSES[algorithm.loss]
     inputs = _zero_outside_mask(inputs)
     old_BT = inputs.logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
@@ -172,11 +181,11 @@ def policy_loss(inputs: LossInputs, totals: BatchTotals, algorithm: AlgorithmCon
             values_BT = values_BT * importance_BT.clamp(max=algorithm.importance_cap)
             sums["importance/capped"] = (importance_BT > algorithm.importance_cap).float()
             sums["importance/mean_capped"] = importance_BT.clamp(max=algorithm.importance_cap)
-    if algorithm.kl.coefficient > 0:
+    if kl_coefficient > 0:
         assert inputs.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
         estimate = KL_ESTIMATORS[algorithm.kl.estimator]
         kl_BT = estimate(inputs.logprobs_BT - inputs.ref_logprobs_BT, ratio_BT)
-        values_BT = values_BT + algorithm.kl.coefficient * kl_BT
+        values_BT = values_BT + kl_coefficient * kl_BT
         sums["kl"] = kl_BT
 
     return LossOutput(
@@ -223,4 +232,5 @@ def _ratio_sums(
         "approx_kl": log_ratio_BT.exp() - 1 - log_ratio_BT,
         "clip/low": low_BT.float(),
         "clip/high": high_BT.float(),
+        "clip/fraction": (low_BT | high_BT).float(),
     }

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """A frozen group of keys that refuses keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+from greenward.config.algorithm import AlgorithmConfig, CriticConfig
+from greenward.config.faults import FaultsConfig
+from greenward.config.reward_model import RewardModelConfig
+from greenward.config.section import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 
 
 class ShapeConfig(Section):
@@ -133,45 +133,8 @@ class RewardTermConfig(Section):
 
     name: str
     weight: float = 1.0
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     timeout_seconds: PositiveFloat = Field(60.0, description="for module:function terms, per batch")
-
-
-class KLConfig(Section):
-    """Pull towards the reference policy (the policy at the start of the run)."""
-
-    coefficient: NonNegativeFloat = 0.0
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-
-
-class OverlongConfig(Section):
-    """What happens to answers that hit the token limit (DAPO §3.4)."""
-
-    mask_truncated: bool = Field(False, description="truncated answers leave the loss")
-    penalty_buffer: NonNegativeInt = Field(
-        0, description="tokens before the limit over which the penalty rises from 0 to penalty"
-    )
-    penalty: NonNegativeFloat = 1.0
-
-
-class AlgorithmConfig(Section):
-    """How reward becomes gradient: an advantage estimator, a loss, and a few numbers."""
-
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce"] = "grpo"
-    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce"] = "dapo"
-    clip_low: PositiveFloat = 0.2
-    clip_high: PositiveFloat = Field(0.2, description="DAPO uses 0.28; CISPO's upper bound is 1 + this")
-    updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
-    minibatches: PositiveInt = Field(1, description="optimizer steps per pass")
-    kl: KLConfig = KLConfig()
-    dynamic_sampling: bool = Field(
-        False, description="resample until the batch is full of groups with signal"
-    )
-    dynamic_sampling_max_rounds: PositiveInt = 4
-    overlong: OverlongConfig = OverlongConfig()
-    importance_cap: PositiveFloat | None = Field(
-        None, description="truncated importance sampling between sampler and trainer, capped here"
-    )
 
 
 class TrainingConfig(Section):
@@ -179,7 +142,9 @@ class TrainingConfig(Section):
 
     max_steps: PositiveInt = 100
     prompts_per_step: PositiveInt = 16
-    num_generations: Annotated[int, Field(ge=2)] = Field(16, description="answers per prompt (G)")
+    num_generations: PositiveInt = Field(
+        16, description="answers per prompt (G); at least 2, except for kind: ppo, which needs no group"
+    )
     micro_batch_sequences: PositiveInt = Field(
         64, description="answers per forward/backward; gradients accumulate over the rest"
     )
@@ -275,21 +240,68 @@ class TrackingConfig(Section):
 class Recipe(Section):
     """A whole recipe: one YAML file."""
 
-    kind: Literal["grpo", "sft"] = "grpo"
+    kind: Literal["grpo", "ppo", "sft"] = Field(
+        "grpo", description="ppo learns with a critic, grpo with any other advantage; sft is supervised"
+    )
     name: str = "run"
     seed: int = 0
     model: ModelConfig = ModelConfig()
     problems: ProblemsConfig = ProblemsConfig()
     warm_start: SupervisedConfig | None = Field(
-        None, description="supervised training before RL (kind: grpo), or all of it (kind: sft)"
+        None, description="supervised training before RL (kind: grpo, ppo), or all of it (kind: sft)"
     )
     sampling: SamplingConfig = SamplingConfig()
     rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    reward_model: RewardModelConfig | None = Field(
+        None, description="learn to predict which answers pass, beside the rewards or as one of them"
+    )
+    algorithm: AlgorithmConfig = Field(AlgorithmConfig(), validate_default=True)
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     sandbox: SandboxConfig = SandboxConfig()
     tracking: TrackingConfig = TrackingConfig()
+    faults: FaultsConfig = FaultsConfig()
+
+    @field_validator("algorithm", mode="after")
+    @classmethod
+    def _defaults_of_ppo(cls, algorithm: AlgorithmConfig, recipe: ValidationInfo) -> AlgorithmConfig:
+        if recipe.data.get("kind") != "ppo":
+            return algorithm
+        defaults = {"advantage": "gae", "loss": "ppo", "critic": CriticConfig()}
+        left_out = {key: value for key, value in defaults.items() if key not in algorithm.model_fields_set}
+        return algorithm.model_copy(update=left_out)
+
+    @model_validator(mode="after")
+    def _one_kind_of_baseline(self) -> Recipe:
+        """A critic for `ppo`, a group for `grpo`; `sft` leaves the section unused."""
+        algorithm, generations = self.algorithm, self.training.num_generations
+        if self.kind == "ppo":
+            if algorithm.advantage != "gae":
+                raise ValueError(
+                    f"kind: ppo has a critic and needs algorithm.advantage gae, found {algorithm.advantage}: "
+                    "leave the key out, or set kind: grpo"
+                )
+            if algorithm.critic is None:
+                raise ValueError("kind: ppo needs algorithm.critic: leave the key out for its defaults")
+            if algorithm.dynamic_sampling:
+                raise ValueError(
+                    "algorithm.dynamic_sampling replaces groups without signal, which a critic learns from "
+                    "all the same: leave it off for kind: ppo"
+                )
+        if self.kind == "grpo":
+            if algorithm.advantage == "gae" or algorithm.critic is not None:
+                raise ValueError("algorithm.advantage gae and algorithm.critic need kind: ppo")
+            if algorithm.kl.in_reward:
+                raise ValueError(
+                    "algorithm.kl.in_reward needs rewards per token, so kind: ppo; "
+                    "with kind: grpo the KL is a term of the loss (in_reward: false)"
+                )
+            if generations < 2:
+                raise ValueError(
+                    f"training.num_generations {generations}: {algorithm.advantage} compares the answers "
+                    "of a group and needs at least 2 (kind: ppo does with 1)"
+                )
+        return self
 
     @model_validator(mode="after")
     def _possible(self) -> Recipe:
@@ -305,14 +317,16 @@ class Recipe(Section):
                 "a group shares its prompt within one micro-batch"
             )
         narrowed = self.sampling.top_p < 1 or self.sampling.top_k > 0
-        if self.kind == "grpo" and narrowed and self.algorithm.importance_cap is None:
+        if self.kind != "sft" and narrowed and self.algorithm.importance_cap is None:
             raise ValueError(
                 "sampling.top_p or sampling.top_k draws from another distribution than the one that is "
                 "trained: set algorithm.importance_cap (2 is usual) to correct for it, or leave both off"
             )
         if self.kind == "sft" and self.warm_start is None:
             raise ValueError("kind: sft needs the section warm_start (its data and settings)")
-        if not self.rewards and self.kind == "grpo":
+        if self.kind == "sft" and self.reward_model is not None:
+            raise ValueError("reward_model learns from graded answers: it needs kind: grpo or kind: ppo")
+        if not self.rewards and self.kind != "sft":
             raise ValueError("rewards is empty: name at least one reward term")
         buffer = self.algorithm.overlong.penalty_buffer
         if buffer >= self.sampling.max_tokens:
@@ -322,4 +336,23 @@ class Recipe(Section):
             )
         if self.model.dtype == "float16" and self.model.device == "cpu":
             raise ValueError("model.dtype float16 does not train on cpu; use float32 or bfloat16")
+        return self
+
+    @model_validator(mode="after")
+    def _plantable(self) -> Recipe:
+        explosion = self.faults.gradient_explosion
+        if self.faults.planted and self.kind == "sft":
+            raise ValueError(
+                f"faults.{next(iter(self.faults.planted))} disturbs reinforcement learning: "
+                "it needs kind: grpo or kind: ppo"
+            )
+        if self.faults.reward_overconfidence is not None and self.reward_model is None:
+            raise ValueError(
+                "faults.reward_overconfidence needs the section reward_model (reward_model: {} will do)"
+            )
+        if explosion is not None and explosion.after_step >= self.training.max_steps:
+            raise ValueError(
+                f"faults.gradient_explosion.after_step {explosion.after_step} must be below "
+                f"training.max_steps {self.training.max_steps}, or nothing explodes"
+            )
         return self

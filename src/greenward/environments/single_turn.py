@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from greenward.config.schema import OverlongConfig
+from greenward.config.algorithm import OverlongConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.grader import Grader

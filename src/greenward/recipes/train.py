@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
-from greenward.algorithms.advantages import ESTIMATORS
+from greenward.algorithms.advantages import ESTIMATORS, Estimator
+from greenward.algorithms.critic_estimator import CriticEstimator
+from greenward.algorithms.kl import KLControl
 from greenward.algorithms.learner import Learner
 from greenward.algorithms.loop import Loop, Method
 from greenward.algorithms.on_policy import OnPolicy
@@ -22,6 +24,7 @@ from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import make_reward
+from greenward.policies.critic import Critic
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import (
@@ -174,17 +177,36 @@ class Session:
                 micro_batch_sequences=recipe.training.micro_batch_sequences,
             )
             scorer = RewardModelScorer(reward_model, run.predictions, weight=section.weight)
+        kl_control = KLControl(algorithm.kl)
+        critic = None
+        estimator: Estimator
+        if algorithm.critic is not None:
+            critic = Critic(policy, separate_trunk=algorithm.critic.trunk == "separate")
+            estimator = CriticEstimator(
+                policy,
+                critic,
+                algorithm.critic,
+                algorithm.kl,
+                kl_control,
+                temperature=recipe.sampling.temperature,
+                micro_batch_sequences=recipe.training.micro_batch_sequences,
+                reference_policy=reference,
+            )
+        else:
+            estimator = ESTIMATORS[algorithm.advantage]
         learner = Learner(
             policy,
             algorithm,
             recipe.training,
             max_completion_tokens=recipe.sampling.max_tokens,
             reference_policy=reference,
+            critic=critic,
+            kl_control=kl_control,
         )
         method = OnPolicy(
             policy,
             environment,
-            ESTIMATORS[algorithm.advantage],
+            estimator,
             learner,
             self.train_problems,
             prompts_per_step=recipe.training.prompts_per_step,

@@ -21,7 +21,7 @@ import yaml
 from greenward.errors import RunError
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_ARM_LABELS = {"grpo": "GRPO", "sft": "supervised"}
+_ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "sft": "supervised"}
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
         if lost:
             notes.append(f"{prefix}{lost:.0f} episodes were lost to the infrastructure and not trained on.")
         notes += [f"{prefix}{text}" for text in _non_finite(seed.main)]
-    if seeds[0].main.config.get("kind") == "grpo" and all(seed.control is None for seed in seeds):
+    if seeds[0].main.config.get("kind") in ("grpo", "ppo") and all(seed.control is None for seed in seeds):
         notes.append(
             "There is no control arm, so this report cannot tell reinforcement learning from more training."
         )

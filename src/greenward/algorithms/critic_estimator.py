@@ -1,0 +1,217 @@
+"""Advantages from a critic: generalised advantage estimation over the tokens that the policy wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from greenward.algorithms.advantages import Estimate, PerToken
+from greenward.algorithms.batching import Row, micro_batches
+from greenward.algorithms.gae import discounted_returns, generalised_advantages
+from greenward.algorithms.kl import KL_ESTIMATORS, KLControl
+from greenward.algorithms.micro_batches import MicroBatch
+from greenward.config.algorithm import CriticConfig, KLConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.policies.critic import Critic
+from greenward.policies.policy import Policy
+
+WHITENING_EPSILON = 1e-8
+
+
+class CriticEstimator:
+    """An estimator that asks a critic for the value of every state.
+
+    A trajectory is all that the policy wrote in one role of one episode, turn after turn; tokens of
+    others are skipped. Its reward comes with its last token. With `kl.in_reward`, every token also
+    costs coefficient * k(log p - log p_ref), k one of Schulman's estimators (InstructGPT, arXiv
+    2203.02155, eq. 2); `reference_policy` is needed then.
+
+    Advantages are whitened over all trained tokens of the batch where the config says so; returns are
+    the advantages before that plus the values. Episodes whose infrastructure failed get zeros and
+    count nowhere.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        critic: Critic,
+        config: CriticConfig,
+        kl: KLConfig,
+        kl_control: KLControl,
+        *,
+        temperature: float,
+        micro_batch_sequences: int,
+        reference_policy: Policy | None = None,
+    ) -> None:
+        self._policy = policy
+        self._critic = critic
+        self._config = config
+        self._kl = kl
+        self._kl_control = kl_control
+        self._reference = reference_policy if kl.in_reward else None
+        self._temperature = temperature
+        self._micro_batch_sequences = micro_batch_sequences
+
+    def __call__(self, episodes: Sequence[Episode]) -> Estimate:
+        """Advantages, values, returns, and metrics of the critic before the update."""
+        scores = self._score(episodes)
+        advantages, returns = _zeros(episodes), _zeros(episodes)
+        places = list(_trajectories(episodes))
+        trajectories = [self._trajectory(place, scores) for place in places]
+        for place, trajectory in zip(places, trajectories, strict=True):
+            place.scatter(trajectory.advantages_T, advantages)
+            place.scatter(trajectory.advantages_T + trajectory.values_T, returns)
+        if places and self._config.whiten_advantages:
+            _whiten(advantages, places)
+        return Estimate(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
+
+    def _trajectory(self, place: _Place, scores: _Scores) -> _Trajectory:
+        values_T = place.gather(scores.values)
+        rewards_T = np.zeros(len(values_T))
+        rewards_T[-1] = place.reward
+        kl_T = None
+        if scores.kl is not None:
+            kl_T = place.gather(scores.kl)
+            rewards_T -= self._kl_control.coefficient * kl_T
+        advantages_T = generalised_advantages(
+            rewards_T, values_T, discount=self._config.discount, gae_lambda=self._config.gae_lambda
+        )
+        rewards_to_go_T = discounted_returns(rewards_T, discount=self._config.discount)
+        return _Trajectory(values_T, advantages_T, rewards_to_go_T, kl_T)
+
+    @torch.no_grad()
+    def _score(self, episodes: Sequence[Episode]) -> _Scores:
+        """One forward pass over everything that is trained on."""
+        needs_logprobs = self._critic.reads_policy or self._reference is not None
+        scores = _Scores(
+            values=_zeros(episodes),
+            logprobs=_zeros(episodes) if needs_logprobs else None,
+            kl=_zeros(episodes) if self._reference is not None else None,
+        )
+        rows, places = [], {}
+        for index, episode in enumerate(episodes):
+            for number, turn in enumerate(episode.turns):
+                if episode.scored and turn.policy_wrote_T.any():
+                    row = Row(turn, np.zeros(len(turn.completion_ids), np.float32), turn.policy_wrote_T)
+                    rows.append(row)
+                    places[id(row)] = index, number
+        for groups in micro_batches(rows, self._micro_batch_sequences):
+            micro = MicroBatch.build(groups, pad_id=self._policy.tokenizer.pad_id, device=self._policy.device)
+            for found_BT, arrays in self._score_micro_batch(micro, scores):
+                for row, found_T in zip(
+                    (row for sharers in groups for row in sharers), found_BT.cpu().numpy(), strict=True
+                ):
+                    index, number = places[id(row)]
+                    array_T = arrays[index][number]
+                    array_T[:] = found_T[: len(array_T)]
+        return scores
+
+    def _score_micro_batch(self, micro: MicroBatch, scores: _Scores) -> Iterator[tuple[Tensor, PerToken]]:
+        """Each result (B, T), with the arrays that it belongs into."""
+        hidden_SE = None
+        if scores.logprobs is not None:
+            of_policy = self._policy.completion_logprobs(
+                micro.groups, temperature=self._temperature, hidden=self._critic.reads_policy
+            )
+            hidden_SE, logprobs_BT = of_policy.hidden_SE, of_policy.logprobs_BT.float()
+            yield logprobs_BT, scores.logprobs
+            if self._reference is not None and scores.kl is not None:
+                of_reference = self._reference.completion_logprobs(
+                    micro.groups, temperature=self._temperature
+                )
+                log_ratio_BT = logprobs_BT - of_reference.logprobs_BT.float()
+                estimate = KL_ESTIMATORS[self._kl.estimator]
+                yield estimate(log_ratio_BT, torch.ones_like(log_ratio_BT)), scores.kl
+        yield self._critic(micro.groups, hidden_SE), scores.values
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What the models say about the tokens of a batch."""
+
+    values: PerToken
+    logprobs: PerToken | None
+    kl: PerToken | None
+
+
+@dataclass(frozen=True)
+class _Trajectory:
+    """The tokens of one role of one episode; all arrays of shape (T,)."""
+
+    values_T: np.ndarray
+    advantages_T: np.ndarray
+    rewards_to_go_T: np.ndarray
+    kl_T: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the tokens of a trajectory are: the turns of one role of the episode at `index`."""
+
+    index: int
+    turns: tuple[tuple[int, Turn], ...]
+    reward: float
+
+    def gather(self, arrays: PerToken) -> np.ndarray:
+        """The trajectory's part of the arrays (T,), float64."""
+        parts = [arrays[self.index][number][turn.policy_wrote_T] for number, turn in self.turns]
+        return np.concatenate(parts).astype(np.float64)
+
+    def scatter(self, values_T: np.ndarray, arrays: PerToken) -> None:
+        """The inverse of `gather`; other tokens stay as they are."""
+        start = 0
+        for number, turn in self.turns:
+            stop = start + int(turn.policy_wrote_T.sum())
+            arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
+            start = stop
+
+
+def _trajectories(episodes: Sequence[Episode]) -> Iterator[_Place]:
+    for index, episode in enumerate(episodes):
+        for role, reward in episode.rewards.items() if episode.scored else ():
+            turns = tuple((number, turn) for number, turn in enumerate(episode.turns) if turn.role == role)
+            if any(turn.policy_wrote_T.any() for _, turn in turns):
+                yield _Place(index, turns, reward)
+
+
+def _zeros(episodes: Sequence[Episode]) -> PerToken:
+    return [
+        tuple(np.zeros(len(turn.completion_ids), dtype=np.float32) for turn in episode.turns)
+        for episode in episodes
+    ]
+
+
+def _whiten(advantages: PerToken, places: Sequence[_Place]) -> None:
+    """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place."""
+    tokens = np.concatenate([place.gather(advantages) for place in places])
+    for place in places:
+        whitened_T = (place.gather(advantages) - tokens.mean()) / (tokens.std() + WHITENING_EPSILON)
+        place.scatter(whitened_T, advantages)
+
+
+def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:
+    """Means over all trained tokens, and how much of the reward still to come the critic foresaw.
+
+    `explained_variance` is 1 - Var(G - V) / Var(G), G the discounted reward to go. Against the returns
+    that the critic learns it would flatter: for gae_lambda below 1 those contain its own values.
+    """
+    if not trajectories:
+        return {}
+    values = np.concatenate([trajectory.values_T for trajectory in trajectories])
+    advantages = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+    rewards_to_go = np.concatenate([trajectory.rewards_to_go_T for trajectory in trajectories])
+    metrics = {
+        "value/mean": float(values.mean()),
+        "advantage/mean": float(advantages.mean()),
+        "advantage/std": float(advantages.std()),
+    }
+    if np.ptp(rewards_to_go):
+        metrics["explained_variance"] = 1 - float((rewards_to_go - values).var() / rewards_to_go.var())
+    kl = [trajectory.kl_T for trajectory in trajectories if trajectory.kl_T is not None]
+    if kl:
+        metrics["kl"] = float(np.concatenate(kl).mean())
+    return metrics
