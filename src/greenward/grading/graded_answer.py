@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from greenward.grading.verdict import Verdict
 from greenward.problems.problem import Problem
@@ -42,3 +42,14 @@ class RewardTerm(Protocol):
     def weight(self) -> float: ...
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]: ...
+
+
+@runtime_checkable
+class ComposedTerm(RewardTerm, Protocol):
+    """A term that is made of others and reports them."""
+
+    def score_by_name(
+        self, answers: Sequence[GradedAnswer], grader: Grader
+    ) -> Mapping[str, list[float | None]]:
+        """The term's own scores under its name, and those of its parts under theirs."""
+        ...

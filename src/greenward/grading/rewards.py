@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,15 +12,17 @@ from greenward.config.schema import RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.code_quality import CodeQuality
 from greenward.grading.custom_reward import CustomReward
-from greenward.grading.graded_answer import GradedAnswer, Reward, RewardTerm
+from greenward.grading.graded_answer import ComposedTerm, GradedAnswer, Reward, RewardTerm
 from greenward.grading.grader import Grader
+from greenward.grading.readability import CodeScore, Readability
 from greenward.grading.reward_terms import AllTests, ExecutionLadder, Format, Tests
 from greenward.grading.verdict import Family
 
 __all__ = ["SHIPPED_TERMS", "GradedAnswer", "Reward", "RewardTerm", "combine", "make_reward"]
 
 SHIPPED_TERMS: dict[str, Any] = {
-    term.name: term for term in (Tests, AllTests, ExecutionLadder, CodeQuality, Format)
+    term.name: term
+    for term in (Tests, AllTests, ExecutionLadder, CodeQuality, Format, Readability, CodeScore)
 }
 
 
@@ -38,7 +40,9 @@ def make_reward(config: RewardTermConfig) -> RewardTerm:
             f"there is no reward term {config.name!r}.",
             remedy=_nearest(config.name, list(SHIPPED_TERMS)) + " Your own: 'module:function'.",
         )
-    options = [one.name for one in dataclasses.fields(shipped) if one.name not in ("name", "weight")]
+    options = [
+        one.name for one in dataclasses.fields(shipped) if one.init and one.name not in ("name", "weight")
+    ]
     for option in config.options:
         if option not in options:
             raise ConfigError(
@@ -51,7 +55,9 @@ def make_reward(config: RewardTermConfig) -> RewardTerm:
 def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader: Grader) -> list[Reward]:
     """The reward of each answer: the weighted sum of the terms that apply to it.
 
-    An answer that the infrastructure failed reaches no term and gets 0: its episode leaves the loss.
+    The parts of a composed term are reported beside it and weigh nothing of their own. An answer that
+    the infrastructure failed reaches no term and gets 0: its episode leaves the loss.
+
     Raises `RewardError` for a term that gives the wrong number of scores or a score that is not finite.
     """
     judged = [
@@ -62,19 +68,29 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
     totals = [0.0] * len(answers)
     by_name: list[dict[str, float]] = [{} for _ in answers]
     for term in terms if judged else ():
-        scores = term.score([answers[index] for index in judged], grader)
-        if len(scores) != len(judged):
-            raise RewardError(
-                f"the reward term {term.name!r} gave {len(scores)} scores for {len(judged)} answers."
-            )
-        for index, score in zip(judged, scores, strict=True):
-            if score is None:
-                continue
-            if not math.isfinite(score):
-                raise RewardError(f"the reward term {term.name!r} gave {score} for answer {index}.")
-            totals[index] += term.weight * score
-            by_name[index][term.name] = score
+        reported = _score_by_name(term, [answers[index] for index in judged], grader)
+        for name, scores in reported.items():
+            if len(scores) != len(judged):
+                raise RewardError(
+                    f"the reward term {name!r} gave {len(scores)} scores for {len(judged)} answers."
+                )
+            for index, score in zip(judged, scores, strict=True):
+                if score is None:
+                    continue
+                if not math.isfinite(score):
+                    raise RewardError(f"the reward term {name!r} gave {score} for answer {index}.")
+                by_name[index][name] = score
+        for index, score in zip(judged, reported[term.name], strict=True):
+            totals[index] += term.weight * (score or 0.0)
     return [Reward(total, by) for total, by in zip(totals, by_name, strict=True)]
+
+
+def _score_by_name(
+    term: RewardTerm, answers: Sequence[GradedAnswer], grader: Grader
+) -> Mapping[str, list[float | None]]:
+    if isinstance(term, ComposedTerm):
+        return term.score_by_name(answers, grader)
+    return {term.name: term.score(answers, grader)}
 
 
 def _nearest(name: str, known: list[str]) -> str:
