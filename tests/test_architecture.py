@@ -18,6 +18,7 @@ MAX_LINES = 400
 LAYERS = (
     {"cli"},
     {"recipes"},
+    {"faults"},
     {"evaluation", "diagnostics", "algorithms"},
     {"environments"},
     {"grading", "policies"},

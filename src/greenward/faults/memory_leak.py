@@ -1,0 +1,117 @@
+"""Tensors that are kept for ever."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from greenward.config.faults import MemoryLeakConfig
+from greenward.errors import ConfigError
+from greenward.faults.fault import Fault, Handles
+from greenward.runs.memory import available_mb, resident_mb
+
+_MB = 1 << 20
+_WARM_UP = 0.1  # of the steps: allocators and caches fill up
+_MAX_SHARE = 0.8  # of the memory that is available, which a leak may take
+
+
+class Memory(Protocol):
+    """A memory that leaks: how full it is, how much is left, and blocks of it. All in MiB."""
+
+    def used_mb(self) -> float: ...
+
+    def available_mb(self) -> float: ...
+
+    def take(self, mb: float) -> torch.Tensor: ...
+
+
+class ResidentMemory:
+    """Of this process; what metrics call perf/rss_mb."""
+
+    def used_mb(self) -> float:
+        return resident_mb()
+
+    def available_mb(self) -> float:
+        return available_mb()
+
+    def take(self, mb: float) -> torch.Tensor:
+        """A block of new pages: torch's allocator might hand out ones that are resident already."""
+        pages = mmap.mmap(-1, max(int(mb * _MB), 1))
+        return torch.frombuffer(pages, dtype=torch.uint8).fill_(1)
+
+
+class DeviceMemory:
+    """Of a CUDA device: the peak since the last step, what metrics call perf/device_memory_mb."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def used_mb(self) -> float:
+        return torch.cuda.max_memory_allocated(self._device) / _MB
+
+    def available_mb(self) -> float:
+        return torch.cuda.mem_get_info(self._device)[0] / _MB
+
+    def take(self, mb: float) -> torch.Tensor:
+        return torch.ones(int(mb * _MB), dtype=torch.uint8, device=self._device)
+
+
+class MemoryLeak(Fault):
+    """Makes memory grow along a line, to `growth_factor` times its baseline at the last planned step.
+
+    The baseline, from which the line starts at the first step, is the most that the run took of its
+    own after any step of the first tenth, while allocators and caches fill up. After each step as much
+    is kept as is missing to the line: growth of the run's own counts, so the factor holds for the whole.
+    """
+
+    name = "memory_leak"
+
+    def __init__(self, config: MemoryLeakConfig, handles: Handles, memory: Memory | None = None) -> None:
+        self._growth = config.growth_factor - 1
+        self._steps = handles.max_steps
+        on_device = handles.device.type == "cuda"
+        self._memory = memory or (DeviceMemory(handles.device) if on_device else ResidentMemory())
+        self._kept: list[torch.Tensor] = []
+        self._baseline_mb = 0.0
+
+    def after_step(self, step: int) -> None:
+        """Keep what is missing. Raises `ConfigError` when the whole leak would endanger the machine."""
+        used = self._memory.used_mb()
+        if step <= max(1, _WARM_UP * self._steps):
+            self._baseline_mb = max(self._baseline_mb, used - self._kept_mb)
+            self._refuse_too_large()
+        line = self._baseline_mb * (1 + self._growth * (step - 1) / max(1, self._steps - 1))
+        if used < line:
+            self._kept.append(self._memory.take(line - used))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baseline_mb": self._baseline_mb, "kept_mb": self._kept_mb}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._baseline_mb = state["baseline_mb"]
+        self._kept = [self._memory.take(state["kept_mb"])]
+
+    def truth(self) -> dict[str, Any]:
+        return {
+            "onset": 1,
+            "growth_factor": 1 + self._growth,
+            "over_steps": self._steps,
+            "baseline_mb": self._baseline_mb,
+            "kept_mb": self._kept_mb,
+        }
+
+    @property
+    def _kept_mb(self) -> float:
+        return sum(block.nbytes for block in self._kept) / _MB
+
+    def _refuse_too_large(self) -> None:
+        missing, available = self._baseline_mb * self._growth - self._kept_mb, self._memory.available_mb()
+        if missing > _MAX_SHARE * available:
+            raise ConfigError(
+                f"faults.memory_leak: growth by {1 + self._growth:g} takes {missing:,.0f} MiB more, "
+                f"of {available:,.0f} MiB that are available.",
+                remedy=f"Lower faults.memory_leak.growth_factor; a leak may take {_MAX_SHARE:.0%} of them.",
+            )
