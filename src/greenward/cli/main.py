@@ -19,6 +19,7 @@ from greenward.cli.doctor import doctor
 from greenward.cli.eval import eval_
 from greenward.cli.grade import grade
 from greenward.cli.report import report
+from greenward.cli.reward_health import reward_health
 from greenward.cli.show import show
 from greenward.cli.train import train
 from greenward.errors import GreenwardError
@@ -43,7 +44,9 @@ def cli() -> None:
     """
 
 
-for command in (demo, train, eval_, grade, show, compare, audit, diff, report, config, doctor, completion):
+LEARNING = (demo, train, eval_, grade, show, compare, audit)
+DIAGNOSING = (reward_health, diff)
+for command in (*LEARNING, *DIAGNOSING, report, config, doctor, completion):
     cli.add_command(command)
 
 

@@ -7,8 +7,7 @@ from typing import NoReturn
 import click
 
 from greenward import __version__
-from greenward.cli.diff import diff
-from greenward.cli.main import InOrder, run
+from greenward.cli.main import DIAGNOSING, InOrder, run
 
 
 @click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,7 +16,8 @@ def rldk() -> None:
     """Diagnose training runs; the same commands as in `greenward`."""
 
 
-rldk.add_command(diff)
+for command in DIAGNOSING:
+    rldk.add_command(command)
 
 
 def main() -> NoReturn:

@@ -25,11 +25,12 @@ _LATE_SHARE = 0.25  # the second half must grow at least this fast, compared wit
 class MemoryGrowth:
     """The growth of memory over a run.
 
-    `factor` is the fitted memory at the last step over that at the first one, with its 95 % interval;
-    warm-up is not in the fit. `per_step` is the slope in the unit of the series. `steps_to_limit` counts
-    from the last step until the line meets the limit, None without one, or without growth.
+    `factor` is the fitted memory at the last step over that at the first one (`at_start`), with its 95 %
+    interval; warm-up is not in the fit. `per_step` is the slope in the unit of the series. `steps_to_limit`
+    counts from the last step until the line meets the limit, None without one, or without growth.
     """
 
+    at_start: float
     factor: float
     factor_low: float
     factor_high: float
@@ -65,6 +66,7 @@ def measure_memory_growth(
     goes_on = min(halves) >= _LATE_SHARE * slope
     remaining = None if limit is None or slope <= 0 else max(0.0, (limit - middle - slope * last) / slope)
     return MemoryGrowth(
+        middle + slope * first,
         factor(slope),
         factor(slope_low),
         factor(slope_high),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from array import array
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.errors import DiagnosticsError
-from greenward.runs.files import from_json_number, read_jsonl
+from greenward.runs.files import JsonRows, from_json_number
 
 Floats = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int64]
@@ -45,6 +45,7 @@ _RATIO_SCALE = re.compile(r"(.*_)?(grad_norm|norm)|perf/.*|time/.*|completion/(m
 # Follow from the recipe or the clock, so a change in them is no finding.
 _SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
 
+_STEP_LIMIT = 2**62
 _OVERFLOWED = 1e100  # larger values are infinite for our purposes: their squares would be
 
 
@@ -99,23 +100,27 @@ def read_signals(run: str | Path) -> Signals:
         seeds = sorted(str(found.parent) for found in path.glob("*/metrics.jsonl"))
         remedy = f"Runs inside it: {', '.join(seeds)}" if seeds else "Give the folder of a run."
         raise DiagnosticsError(f"{path} has no metrics.jsonl", remedy=remedy)
-    lines = read_jsonl(file)
-    notes = ["the last line is torn and was left out"] if lines.torn is not None else []
-    rows = [row for row in lines.rows if _is_step(row.get("step"))]
-    if not rows:
-        raise DiagnosticsError(f"{file} has no row with a step")
-    if len(rows) < len(lines.rows):
-        notes.append(f"{len(lines.rows) - len(rows)} row(s) without a step were left out")
-    by_step: dict[int, dict[str, Any]] = {}
+    table = _Table()
+    rows = JsonRows(file)
     for row in rows:
-        step = int(row["step"])
-        by_step[step] = {**by_step[step], **row} if step in by_step else row
-    if len(by_step) < len(rows):
-        notes.append(f"{len(rows) - len(by_step)} step(s) were written again; the last value counts")
-    ordered = sorted(by_step)
-    if [int(row["step"]) for row in rows] != sorted(int(row["step"]) for row in rows):
+        table.add(row)
+    if not table.steps:
+        raise DiagnosticsError(f"{file} has no row with a step")
+    notes = ["the last line is torn and was left out"] if rows.torn is not None else []
+    if table.left_out:
+        notes.append(f"{table.left_out} row(s) without a step were left out")
+    steps = np.array(table.steps, np.int64)
+    order = np.argsort(steps, kind="stable")
+    starts = np.flatnonzero(np.diff(steps[order], prepend=steps[order][0] - 1))
+    if len(starts) < len(steps):
+        notes.append(f"{len(steps) - len(starts)} step(s) were written again; the last value counts")
+    if np.any(np.diff(steps) < 0):
         notes.append("the steps were not in order and were sorted")
-    return _aligned(str(path), ordered, [by_step[step] for step in ordered], notes)
+    values: dict[str, Floats] = {}
+    recorded: dict[str, npt.NDArray[np.bool_]] = {}
+    for name, (places, numbers) in table.columns.items():
+        values[name], recorded[name] = _aligned(np.array(places), np.array(numbers), order, starts)
+    return Signals(str(path), steps[order][starts], values, recorded, tuple(notes))
 
 
 def on_ratio_scale(name: str) -> bool:
@@ -129,19 +134,47 @@ def is_scheduled(name: str) -> bool:
 
 
 def _is_step(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) >= _STEP_LIMIT:
+        return False
+    return float(value).is_integer()
 
 
-def _aligned(name: str, steps: Iterable[int], rows: list[dict[str, Any]], notes: list[str]) -> Signals:
-    values: dict[str, Floats] = {}
-    recorded: dict[str, npt.NDArray[np.bool_]] = {}
-    for key in dict.fromkeys(key for row in rows for key in row if key != "step"):
-        column = [_number(row.get(key)) for row in rows]
-        known = np.array([value is not None for value in column])
-        if known.any():
-            recorded[key] = known
-            values[key] = np.array(column, float)  # None becomes NaN
-    return Signals(name, np.array(list(steps), np.int64), values, recorded, tuple(notes))
+class _Table:
+    """The numbers of the rows, column by column: (index of the row, value) of each that is there."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.columns: dict[str, tuple[array[int], array[float]]] = {}
+        self.left_out = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        step = row.pop("step", None)
+        if not _is_step(step):
+            self.left_out += 1
+            return
+        for key, value in row.items():
+            number = _number(value)
+            if number is not None:
+                if key not in self.columns:
+                    self.columns[key] = array("q"), array("d")
+                places, numbers = self.columns[key]
+                places.append(len(self.steps))
+                numbers.append(number)
+        self.steps.append(int(step))
+
+
+def _aligned(
+    places: npt.NDArray[np.int64],
+    numbers: Floats,
+    order: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.intp],
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """(value, whether there is one) at each step: the last one that its rows have."""
+    in_rows, known = np.full(len(order), np.nan), np.zeros(len(order), bool)
+    in_rows[places], known[places] = numbers, True
+    in_rows, known = in_rows[order], known[order]
+    newest = np.maximum.reduceat(np.where(known, np.arange(len(order)), -1), starts)
+    return np.where(newest >= 0, in_rows[newest], np.nan), newest >= starts
 
 
 def _number(value: Any) -> float | None:

@@ -32,14 +32,27 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Marker:
+    """A place on the x axis where something happened."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True)
 class Chart:
-    """Lines over one axis. A faint series has no name of its own: it is a seed behind a mean."""
+    """Lines over one axis. A faint series has no name of its own: it is what a mean was taken of.
+
+    `log` asks for a logarithmic y axis; all values must be positive then.
+    """
 
     title: str
     x_label: str
     series: tuple[Series, ...]
     unit: Unit = "number"
     caption: str = ""
+    log: bool = False
+    markers: tuple[Marker, ...] = ()
 
 
 @dataclass(frozen=True)

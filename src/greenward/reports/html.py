@@ -20,7 +20,7 @@ from greenward.reports.svg import draw, stacked_bar
 from greenward.reports.tables import Table
 from greenward.reports.text import visible
 
-_WIDE, _SMALL = (520, 290), (340, 190)
+WIDE, SMALL = (520, 290), (340, 190)
 
 
 def render_html(content: Content) -> str:
@@ -31,7 +31,7 @@ def render_html(content: Content) -> str:
             head(
                 "run report", content.title, content.headline, content.facts, content.notes, _tiles(content)
             ),
-            section("Learning", _charts(content.held_out_charts, "wide", _WIDE)),
+            section("Learning", charts(content.held_out_charts, "wide", WIDE)),
             section(
                 "Before and after",
                 card(content.before_after)
@@ -40,8 +40,8 @@ def render_html(content: Content) -> str:
             ),
             section("Sample answers", _samples(content.samples)),
             section("What became of the answers", card(content.answers)),
-            section("Training, step by step", _charts(content.training_charts, "small", _SMALL)),
-            section("Warm start", _charts(content.warm_start_charts, "small", _SMALL)),
+            section("Training, step by step", charts(content.training_charts, "small", SMALL)),
+            section("Warm start", charts(content.warm_start_charts, "small", SMALL)),
             section("Time and memory", _costs(content)),
             section("Settings", _settings(content)),
         ),
@@ -114,12 +114,13 @@ def section(title: str, inner: str) -> str:
     return f"<section><h2>{escaped(title)}</h2>{inner}</section>" if inner else ""
 
 
-def _charts(charts: Iterable[Chart], size: str, shape: tuple[int, int]) -> str:
+def charts(shown: Iterable[Chart], size: str, shape: tuple[int, int] = SMALL) -> str:
+    """Charts side by side; nothing without any."""
     figures = "".join(
         f'<figure class="card"><h3>{escaped(chart.title)}</h3>{draw(chart, *shape)}'
         + (f"<figcaption>{escaped(chart.caption)}</figcaption>" if chart.caption else "")
         + "</figure>"
-        for chart in charts
+        for chart in shown
     )
     return f'<div class="grid {size}">{figures}</div>' if figures else ""
 

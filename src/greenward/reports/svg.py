@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 
-from greenward.reports.charts import Chart, Series, Unit
+from greenward.reports.charts import Chart, Marker, Series, Unit
 
 MAX_POINTS = 160
 MAX_FAINT_POINTS = 90
@@ -23,6 +24,15 @@ Point = tuple[float, float]
 def draw(chart: Chart, width: int = 460, height: int = 260) -> str:
     """The chart as an `<svg>` element that scales to its container."""
     return _Drawing(chart, width, height).svg()
+
+
+def standalone(chart: Chart, width: int = 560, height: int = 420) -> str:
+    """The chart as an SVG file of its own, with the colours of the page inside it."""
+    drawing = draw(chart, width, height)
+    style = (files("greenward.reports") / "report.css").read_text()
+    start, rest = drawing.split(">", 1)
+    paper = '<rect class="paper" width="100%" height="100%"/>'
+    return f'{start} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{paper}{rest}\n'
 
 
 def stacked_bar(parts: Sequence[tuple[str, float]], width: int = 960, height: int = 22) -> str:
@@ -75,6 +85,15 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within the range; where there are fewer than two, 2 and 5 times them as well."""
+    powers = [10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    whole = [power for power in powers if low <= power <= high]
+    if len(whole) >= 2:
+        return whole[:: -(-len(whole) // 6)]
+    return [m * power for power in powers for m in (1, 2, 5) if low <= m * power <= high]
+
+
 def value_text(value: float, unit: Unit) -> str:
     """An axis value: shares in percent, numbers short."""
     if unit == "share":
@@ -91,8 +110,10 @@ class _Drawing:
         self._chart = chart
         self._width, self._height = width, height
         self._x_low, self._x_high = self._x_range()
-        self._y_low, self._y_high = self._y_range()
-        self._y_ticks = ticks(self._y_low, self._y_high, 5)
+        self._y_low, self._y_high = self._log_range() if chart.log else self._y_range()
+        self._y_ticks = (
+            log_ticks(self._y_low, self._y_high) if chart.log else ticks(self._y_low, self._y_high, 5)
+        )
         axis_texts = [value_text(tick, chart.unit) for tick in self._y_ticks]
         longest_label = max((len(line.name) for line in chart.series), default=0)
         self._left = 12 + _CHARACTER_WIDTH * max(map(len, axis_texts), default=1)
@@ -101,7 +122,8 @@ class _Drawing:
 
     def svg(self) -> str:
         series = sorted(self._chart.series, key=lambda line: ("faint", "dashed", "bold").index(line.weight))
-        body = [self._axes(), *map(self._band, series), *map(self._line, series), self._labels(series)]
+        body = [self._axes(), *map(self._band, series), *map(self._line, series)]
+        body += [*map(self._marker, self._chart.markers), self._labels(series)]
         return (
             f'<svg class="chart" viewBox="0 0 {self._width} {self._height}" role="img" '
             f'aria-label="{escape(self._chart.title)}">{"".join(body)}</svg>'
@@ -123,12 +145,23 @@ class _Drawing:
         pad = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
         return (low if low == 0 else low - pad), high + pad
 
+    def _log_range(self) -> Point:
+        logs = [math.log(y) for line in self._chart.series for _, y in line.points]
+        pad = 0.06 * (max(logs) - min(logs)) or 0.4
+        return math.exp(min(logs) - pad), math.exp(max(logs) + pad)
+
+    def _height_share(self, y: float) -> float:
+        """How far up the axis a value lies, 0 to 1."""
+        if self._chart.log:
+            return math.log(y / self._y_low) / math.log(self._y_high / self._y_low)
+        return (y - self._y_low) / (self._y_high - self._y_low)
+
     def _at(self, x: float, y: float) -> Point:
         inner_width = self._width - self._left - self._right
         inner_height = self._height - self._top - self._bottom
         return (
             self._left + inner_width * (x - self._x_low) / (self._x_high - self._x_low),
-            self._top + inner_height * (1 - (y - self._y_low) / (self._y_high - self._y_low)),
+            self._top + inner_height * (1 - self._height_share(y)),
         )
 
     def _path(self, points: Sequence[Point]) -> str:
@@ -175,6 +208,17 @@ class _Drawing:
                 f"<title>{escape(hint)}</title></circle>"
             )
         return "".join(parts)
+
+    def _marker(self, marker: Marker) -> str:
+        x, _ = self._at(marker.x, self._y_low)
+        floor = self._height - self._bottom
+        anchor = "end" if marker.x > (self._x_low + self._x_high) / 2 else "start"
+        beside = x - 5 if anchor == "end" else x + 5
+        return (
+            f'<path class="marker" d="M{x:.1f} {self._top}V{floor}"/>'
+            f'<text class="label marker" x="{beside:.1f}" y="{self._top + 10}" text-anchor="{anchor}">'
+            f"{escape(marker.label)}</text>"
+        )
 
     def _labels(self, series: Sequence[Series]) -> str:
         """Names at the line ends, pushed apart where they would cover each other."""

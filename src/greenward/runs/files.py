@@ -139,27 +139,48 @@ class Lines:
     torn: str | None = None
 
 
+class JsonRows:
+    """The rows of a JSONL file, one at a time: for files that need not fit into memory.
+
+    `torn` is the unfinished last line once all rows were taken, None when there is none. A missing file
+    has no rows.
+
+    Raises (while it is read):
+        RunError: a broken line that is not the last one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.torn: str | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if not self.path.exists():
+            return
+        broken: tuple[int, bytes] | None = None
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if broken is not None:
+                    raise RunError(
+                        f"{self.path}, line {broken[0]}: expected a JSON object, found {broken[1][:80]!r}"
+                    )
+                if not line.strip():
+                    continue
+                row = _json_object(line) if line.endswith(b"\n") else None
+                if row is None:
+                    broken = number, line.rstrip(b"\n")
+                else:
+                    yield row
+        self.torn = None if broken is None else broken[1].decode(errors="replace")
+
+
 def read_jsonl(path: Path) -> Lines:
     """Read one JSON object a line. A missing file has no rows; a torn last line is reported.
 
     Raises:
         RunError: a broken line that is not the last one.
     """
-    if not path.exists():
-        return Lines(())
-    lines = path.read_bytes().split(b"\n")
-    tail = lines.pop()  # empty when the last line is finished
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        row = _json_object(line)
-        if row is None:
-            if number == len(lines) and not tail:
-                return Lines(tuple(rows), torn=line.decode(errors="replace"))
-            raise RunError(f"{path}, line {number}: expected a JSON object, found {line[:80]!r}")
-        rows.append(row)
-    return Lines(tuple(rows), torn=tail.decode(errors="replace") if tail.strip() else None)
+    rows = JsonRows(path)
+    return Lines(tuple(rows), rows.torn)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
