@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from greenward.algorithms.advantages import Estimate
+from greenward.algorithms.critic_estimator import CriticEstimator
+from greenward.algorithms.gae import discounted_returns, generalised_advantages
+from greenward.algorithms.kl import KLControl
+from greenward.config.algorithm import CriticConfig, KLConfig
+from greenward.config.schema import ShapeConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.critic import Critic
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.policy import Policy
+from greenward.policies.protocol import StopReason
+
+VOCABULARY = 11
+TEMPERATURE = 0.8
+TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
+SHAPE = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_policy(seed: int = 0) -> Policy:
+    return Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
+
+
+def make_critic(policy: Policy, *, separate: bool = False) -> Critic:
+    critic = Critic(policy, separate_trunk=separate)
+    torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(7))
+    return critic
+
+
+def make_turn(seed: int, *, role: str = "programmer", wrote: list[bool] | None = None) -> Turn:
+    rng = np.random.default_rng(seed)
+    length = len(wrote) if wrote is not None else int(rng.integers(1, 7))
+    return Turn(
+        role=role,
+        prompt_ids=tuple(rng.integers(1, VOCABULARY, 3).tolist()),
+        completion_ids=rng.integers(1, VOCABULARY, length),
+        logprobs_T=np.zeros(length, dtype=np.float32),
+        policy_wrote_T=np.ones(length, dtype=bool) if wrote is None else np.array(wrote),
+        stop_reason=StopReason.END,
+        policy_version=0,
+    )
+
+
+def make_episode(
+    *turns: Turn, rewards: dict[str, float] | None = None, group: int = 0, failed: bool = False
+) -> Episode:
+    status = Status.INFRASTRUCTURE if failed else Status.FAILED
+    return Episode(turns, rewards or {"programmer": 1.0}, group, "p", Verdict(status))
+
+
+def make_episodes() -> list[Episode]:
+    return [
+        make_episode(make_turn(seed), rewards={"programmer": float(seed % 3)}, group=seed // 2)
+        for seed in range(8)
+    ]
+
+
+def make_estimator(
+    policy: Policy, critic: Critic, *, kl: dict[str, Any] | None = None, **section: Any
+) -> Any:
+    kl_config = KLConfig(**(kl or {}))
+    return CriticEstimator(
+        policy,
+        critic,
+        CriticConfig(**{"whiten_advantages": False, **section}),
+        kl_config,
+        KLControl(kl_config),
+        temperature=TEMPERATURE,
+        micro_batch_sequences=3,
+        reference_policy=make_policy(seed=1),
+    )
+
+
+def alone(policy: Policy, turn: Turn) -> GroupBatch:
+    return GroupBatch.build([turn.prompt_ids], [[turn.completion_ids]])
+
+
+@torch.no_grad()
+def logprobs_alone(policy: Policy, turn: Turn) -> np.ndarray:
+    return policy.completion_logprobs(alone(policy, turn), temperature=TEMPERATURE).logprobs_BT[0].numpy()
+
+
+@torch.no_grad()
+def values_alone(policy: Policy, critic: Critic, turn: Turn) -> np.ndarray:
+    batch = alone(policy, turn)
+    return critic(batch, policy.completion_hidden(batch))[0].numpy()
+
+
+def terminal(length: int, reward: float) -> np.ndarray:
+    return np.append(np.zeros(length - 1), reward)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_advantages_and_returns_are_gae_of_each_answer_alone(separate: bool) -> None:
+    policy = make_policy()
+    critic = make_critic(policy, separate=separate)
+    episodes = make_episodes()
+    estimate: Estimate = make_estimator(policy, critic, discount=0.9, gae_lambda=0.7)(episodes)
+    assert estimate.values is not None and estimate.returns is not None
+    for index, episode in enumerate(episodes):
+        (turn,) = episode.turns
+        values = values_alone(policy, critic, turn)
+        rewards = terminal(len(values), episode.rewards["programmer"])
+        expected = generalised_advantages(rewards, values, discount=0.9, gae_lambda=0.7)
+        np.testing.assert_allclose(estimate.values[index][0], values, atol=1e-5)
+        np.testing.assert_allclose(estimate.advantages[index][0], expected, atol=1e-5)
+        np.testing.assert_allclose(estimate.returns[index][0], expected + values, atol=1e-5)
+        if not separate:
+            assert estimate.logprobs is not None
+            np.testing.assert_allclose(estimate.logprobs[index][0], logprobs_alone(policy, turn), atol=1e-5)
+
+
+def test_turns_of_a_role_are_one_trajectory_and_tokens_of_others_are_skipped() -> None:
+    policy = make_policy()
+    critic = make_critic(policy)
+    first = make_turn(1, wrote=[True, True, False, True])
+    other = make_turn(2, role="judge")
+    second = make_turn(3, wrote=[False, True, True])
+    episode = make_episode(first, other, second, rewards={"programmer": 2.0, "judge": -1.0})
+    estimate = make_estimator(policy, critic)([episode])
+    values = np.concatenate(
+        [values_alone(policy, critic, turn)[turn.policy_wrote_T] for turn in (first, second)]
+    )
+    expected = generalised_advantages(terminal(5, 2.0), values, discount=1.0, gae_lambda=0.95)
+    found = [estimate.advantages[0][n][turn.policy_wrote_T] for n, turn in ((0, first), (2, second))]
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
+    assert estimate.advantages[0][0][2] == estimate.advantages[0][2][0] == 0
+    judged = values_alone(policy, critic, other)
+    np.testing.assert_allclose(
+        estimate.advantages[0][1],
+        generalised_advantages(terminal(len(judged), -1.0), judged, discount=1.0, gae_lambda=0.95),
+        atol=1e-5,
+    )
+
+
+def test_whitened_advantages_have_mean_0_and_deviation_1_over_trained_tokens() -> None:
+    policy = make_policy()
+    critic = make_critic(policy)
+    turn = make_turn(20, wrote=[True, False, True])
+    episodes = [*make_episodes(), make_episode(turn), make_episode(make_turn(30), failed=True)]
+    plain = make_estimator(policy, critic)(episodes)
+    whitened = make_estimator(policy, critic, whiten_advantages=True)(episodes)
+
+    def trained(estimate: Estimate) -> np.ndarray:
+        return np.concatenate(
+            [
+                advantages_T[turn.policy_wrote_T]
+                for episode, turns in zip(episodes, estimate.advantages, strict=True)
+                if episode.scored
+                for turn, advantages_T in zip(episode.turns, turns, strict=True)
+            ]
+        )
+
+    before, after = trained(plain), trained(whitened)
+    np.testing.assert_allclose(after, (before - before.mean()) / before.std(), atol=1e-4)
+    assert whitened.metrics["advantage/mean"] == pytest.approx(before.mean(), abs=1e-6)
+    assert whitened.metrics["advantage/std"] == pytest.approx(before.std(), abs=1e-6)
+    for one, other in zip(plain.returns, whitened.returns, strict=True):
+        for returns_T, same_T in zip(one, other, strict=True):
+            np.testing.assert_array_equal(returns_T, same_T)
+    assert whitened.advantages[-2][0][1] == 0
+
+
+def test_infrastructure_failures_change_nothing_for_the_others() -> None:
+    policy = make_policy()
+    critic = make_critic(policy)
+    episodes = make_episodes()
+    failed = make_episode(make_turn(99), rewards={"programmer": 50.0}, failed=True)
+    without = make_estimator(policy, critic, whiten_advantages=True)(episodes)
+    with_failure = make_estimator(policy, critic, whiten_advantages=True)([*episodes, failed])
+    assert with_failure.metrics == pytest.approx(without.metrics, abs=1e-6)
+    for one, other in zip(without.advantages, with_failure.advantages, strict=False):
+        np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+    assert not with_failure.advantages[-1][0].any() and not with_failure.returns[-1][0].any()
+
+
+def test_a_batch_without_a_scored_episode_says_nothing() -> None:
+    policy = make_policy()
+    estimate = make_estimator(policy, make_critic(policy), whiten_advantages=True)(
+        [make_episode(make_turn(0), failed=True)]
+    )
+    assert estimate.metrics == {} and not estimate.advantages[0][0].any()
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_kl_in_the_reward_costs_each_token_its_estimate(kind: str) -> None:
+    """With lambda 1 and values of 0 the advantage is the reward still to come, less the KL to come."""
+    policy, reference = make_policy(), make_policy(seed=1)
+    critic = Critic(policy, separate_trunk=False)
+    episodes = make_episodes()
+    kl = {"coefficient": 0.3, "estimator": kind, "in_reward": True}
+    estimate = make_estimator(policy, critic, kl=kl, gae_lambda=1.0)(episodes)
+    measured = []
+    for index, episode in enumerate(episodes):
+        (turn,) = episode.turns
+        log_ratio = (logprobs_alone(policy, turn) - logprobs_alone(reference, turn)).astype(np.float64)
+        cost = {
+            "k1": log_ratio,
+            "k2": log_ratio**2 / 2,
+            "k3": np.exp(-log_ratio) - 1 + log_ratio,
+        }[kind]
+        measured.append(cost)
+        rewards = terminal(len(cost), episode.rewards["programmer"]) - 0.3 * cost
+        expected = discounted_returns(rewards, discount=1.0)
+        np.testing.assert_allclose(estimate.advantages[index][0], expected, atol=1e-4)
+    assert estimate.metrics["kl"] == pytest.approx(np.concatenate(measured).mean(), abs=1e-5)
+
+
+def test_explained_variance_is_that_of_the_reward_to_go() -> None:
+    policy = make_policy()
+    critic = make_critic(policy)
+    episodes = make_episodes()
+    metrics = make_estimator(policy, critic)(episodes).metrics
+    values = [values_alone(policy, critic, episode.turns[0]) for episode in episodes]
+    to_go = [np.full(len(v), e.rewards["programmer"]) for v, e in zip(values, episodes, strict=True)]
+    flat_values, flat_to_go = np.concatenate(values), np.concatenate(to_go)
+    expected = 1 - (flat_to_go - flat_values).var() / flat_to_go.var()
+    assert metrics["explained_variance"] == pytest.approx(expected, abs=1e-5)
+    assert metrics["value/mean"] == pytest.approx(flat_values.mean(), abs=1e-5)
+
+
+def test_a_constant_critic_explains_nothing_and_equal_rewards_leave_nothing_to_explain() -> None:
+    policy = make_policy()
+    constant = Critic(policy, separate_trunk=False)
+    torch.nn.init.constant_(constant.head.bias, 0.4)
+    estimator = make_estimator(policy, constant)
+    assert estimator(make_episodes()).metrics["explained_variance"] == pytest.approx(0.0, abs=1e-9)
+    equal = [replace(episode, rewards={"programmer": 1.0}) for episode in make_episodes()]
+    assert "explained_variance" not in estimator(equal).metrics
