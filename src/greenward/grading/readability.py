@@ -17,7 +17,7 @@ from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import Tests
 
 VIOLATION_COST = 2.0  # a violation on every line leaves exp(-2), 0.14
-_MAX_KNOWN = 20_000
+_MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 _OF_WHOLE_FUNCTION = ("C901", lint.INVALID_SYNTAX)  # C901 stands on the line of `def`, whoever wrote that
@@ -25,7 +25,7 @@ _OF_WHOLE_FUNCTION = ("C901", lint.INVALID_SYNTAX)  # C901 stands on the line of
 
 @dataclass(frozen=True)
 class Readability:
-    """exp(-2 · violations per line) for the linter × (1 + share of lines that the formatter leaves alone) / 2.
+    """exp(-2 · violations per line) for the linter × (1 + share of lines well formatted) / 2.
 
     Only lines of code that the answer added to the starter code count: no comments, no blank lines. Code
     that does not parse, is too long to be looked at, adds nothing or switches the formatter off gets 0.
@@ -46,9 +46,9 @@ class Readability:
         new = {key: _Judged.of(*key) for key in keys if key not in self._known}
         self._known.update(dict.fromkeys(new, 0.0))
         judged = {key: program for key, program in new.items() if program is not None}
-        for (key, program), findings in zip(
-            judged.items(), lint.examine([code for code, _ in judged]), strict=True
-        ):
+        # What follows the last line of code is no matter of style: an answer may end without a newline.
+        found = lint.examine([code.rstrip() + "\n" for code, _ in judged])
+        for (key, program), findings in zip(judged.items(), found, strict=True):
             if findings is not None:
                 self._known[key] = program.score(findings)
         return [self._known[key] for key in keys]

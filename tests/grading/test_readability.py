@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from greenward.config.schema import FamiliesConfig, RewardTermConfig
+from greenward.errors import ConfigError, RewardError
+from greenward.grading import lint
+from greenward.grading.graded_answer import GradedAnswer
+from greenward.grading.readability import CodeScore, Readability
+from greenward.grading.rewards import combine, make_reward
+from greenward.grading.verdict import Status, Verdict
+from greenward.problems.catalog import load_problems
+
+CLEAN = "def add(a, b):\n    return a + b\n"
+
+
+def answer(problem, code, verdict=None):
+    verdict = verdict or Verdict(Status.FAILED, (True, False, False, False))
+    return GradedAnswer(problem, "prompt", code or "", code, verdict)
+
+
+@pytest.fixture
+def whole(add):
+    """A problem whose prompt gives no code, so that all of an answer is its own."""
+    return replace(add, starter_code="")
+
+
+def score(problem, *codes):
+    return Readability().score([answer(problem, code) for code in codes], None)
+
+
+@pytest.mark.parametrize(
+    ("code", "violations", "lines", "kept"),
+    [
+        (CLEAN, 0, 2, 2),
+        ("import os\n\n\n" + CLEAN, 1, 3, 3),  # F401
+        ("def add(a, b):\n    l = a + b\n    return l\n", 3, 3, 3),  # E741 twice is once; RET504, E741
+        ("def add(a,b):\n    return a + b\n", 0, 2, 1),
+        ("def add(a, b):\n  return a+b\n", 0, 2, 1),
+        ("def Add(a, b):\n    return a + b\n", 1, 2, 2),  # N802
+        ("def add(a, b):\n    if a == None:\n        return b\n    return a + b\n", 1, 4, 4),  # E711
+        ("def add(a, b=[]):\n    return a + b\n", 1, 2, 2),  # B006
+        ("# a\n\n# b\n" + CLEAN + "# c\n", 0, 2, 2),  # comments and blank lines do not dilute anything
+        ("def add(a, b):\n    return a+b\n" + "# fine\n" * 50, 0, 2, 1),
+    ],
+)
+def test_readability_is_the_documented_formula_on_known_violations(whole, code, violations, lines, kept):
+    found = lint.examine([code])[0]
+    rules = [violation.rule for violation in found.violations]
+    if "l = a" in code:
+        violations = len(rules)
+        assert set(rules) == {"E741", "RET504"}
+    assert len(rules) == violations, rules
+    expected = math.exp(-2 * violations / lines) * (1 + kept / lines) / 2
+    assert score(whole, code) == [pytest.approx(expected)]
+
+
+def test_what_the_prompt_wrote_is_not_judged(add):
+    ugly_start = "from typing import List\ndef add( a,b ):\n"
+    given = replace(add, starter_code=ugly_start)
+    assert score(given, ugly_start + "    return a + b\n") == [1.0]
+    assert score(given, ugly_start + "    return a + b") == [1.0]  # no newline at the end
+    assert score(given, ugly_start + "    x = 1\n    return a + b\n") == [pytest.approx(math.exp(-1))]  # F841
+    assert score(given, ugly_start) == [0.0]  # nothing was added
+
+
+def test_complexity_counts_although_it_stands_on_the_line_of_the_prompt(add):
+    branches = [f"    if a > {n}:\n        b += {n}\n" for n in range(12)]
+    (simple,) = score(add, add.starter_code + "".join(branches[:9]) + "    return b\n")
+    (complicated,) = score(add, add.starter_code + "".join(branches) + "    return b\n")
+    assert simple == 1.0
+    assert complicated == pytest.approx(math.exp(-2 / 25))  # C901
+
+
+def test_references_are_clearly_more_readable_than_ugly_variants():
+    problems = load_problems("families", FamiliesConfig(), "train")[::30]
+    references = score(problems[0], *(problem.reference for problem in problems))
+
+    def uglier(code):
+        return (
+            code.replace("    ", "  ").replace(" = ", "=").replace(", ", ",").replace("return ", "return  ")
+        )
+
+    ugly = score(problems[0], *(uglier(problem.reference) for problem in problems))
+    assert sum(references) / len(problems) > 0.95
+    assert sum(references) / len(problems) > sum(ugly) / len(problems) + 0.25
+
+
+@pytest.mark.parametrize(
+    "pragma",
+    ["# noqa", "# ruff: noqa", "# flake8: noqa", "# ruff: noqa: F841", "# ruff: disable[F841]", "# fmt: off",
+     "#fmt:off", "# yapf: disable", "# isort: skip_file", "# pylint: disable=all", "# type: ignore"],
+)  # fmt: skip
+def test_comments_do_not_lift_the_score(whole, pragma):
+    ugly = "def add(a, b):\n    x  =  1\n    return a+b\n"
+    (plain,) = score(whole, ugly)
+    tries = [pragma + "\n" + ugly, ugly.replace("\n", "  " + pragma + "\n"), f"{pragma}\n\n{ugly}{pragma}\n"]
+    assert plain < 0.5
+    assert all(lifted <= plain for lifted in score(whole, *tries))
+
+
+def test_skipping_the_formatter_line_by_line_gives_nothing(whole):
+    assert score(whole, CLEAN + "x   = 1  # fmt: skip\n", CLEAN + "x   = 1  # noqa # fmt:skip\n") == [
+        0.0,
+        0.0,
+    ]
+
+
+def test_hostile_answers_get_a_low_score_and_leave_their_neighbours_alone(whole):
+    hostile = [
+        None, "", "\0", "x = '\0'", "\ud800", "x = '\ud800'", "def f(:", "a" * 10**6, "x = " + "1 + " * 10**5 + "1",
+        "a" + ".a" * 9000 + "\n", "x = " + "-" * 900 + "1\n", "not " * 900 + "1\n", "(" * 150 + ")" * 150,
+        "# coding: rot13\nimport os\n", "\r\r\r", "\x0c", "# only a comment\n", "import os\r\nx=1\r\n",
+    ]  # fmt: skip
+    scores = score(whole, CLEAN, *hostile, CLEAN)
+    assert scores[0] == scores[-1] == 1.0
+    assert all(0.0 <= value < 0.6 for value in scores[1:-1])
+    assert scores[1:10] == [0.0] * 9
+
+
+def test_no_answer_can_speak_for_another(whole):
+    """Text that looks like ruff's output, a diff or another file's name stays text."""
+    forged = '"""\n--- 0.py\n+++ 0.py\n@@ -1 +1 @@\n-x\n0.py:1:1: F401 unused\n"""\n'
+    assert score(whole, CLEAN, forged)[0] == 1.0
+
+
+def test_a_batch_takes_one_pair_of_processes_and_known_answers_take_none(whole, monkeypatch):
+    term = Readability()
+    commands = []
+
+    def counted(command, **options):
+        commands.append(command[1])
+        return run(command, **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(lint.subprocess, "run", counted)
+    codes = [f"def add(a, b):\n    return a + b + {n % 10}\n" for n in range(64)]
+    first = term.score([answer(whole, code) for code in codes], None)
+    assert commands == ["check", "format"]
+    assert term.score([answer(whole, code) for code in codes], None) == first
+    assert commands == ["check", "format"]
+
+
+def test_a_program_on_which_ruff_hangs_gets_nothing_and_the_others_their_due(whole, monkeypatch):
+    def hangs_on_it(command, *, cwd, **options):
+        if any("hang" in path.read_text() for path in cwd.glob("*.py")):
+            raise subprocess.TimeoutExpired(command, 10)
+        return run(command, cwd=cwd, **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(lint.subprocess, "run", hangs_on_it)
+    assert score(whole, CLEAN, "hang = 1\n", CLEAN + "\n\nx = 1\n") == [1.0, 0.0, 1.0]
+
+
+def test_a_missing_or_broken_ruff_is_told_before_training(monkeypatch):
+    monkeypatch.setattr(lint, "_binary", lambda: "/bin/false")
+    with pytest.raises(RewardError, match=r"ruff does not work.*\n.*pip install"):
+        make_reward(RewardTermConfig(name="code_score"))
+    monkeypatch.undo()
+    lint._binary.cache_clear()
+    monkeypatch.setitem(sys.modules, "ruff", None)
+    with pytest.raises(RewardError, match=r"not installed.*\n.*pip install ruff"):
+        make_reward(RewardTermConfig(name="readability"))
+    lint._binary.cache_clear()
+
+
+def test_code_score_is_the_weighted_mean_of_parts_that_are_reported_beside_it(grader, whole):
+    passed = Verdict(Status.PASSED, (True,) * 4)
+    cheat = Verdict(Status.CHEATING, (True, True, True, False))
+    down = Verdict(Status.INFRASTRUCTURE)
+    ugly = "import os\n\n\n" + CLEAN
+    answers = [answer(whole, CLEAN, passed), answer(whole, ugly), answer(whole, CLEAN, cheat),
+               answer(whole, CLEAN, down)]  # fmt: skip
+    term = make_reward(
+        RewardTermConfig(name="code_score", weight=2.0, options={"correctness": 3.0, "readability": 1.0})
+    )
+    rewards = combine([term], answers, grader)
+    readable = math.exp(-2 / 3)
+    mixed = (3 * 0.25 + readable) / 4
+    assert rewards[0].terms == {"code_score": 1.0, "correctness": 1.0, "readability": 1.0}
+    assert rewards[1].terms == pytest.approx(
+        {"code_score": mixed, "correctness": 0.25, "readability": readable}
+    )
+    assert rewards[2].terms == {"code_score": 0.25, "correctness": 0.0, "readability": 1.0}
+    assert [reward.total for reward in rewards] == pytest.approx([2.0, 2 * mixed, 0.5, 0.0])
+    assert rewards[3].terms == {}
+
+
+def test_code_score_weights_must_make_a_mean():
+    assert (CodeScore().correctness, CodeScore().readability) == (0.8, 0.2)
+    for correctness, readability in ((0.0, 0.0), (-1.0, 2.0)):
+        with pytest.raises(ConfigError, match="must not be negative and must sum to more than 0"):
+            CodeScore(correctness=correctness, readability=readability)
+    with pytest.raises(ConfigError, match="no option '_parts'"):
+        make_reward(RewardTermConfig(name="code_score", options={"_parts": ()}))
