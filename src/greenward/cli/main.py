@@ -17,6 +17,7 @@ from greenward.cli.demo import demo
 from greenward.cli.diff import diff
 from greenward.cli.doctor import doctor
 from greenward.cli.eval import eval_
+from greenward.cli.evals import evals
 from greenward.cli.grade import grade
 from greenward.cli.report import report
 from greenward.cli.reward_health import reward_health
@@ -45,7 +46,7 @@ def cli() -> None:
 
 
 LEARNING = (demo, train, eval_, grade, show, compare, audit)
-DIAGNOSING = (reward_health, diff)
+DIAGNOSING = (reward_health, evals, diff)
 for command in (*LEARNING, *DIAGNOSING, report, config, doctor, completion):
     cli.add_command(command)
 

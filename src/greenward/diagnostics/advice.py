@@ -55,8 +55,8 @@ ADVICE: dict[str, Advice] = {
             "Check training.schedule and warmup_steps for a jump of learning_rate at the onset.",
             "With bfloat16 (model.dtype), repeat in float32.",
         ),
-        "The first step after that checkpoint with a lower learning rate keeps the old norm; learning_rate in "
-        "metrics.jsonl jumps at the onset if the schedule is to blame.",
+        "The first step after that checkpoint with a lower learning rate keeps the old norm; learning_rate "
+        "jumps at the onset if the schedule is to blame.",
     ),
     "gradient-spikes": Advice(
         "Single gradient norms stand far above their surroundings",

@@ -162,7 +162,9 @@ class Diagnosis:
             text = f"{self.findings[0].severity.upper()}: {', '.join(found)} in {self.checks} checks"
         else:
             text = f"HEALTHY: nothing wrong in {self.checks} checks"
-        return f"{text}; {len(self.gaps)} could not be made." if self.gaps else f"{text}."
+        if self.gaps:
+            text += f"; {len(self.gaps)} could not be made"
+        return f"{text}." if self.unanswered is None else f"{text}; {self.unanswered}."
 
     def exit_code(self, fail_on: Severity) -> int:
         """1 for findings at or above `fail_on`, 2 where too little is known to tell, else 0."""

@@ -81,7 +81,7 @@ def compare(record: ReportRecord) -> Results:
                 _values(after, name),
                 _values(control, name),
             )
-            for name in sorted(names, key=_metric_order)
+            for name in sorted(names, key=metric_order)
         ),
         gain=paired_difference(before, after),
         control_gain=paired_difference(before, control),
@@ -211,11 +211,11 @@ def _values(evaluations: Sequence[Mapping[str, Any]], name: str) -> tuple[float,
     return tuple(e["metrics"][name]["value"] for e in evaluations if name in e["metrics"])
 
 
-def _metric_order(name: str) -> tuple[int, int, str]:
+def metric_order(name: str) -> tuple[int, int, str]:
     """Sampled pass@1, greedy pass@1, then pass@k by k, then the rest."""
     if name == PRIMARY:
         return (0, 0, name)
     if name == GREEDY:
         return (1, 0, name)
     k = name.removeprefix("pass@")
-    return (2, int(k), name) if k.isdigit() else (3, 0, name)
+    return (2, int(k), name) if k.isdecimal() else (3, 0, name)

@@ -21,6 +21,7 @@ def collect_provenance(device: str | None = None) -> dict[str, Any]:
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "system": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
+        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (1 << 20),
         "device": device or _processor(),
         "git": _git_state(),
     }
