@@ -8,6 +8,7 @@
     evaluations/step_000020.json        of the held-out problems
     evaluations/step_000020.mbpp.json   of a suite
     checkpoints/step_000020/     and `last`, a link to the newest
+    faults.json                  what was planted; diagnostics never read it
     summary.json, report.html
 
 An arm of a run (`warm_start/`, `control/`) is a run directory inside it.
