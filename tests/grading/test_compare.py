@@ -7,6 +7,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -214,6 +215,16 @@ HOSTILE = {
     "a dict of dicts": nest(1, lambda inner: PlainDict([[inner, inner]]), 14),
     "a long dict": PlainDict([[PlainSet(WIDE), 1]]),
 }
+
+
+@settings(deadline=None)
+@given(st.floats(width=32), st.floats(width=32) | st.integers(-9, 9), st.sampled_from([0.0, 1e-9, 0.5]))
+def test_with_a_relative_tolerance_both_add_up_as_in_numpys_allclose(expected, value, relative):
+    comparison = Comparison(tolerance=0.25, relative_tolerance=relative)
+    wanted = numpy.allclose(value, expected, rtol=relative, atol=0.25, equal_nan=True)
+    assert same(value, expected, comparison) == wanted
+    near = expected + 0.25 + 0.9 * relative * abs(expected)
+    assert math.isinf(near) or same(near - 0.01, expected, comparison)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE.keys())

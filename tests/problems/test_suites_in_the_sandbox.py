@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from greenward.grading.grader import Grader
+from greenward.grading.verdict import Status
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.quixbugs import buggy_program
@@ -51,6 +52,33 @@ def test_tests_that_need_more_than_the_answer(public, grader, task_id):
     """367 and 927 set up after the solution; 596 uses a module that the solution imports."""
     problem = load_suite("mbpp", path=public("mbpp/mbpp.jsonl")).by_id(task_id)
     assert failing(grader, ProblemSet([problem])) == []
+
+
+@pytest.mark.parametrize(
+    ("form", "passes"),
+    [
+        ("list({})", True),
+        ("iter({})", True),
+        ("(x for x in {})", True),
+        ("dict.fromkeys({}).keys()", True),
+        ("iter([*{}, 'more'])", False),
+        ("iter([])", False),
+        ("object()", False),
+    ],
+)
+def test_what_is_compared_as_a_set_may_be_any_iterable_as_in_evalplus(public, cache, grader, form, passes):
+    problem = load_suite("mbpp+", path=public("evalplus/MbppPlus.jsonl.gz")).by_id("Mbpp/2")
+    (problem,) = grader.complete(ProblemSet([problem]))
+    answer = f"def similar_elements(a, b):\n    return {form.format('(set(a) & set(b))')}\n"
+    (verdict,) = grader.grade([(problem, answer)])
+    assert verdict.passed is passes
+
+
+def test_without_its_function_an_answer_to_a_set_problem_has_no_code(public, cache, grader):
+    problem = load_suite("mbpp+", path=public("evalplus/MbppPlus.jsonl.gz")).by_id("Mbpp/2")
+    (problem,) = grader.complete(ProblemSet([problem]))
+    (verdict,) = grader.grade([(problem, "def other(a, b): pass")])
+    assert verdict.status is Status.NO_CODE
 
 
 @pytest.mark.parametrize("task_id", ["Mbpp/2", "Mbpp/124", "Mbpp/252", "Mbpp/558", "Mbpp/581", "Mbpp/737"])

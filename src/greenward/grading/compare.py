@@ -134,8 +134,11 @@ def _numbers_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     if a != a or b != b:
         return bool(a != a and b != b)
     relative, absolute = relative_tolerance(comparison), comparison.tolerance
-    # `isclose` rounds to floats: without a tolerance it would still take 10**30 for 1e30.
-    return bool(relative or absolute) and _is_close(a, b, relative, absolute)
+    if not (relative or absolute):  # rounded to floats, 10**30 would still be taken for 1e30
+        return False
+    if comparison.relative_tolerance is not None:
+        return _is_allclose(a, b, relative, absolute)
+    return _is_close(a, b, relative, absolute)
 
 
 def _exact(number: Any) -> Any:
@@ -150,6 +153,15 @@ def _is_close(a: float, b: float, relative: float, absolute: float) -> bool:
         return math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
     except OverflowError:  # a number beyond the floats is close to no float
         return False
+
+
+def _is_allclose(a: float, b: float, relative: float, absolute: float) -> bool:
+    """As numpy's `allclose`: the tolerances add up, and the relative one is of the expected value."""
+    try:
+        a = float(a)
+    except OverflowError:  # a number beyond the floats is close to no float
+        return False
+    return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= absolute + relative * abs(b)
 
 
 def _kind(value: Any, comparison: Comparison) -> type:

@@ -37,8 +37,8 @@ class Case:
 class Comparison:
     """How a returned value is compared with the expected one.
 
-    `tolerance` is absolute and relative at once, as in `math.isclose`, unless `relative_tolerance`
-    is given; 0 asks for equality.
+    `tolerance` is absolute and relative at once, as in `math.isclose`; 0 asks for equality. With a
+    `relative_tolerance` the two add up, as in numpy's `allclose`.
     `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference.
     `rule` is what must hold: `equal`; `same_set`, equal elements whatever their order, number and
     container; or `not_none`, where only this is compared: whether something is returned, which None

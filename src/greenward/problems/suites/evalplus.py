@@ -19,7 +19,7 @@ from typing import Any
 from greenward.problems.json_rows import Row, found, read_rows
 from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet
 from greenward.problems.suites.evalplus_inputs import restore
-from greenward.problems.suites.evalplus_oracles import RULES, oracle_for
+from greenward.problems.suites.evalplus_oracles import RULES, oracle_for, setup_for
 from greenward.problems.suites.humaneval import docstring
 from greenward.problems.suites.mbpp import part_of
 from greenward.problems.suites.rows import problem_set
@@ -58,6 +58,7 @@ def _problem(row: Row) -> Problem:
         cases=() if oracle else tuple(Case(arguments, Expected.FROM_REFERENCE) for arguments in inputs),
         checks=tuple(f"judge({entry_point}, {arguments!r})" for arguments in inputs) if oracle else (),
         check_setup_code=oracle or "",
+        setup_code=setup_for(entry_point) if is_mbpp else "",
         starter_code=prompt,
         reference=prompt + row.text("canonical_solution"),
         comparison=Comparison(

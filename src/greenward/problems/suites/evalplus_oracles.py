@@ -28,6 +28,27 @@ RULES: Mapping[str, Rule] = {
     "text_starta_endb": "not_none",  # Mbpp/794
 }
 
+# What is compared as a set may be anything that has elements. Iterators and views cannot leave their
+# process as they are.
+_ELEMENTS = """
+def _with_elements(function):
+    from collections.abc import Iterator, MappingView
+
+    def call(*arguments):
+        value = function(*arguments)
+        return list(value) if isinstance(value, (Iterator, MappingView)) else value
+
+    return call
+
+if "NAME" in globals():
+    NAME = _with_elements(NAME)
+"""
+
+
+def setup_for(entry_point: str) -> str:
+    """What must run after an answer so that its values can be judged by the rule of `entry_point`."""
+    return _ELEMENTS.replace("NAME", entry_point) if RULES.get(entry_point) == "same_set" else ""
+
 
 def oracle_for(task_id: str, entry_point: str, tolerance: float) -> str | None:
     """The source of a problem's own oracle; None when it has none.
@@ -56,13 +77,13 @@ _ANY_READING = """
 def judge(candidate, arguments):
     expected = readings(*arguments)
     value = candidate(*arguments)
-    assert isinstance(value, (bool, int, float)), f"a number was expected, not {value!r}"
+    assert isinstance(value, (int, float, complex)), f"a number was expected, not {value!r}"
     assert any(value == one or _is_close(value, one) for one in expected), (
         f"got {value!r}, right are {expected!r}"
     )
 
 def _is_close(value, expected):
-    return abs(value - expected) <= TOLERANCE
+    return isinstance(expected, float) and abs(value - expected) <= TOLERANCE
 """
 
 _READINGS = {
