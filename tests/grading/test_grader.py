@@ -33,6 +33,13 @@ class Recorder:
         raise AssertionError("the grader closes only an executor of its own")
 
 
+def test_other_limits_hold_for_a_grader_on_the_same_workers_only(grader, add):
+    slow = f"import time\nwhile time.process_time() < 0.5: pass\n{RIGHT}"
+    with grader.with_limits(replace(grader.limits, cpu_seconds=0.2)) as strict:
+        assert [verdict.status for verdict in strict.grade([(add, slow)])] == [Status.TIMEOUT]
+    assert [verdict.status for verdict in grader.grade([(add, slow)])] == [Status.PASSED]
+
+
 @pytest.mark.parametrize(
     ("code", "status", "passed"),
     [

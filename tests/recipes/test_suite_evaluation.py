@@ -9,10 +9,14 @@ import pytest
 
 from greenward.config.loading import load_recipe
 from greenward.errors import ConfigError, ProblemError
+from greenward.grading.grader import Grader
+from greenward.policies.tokenizer import train_tokenizer
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.recipes import suite_evaluation
 from greenward.recipes.suite_evaluation import find_tracked_suites
 from greenward.recipes.train import train
 from greenward.runs.directory import read_evaluations
+from greenward.sandbox.protocol import Limits
 
 SMALL = (
     "problems.families.limit=40",
@@ -64,6 +68,29 @@ def test_a_suite_is_measured_at_start_at_intervals_and_after_the_last_step(mbpp,
     assert len({(record["data_hash"], record["prompt_hash"]) for record in records}) == 1
     assert [record["step"] for record in read_evaluations(tmp_path / "run")] == [0, 2, 3]
     assert "Public suites" in (tmp_path / "run/report.md").read_text()
+
+
+@pytest.mark.parametrize("seconds", [0.25, 30.0])
+def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkeypatch, seconds):
+    entry = f"evaluation.suites=[{{name: mbpp, timeout_seconds: {seconds}}}]"
+    recipe = load_recipe("quickstart", (*SMALL, entry))
+    seen = []
+
+    def evaluate(policy, problems, renderer, grader, *_, **__):
+        seen.append((grader.limits, max(problem.cpu_seconds for problem in problems)))
+        raise Stop
+
+    class Stop(Exception):
+        pass
+
+    monkeypatch.setattr(suite_evaluation, "evaluate", evaluate)
+    (suite,) = find_tracked_suites(recipe, ProblemSet([]))
+    with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as grader:
+        (suite,) = suite_evaluation.complete_suites((suite,), grader)
+        run = suite_evaluation.suite_evaluator(suite, recipe, train_tokenizer(["x"], 300), grader)
+        with pytest.raises(Stop):
+            run(None, 0, 0.0)
+    assert seen == [(Limits(seconds, 3 * seconds, 1 << 29), 0.0)]
 
 
 def test_examples_are_not_asked_and_parts_can_be_named(mbpp, monkeypatch):

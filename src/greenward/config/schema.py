@@ -168,7 +168,7 @@ class SuiteConfig(Section):
     )
     temperature: NonNegativeFloat = 0.2
     timeout_seconds: PositiveFloat = Field(
-        10.0, description="CPU time of one answer, where that is more than sandbox.cpu_seconds"
+        10.0, description="CPU time of one answer; more where the suite's reference needs more"
     )
     max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
     fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")

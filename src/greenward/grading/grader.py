@@ -78,6 +78,10 @@ class Grader:
         """How well answers are contained."""
         return self._executor.isolation
 
+    def with_limits(self, limits: Limits) -> Grader:
+        """A grader with other limits that runs answers where this one does, and must be closed before it."""
+        return Grader(limits, executor=self._executor)
+
     def complete(self, problems: ProblemSet) -> ProblemSet:
         """The problems with the expected values that only their references can tell (EvalPlus's).
 

@@ -17,6 +17,7 @@ from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import build_sampling
+from greenward.recipes.evaluation_session import WALL_PER_CPU
 from greenward.recipes.suites import examples_for, find_suite, renderer_for, stops_for
 from greenward.runs.evaluations import tracker_name
 
@@ -62,20 +63,8 @@ def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite
 
 
 def complete_suites(suites: Sequence[TrackedSuite], grader: Grader) -> tuple[TrackedSuite, ...]:
-    """The suites with expected values, and with each problem's time limit as the recipe has it."""
-    return tuple(
-        replace(
-            suite,
-            problems=ProblemSet(
-                (
-                    replace(problem, cpu_seconds=max(problem.cpu_seconds, suite.config.timeout_seconds))
-                    for problem in grader.complete(suite.problems)
-                ),
-                name=suite.problems.name,
-            ),
-        )
-        for suite in suites
-    )
+    """The suites with the expected values that only references can tell."""
+    return tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
 
 
 def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
@@ -101,6 +90,11 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
         greedy=False,
         seed=recipe.evaluation.seed,
     )
+    limits = replace(
+        grader.limits,
+        cpu_seconds=config.timeout_seconds,
+        wall_seconds=WALL_PER_CPU * config.timeout_seconds,
+    )
     prompts = "\0".join(map(renderer.prompt_text, problems))
     made_with = {
         "data_hash": suite.data_hash,
@@ -112,16 +106,17 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
     }
 
     def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
-        result = evaluate(
-            policy,
-            problems,
-            renderer,
-            grader,
-            settings,
-            sampling=sampling,
-            step=step,
-            elapsed_seconds=elapsed_seconds,
-        )
+        with grader.with_limits(limits) as own:
+            result = evaluate(
+                policy,
+                problems,
+                renderer,
+                own,
+                settings,
+                sampling=sampling,
+                step=step,
+                elapsed_seconds=elapsed_seconds,
+            )
         return result.to_json() | made_with
 
     return run
