@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from greenward.config.loading import load_recipe
-from greenward.errors import RunError
+from greenward.errors import CheckpointError, RunError
 from greenward.problems.catalog import load_problems
 from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
 from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
@@ -57,6 +57,16 @@ def test_a_checkpoint_of_a_run_knows_its_run(run):
     assert checkpoint.weights_hash == newest.weights_hash
     assert checkpoint.recipe == newest.recipe
     assert newest.recipe is not None
+
+
+def test_a_checkpoint_of_a_run_can_be_chosen(run):
+    (step,) = (run / "checkpoints").glob("step_*")
+    named = ModelEvaluation(str(run), AnswerOptions(checkpoint=step.name))
+    assert (named.model.folder, named.model.name) == (step, str(step))
+    with pytest.raises(CheckpointError, match="was evaluated on the held-out problems"):
+        find_model(str(run), "best")  # this run measured nothing
+    with pytest.raises(CheckpointError, match="is no run directory"):
+        find_model(str(step), "best")
 
 
 def test_a_model_folder_from_elsewhere_has_no_run(run, tmp_path):

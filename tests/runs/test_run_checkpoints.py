@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from greenward.errors import CheckpointError, RunError
-from greenward.runs.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint, verify
+from greenward.runs.checkpoints import (
+    checkpoint_step,
+    find_checkpoint,
+    latest_checkpoint,
+    save_checkpoint,
+    verify,
+)
 from greenward.runs.directory import RunDirectory
 
 
@@ -89,6 +95,26 @@ def test_when_all_are_damaged_a_run_does_not_silently_start_over(run):
 
 def test_no_checkpoint_is_none(run):
     assert latest_checkpoint(run) is None
+
+
+def test_the_best_is_that_of_the_highest_held_out_pass_rate_among_the_kept(run):
+    for step, value in ((10, 0.9), (20, 0.5), (30, 0.7), (40, 0.7), (50, 0.6)):
+        run.write_evaluation(step, {"step": step, "metrics": {"pass@1": {"value": value}}})
+        save_checkpoint(run, step, filler("a"), keep=4)
+    run.write_evaluation(60, {"step": 60, "metrics": {"pass@1": {"value": 1.0}}})
+    assert find_checkpoint(run.path, "best").name == "step_000040"
+    assert find_checkpoint(run.path, "last").name == "step_000050"
+    assert find_checkpoint(run.path, "step_000020").name == "step_000020"
+    with pytest.raises(CheckpointError, match="no checkpoint 'step_000010'") as caught:
+        find_checkpoint(run.path, "step_000010")
+    assert "step_000020, step_000030" in (caught.value.remedy or "")
+
+
+def test_a_checkpoint_that_was_asked_for_is_not_passed_over_when_damaged(run):
+    path = save_checkpoint(run, 1, filler("a"))
+    (path / "model.safetensors").write_text("changed")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        find_checkpoint(run.path, "step_000001")
 
 
 def test_a_failed_save_leaves_the_earlier_one_and_no_rubbish(run):

@@ -16,6 +16,7 @@ STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion",
 @click.option(
     "--suite", help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]"
 )
+@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
 @click.option(
     "--n", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers each."
 )
@@ -60,6 +61,7 @@ def eval_(model: str | None, **chosen: Any) -> None:
     from greenward.runs.text import printable
 
     names = (
+        "checkpoint",
         "suite",
         "samples",
         "temperature",
@@ -94,7 +96,7 @@ def _references_pass(model: str | None, chosen: dict[str, Any]) -> bool:
     from greenward.recipes.check_references import check_references
     from greenward.recipes.models import find_model
 
-    recipe = find_model(model).recipe if model else None
+    recipe = find_model(model, chosen["checkpoint"]).recipe if model else None
     checked = check_references(chosen["suite"], recipe, _ids(chosen), chosen["limit"], build_grading(chosen))
     click.echo(checked.line, err=chosen["as_json"])
     for failure in checked.failures:

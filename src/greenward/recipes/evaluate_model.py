@@ -43,10 +43,12 @@ USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greed
 class AnswerOptions:
     """What is asked and how answers are drawn. None stands for a default that depends on the rest.
 
-    `suite` None is what a run held out; `temperature` 0 for one answer, else 0.8; `max_tokens` what
-    the model has room for, at most 512, or as in the run's training for its own kind of problem.
+    `checkpoint` is the newest of a run; `suite` what a run held out; `temperature` 0 for one answer, else
+    0.8; `max_tokens` what the model has room for, at most 512, or as in the run's training for its own
+    kind of problem.
     """
 
+    checkpoint: str | None = None
     suite: str | None = None
     ids: tuple[str, ...] = ()
     limit: int | None = None
@@ -69,7 +71,7 @@ class ModelEvaluation:
 
     def __init__(self, model: str, options: AnswerOptions) -> None:
         self.options = options
-        self.model: FoundModel = find_model(model)
+        self.model: FoundModel = find_model(model, options.checkpoint)
         recipe = self.model.recipe
         self.suite = options.suite or HELD_OUT
         whole = find_suite(self.suite, recipe)

@@ -14,7 +14,7 @@ from greenward.config.schema import Recipe
 from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
 from greenward.policies.tokenizer import Tokenizer, read_json
-from greenward.runs.checkpoints import MANIFEST, checkpoint_step, latest_checkpoint
+from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
 from greenward.runs.directory import is_run
 
 _WEIGHTS = (
@@ -65,22 +65,22 @@ class FoundModel:
         return {"name": self.name, "step": self.step, "weights": self.weights_hash}
 
 
-def find_model(name: str) -> FoundModel:
-    """The model called `name`; of a run, its newest whole checkpoint.
+def find_model(name: str, which: str | None = None) -> FoundModel:
+    """The model called `name`; of a run, its checkpoint `which` (as in `find_checkpoint`), else the newest.
 
-    Raises `CheckpointError` for a run without one, a study of several runs, and whatever is no model.
+    Raises `CheckpointError` for a run without it, a study of several runs, and whatever is no model.
     """
     path = Path(name).expanduser()
     if path.is_dir() and is_run(path):
-        newest = latest_checkpoint(path)
-        if newest is None:
-            raise CheckpointError(f"{path} is a run without a checkpoint yet.")
-        return _found(name, newest)
+        folder = find_checkpoint(path, which or LAST)
+        return _found(name if which in (None, LAST) else str(folder), folder)
     if path.is_dir() and (runs := sorted(entry for entry in path.iterdir() if is_run(entry))):
         raise CheckpointError(
             f"{path} holds several runs and is no model.",
             remedy=f"Give one of them: {', '.join(str(run) for run in runs[:4])}.",
         )
+    if which is not None:
+        raise CheckpointError(f"{name} is no run directory, so it has no checkpoint {which!r}.")
     folder = checkpoint.resolve(name)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} is no model: it has no config.json.")

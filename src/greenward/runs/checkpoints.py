@@ -11,12 +11,12 @@ import hashlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from greenward.errors import CheckpointError, RunError
-from greenward.runs.directory import RunDirectory, step_name, steps_in
+from greenward.runs.directory import RunDirectory, read_evaluations, step_name, steps_in
 from greenward.runs.files import (
     dump_json,
     fsync_folder,
@@ -27,6 +27,7 @@ from greenward.runs.files import (
 )
 
 MANIFEST = "manifest.json"
+LAST, BEST = "last", "best"
 _FULL_BELOW_BYTES = 1 << 20
 
 
@@ -92,6 +93,47 @@ def latest_checkpoint(run: RunDirectory | Path) -> Path | None:
             remedy="Restore one from a copy, or start again in another directory.",
         )
     return None
+
+
+def find_checkpoint(run: Path, which: str) -> Path:
+    """The checkpoint of the run at `run` that is meant by "last", "best" or a name such as step_000020.
+
+    The best is the one with the highest pass@1 on the held-out problems among those that are kept and
+    were evaluated; of equals the newest.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    if which == LAST:
+        newest = latest_checkpoint(run)
+        if newest is None:
+            raise CheckpointError(f"{run} is a run without a checkpoint yet.")
+        return newest
+    kept = {path.name: step for step, path in steps_in(run / "checkpoints")}
+    if which == BEST:
+        which = _best_of(kept, run)
+    if which not in kept:
+        raise CheckpointError(
+            f"{run} has no checkpoint {which!r}.",
+            remedy=f"It keeps {', '.join(kept) or 'none'}; {LAST} and {BEST} are known, too.",
+        )
+    verify(run / "checkpoints" / which)
+    return run / "checkpoints" / which
+
+
+def _best_of(kept: Mapping[str, int], run: Path) -> str:
+    found = {
+        record["step"]: record["metrics"]["pass@1"]["value"]
+        for record in read_evaluations(run)
+        if "pass@1" in record["metrics"]
+    }
+    evaluated = [name for name, step in kept.items() if step in found]
+    if not evaluated:
+        raise CheckpointError(
+            f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
+            remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",
+        )
+    return max(evaluated, key=lambda name: (found[kept[name]], kept[name]))
 
 
 def verify(path: str | Path) -> None:
@@ -165,7 +207,7 @@ def _point_last_at(checkpoint: Path) -> None:
     link = checkpoint.parent / ".last.writing"
     link.unlink(missing_ok=True)
     link.symlink_to(checkpoint.name)
-    os.replace(link, checkpoint.parent / "last")
+    os.replace(link, checkpoint.parent / LAST)
 
 
 def _discard_leftovers(folder: Path) -> None:
