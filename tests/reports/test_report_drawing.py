@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+from synthetic_study import write_seed
 
-from greenward.reports.charts import Chart, Series, held_out_charts, training_charts
+from greenward.reports.charts import Chart, Series, held_out_charts, suite_charts, training_charts
+from greenward.reports.content import load_report
+from greenward.reports.html import render_html
 from greenward.reports.record import read_report
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks, value_text
 
@@ -106,3 +110,22 @@ def test_training_charts_leave_out_what_was_not_measured(study):
     titles = {chart.title for chart in training_charts(read_report(study))}
     assert "Entropy (nats per token)" in titles and "Groups per step" in titles
     assert not any(title.startswith("KL") for title in titles)
+
+
+def test_each_suite_that_was_measured_again_has_its_curve_with_the_interval(tmp_path):
+    write_seed(tmp_path / "run", steps=8, problems=10)
+    for step, passed in ((0, 1), (4, 3), (8, 6)):
+        metric = {"value": passed / 8, "low": passed / 8 - 0.1, "high": passed / 8 + 0.1}
+        rows = {"step": step, "problems": 8, "samples": 1, "metrics": {"pass@1": metric}, "rows": []}
+        (tmp_path / f"run/evaluations/step_{step:06d}.mbpp.json").write_text(json.dumps(rows))
+        (tmp_path / "run/evaluations/step_000000.humaneval.json").write_text(json.dumps(rows))
+    (chart,) = suite_charts(read_report(tmp_path / "run"))
+    assert chart.title == "mbpp: pass@1, by step"
+    (line,) = chart.series
+    assert line.points == ((0, 0.125), (4, 0.375), (8, 0.75))
+    assert [(x, round(low, 3), round(high, 3)) for x, low, high in line.band] == [
+        (0, 0.025, 0.225),
+        (4, 0.275, 0.475),
+        (8, 0.65, 0.85),
+    ]
+    assert "mbpp: pass@1, by step" in render_html(load_report(tmp_path / "run"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from greenward.reports.record import Arm, ReportRecord
-from greenward.reports.results import compare, final_evaluation, metric_label, percent, pooled
+from greenward.reports.results import PRIMARY, compare, final_evaluation, metric_label, percent, pooled
 
 Role = Literal["main", "control", "second", "third"]
 Weight = Literal["bold", "faint", "dashed"]
@@ -119,6 +119,18 @@ def held_out_charts(record: ReportRecord) -> tuple[Chart, ...]:
             "The dashed line is where the control ended." if metric.control else "",
         ),
     )
+
+
+def suite_charts(record: ReportRecord) -> tuple[Chart, ...]:
+    """pass@1 of the main arm on each public suite that was measured more than once, over steps."""
+    charts = []
+    for name in dict.fromkeys(name for arm in record.main_arms for name in arm.suites):
+        arms = [replace(arm, evaluations=arm.suites.get(name, ())) for arm in record.main_arms]
+        series = _evaluation_series(arms, PRIMARY, "step", record.main_arms[0].label, "main")
+        if any(len(line.points) > 1 for line in series):
+            caption = "One answer to each problem. Bands are 95 % intervals over problems."
+            charts.append(Chart(f"{name}: pass@1, by step", "step", tuple(series), "share", caption))
+    return tuple(charts)
 
 
 def training_charts(record: ReportRecord) -> tuple[Chart, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from greenward.reports.answers import SampleAnswers, sample_answers
-from greenward.reports.charts import Chart, held_out_charts, training_charts, warm_start_charts
+from greenward.reports.charts import Chart, held_out_charts, suite_charts, training_charts, warm_start_charts
 from greenward.reports.record import ReportRecord, read_report
 from greenward.reports.results import Results, compare, headline
 from greenward.reports.tables import (
@@ -45,6 +45,7 @@ class Content:
     notes: tuple[str, ...]
     results: Results
     held_out_charts: tuple[Chart, ...]
+    suite_charts: tuple[Chart, ...]
     training_charts: tuple[Chart, ...]
     warm_start_charts: tuple[Chart, ...]
     before_after: Table | None
@@ -78,6 +79,7 @@ def assemble(record: ReportRecord) -> Content:
         notes=record.notes,
         results=results,
         held_out_charts=held_out_charts(record),
+        suite_charts=suite_charts(record),
         training_charts=training_charts(record),
         warm_start_charts=warm_start_charts(record),
         before_after=before_after_table(record, results),

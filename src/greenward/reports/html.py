@@ -31,7 +31,7 @@ def render_html(content: Content) -> str:
             head(
                 "run report", content.title, content.headline, content.facts, content.notes, _tiles(content)
             ),
-            section("Learning", charts(content.held_out_charts, "wide", WIDE)),
+            section("Learning", charts((*content.held_out_charts, *content.suite_charts), "wide", WIDE)),
             section(
                 "Before and after",
                 card(content.before_after)

@@ -27,7 +27,8 @@ def print_report(content: Content, console: Console | None = None) -> None:
     print_head(console, content.title, content.headline, content.facts, content.notes)
     for table in (content.before_after, content.seeds, content.suites):
         print_table(console, table)
-    _print_curves(console, (*content.held_out_charts[1:], *content.training_charts))
+    charts = (*content.held_out_charts[1:], *content.suite_charts, *content.training_charts)
+    _print_curves(console, charts)
     for table in (content.answers, content.costs):
         print_table(console, table)
 
