@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from greenward.errors import ProblemError
@@ -37,6 +38,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="where to write the table")
     options = parser.parse_args()
+    for name in options.suites:
+        if name.partition(":")[0] not in SUITES:
+            (nearest,) = get_close_matches(name, SUITES, n=1, cutoff=0)
+            parser.exit(2, f"no suite is called {name!r}; the nearest is {nearest}\n")
     rows = []
     print(f"{'':24} {'passed':>11} {'left out':>9} {'seconds':>8}")
     for name in options.suites:
