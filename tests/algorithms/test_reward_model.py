@@ -1,0 +1,291 @@
+"""The reward model on a real tiny decoder, with answers whose worth shows in their tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from greenward.algorithms.advantages import ESTIMATORS
+from greenward.algorithms.on_policy import OnPolicy
+from greenward.algorithms.recalibration import OnlineRecalibration, fit_recalibration
+from greenward.algorithms.reward_model import RewardModel, RewardModelScorer
+from greenward.config.loading import parse_recipe
+from greenward.config.reward_model import RewardModelConfig
+from greenward.config.schema import ShapeConfig
+from greenward.diagnostics.calibration import measure_calibration
+from greenward.environments.episode import Episode, Turn
+from greenward.environments.single_turn import Collection
+from greenward.errors import ConfigError
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.policy import Policy
+from greenward.policies.protocol import StopReason
+from greenward.policies.reward_head import RewardHead, answer_features
+from greenward.runs.predictions import PredictionsFile, read_predictions
+
+FAST = RewardModelConfig(learning_rate=3e-3, buffer=512, batch_size=64)
+GOOD_TOKEN, BAD_TOKEN = 40, 41
+STATUS = {True: Status.PASSED, False: Status.FAILED, None: Status.INFRASTRUCTURE}
+
+
+@pytest.fixture(scope="module")
+def trunk(tokenizer):
+    shape = ShapeConfig(layers=2, hidden_size=32, heads=2, kv_heads=2, intermediate_size=48, max_positions=64)
+    return Policy.random(shape, tokenizer, seed=0, device="cpu").frozen_copy()
+
+
+def episode(rng, *, passed, good, group=0, reward=1.0):
+    """`good` decides which token the answer begins with, `passed` how it was graded."""
+    completion = rng.integers(50, 90, rng.integers(3, 9))
+    completion[:2] = GOOD_TOKEN if good else BAD_TOKEN
+    turn = Turn(
+        role="programmer",
+        prompt_ids=tuple(range(100 + group, 105 + group)),
+        completion_ids=completion,
+        logprobs_T=np.zeros(len(completion), dtype=np.float32),
+        policy_wrote_T=np.ones(len(completion), dtype=bool),
+        stop_reason=StopReason.END,
+        policy_version=0,
+    )
+    verdict = Verdict(STATUS[passed], (bool(passed),))
+    return Episode(
+        (turn,), {"programmer": reward}, group, f"problem {group}", verdict, "code", {"tests": reward}
+    )
+
+
+def batch(seed, *, size=32, truth=lambda good, rng: good):
+    rng = np.random.default_rng(seed)
+    goods = rng.random(size) < 0.5
+    return [
+        episode(rng, passed=bool(truth(good, rng)), good=good, group=index // 4)
+        for index, good in enumerate(goods)
+    ]
+
+
+def test_features_are_the_mean_and_the_last_of_each_answers_normalised_states():
+    generator = torch.Generator().manual_seed(0)
+    lengths, width = (3, 1, 4), 6
+    states = [torch.randn(length, width, generator=generator) * 5 for length in lengths]
+    mask = torch.arange(4)[None, :] < torch.tensor(lengths)[:, None]
+    features = answer_features(torch.cat(states), mask)
+    for row, own in zip(features, states, strict=True):
+        normal = (own - own.mean(1, keepdim=True)) / (own.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        torch.testing.assert_close(row, torch.cat((normal.mean(0), normal[-1])))
+
+
+def test_predictions_do_not_depend_on_how_answers_are_batched(trunk):
+    episodes = batch(0)
+    whole, pieces = (RewardModel(trunk, FAST, seed=0, micro_batch_sequences=size) for size in (64, 3))
+    for model in (whole, pieces):
+        model.predict(episodes)
+        model.learn(0)
+    np.testing.assert_allclose(whole.predict(episodes), pieces.predict(episodes), atol=1e-4)
+
+
+def test_the_head_learns_what_can_be_told_apart(trunk):
+    model = RewardModel(trunk, FAST, seed=0)
+    assert model.predict(batch(0)).tolist() == [0.5] * 32  # it knows nothing yet
+    metrics = model.learn(0)
+    assert metrics["reward_model/brier"] == 0.25
+    for step in range(1, 40):
+        model.predict(batch(step))
+        metrics = model.learn(step)
+    assert metrics["reward_model/accuracy"] > 0.9
+    assert metrics["reward_model/brier"] < 0.1
+
+
+def test_an_outcome_cannot_influence_the_prediction_that_comes_before_it(trunk):
+    def predictions(flipped_step):
+        model, made = RewardModel(trunk, FAST, seed=0), []
+        for step in range(4):
+            episodes = batch(step)
+            if step == flipped_step:
+                episodes = batch(step, truth=lambda good, rng: not good)
+            made.append(model.predict(episodes))
+            model.learn(step)
+        return made
+
+    true, flipped = predictions(None), predictions(2)
+    for step in range(3):
+        np.testing.assert_array_equal(true[step], flipped[step])
+    assert np.abs(true[3] - flipped[3]).max() > 1e-3
+
+
+def test_fresh_predictions_are_calibrated_although_labels_are_noisy_and_drift(trunk):
+    model, predicted, passed = RewardModel(trunk, FAST, seed=0), [], []
+    for step in range(120):
+        drift = step / 400
+        episodes = batch(step, truth=lambda good, rng, d=drift: rng.random() < (0.6 if good else 0.2) + d)
+        predicted.append(model.predict(episodes))
+        passed.append([one.verdict.passed for one in episodes])
+        model.learn(step)
+    half = slice(60, None)
+    calibration = measure_calibration(np.concatenate(predicted[half]), np.concatenate(passed[half]))
+    assert calibration.score >= 0.85
+
+
+def test_the_logit_scale_changes_predictions_and_nothing_that_is_learned(trunk):
+    plain, scaled = RewardModel(trunk, FAST, seed=0), RewardModel(trunk, FAST, seed=0)
+    scaled.logit_scale = 3.0
+    for step in range(6):
+        episodes = batch(step)
+        before, after = plain.predict(episodes), scaled.predict(episodes)
+        odds = (before / (1 - before)) ** 3
+        np.testing.assert_allclose(after, odds / (1 + odds), atol=1e-9)
+        losses = plain.learn(step)["reward_model/loss"], scaled.learn(step)["reward_model/loss"]
+        assert losses[0] == losses[1]
+        np.testing.assert_array_equal(plain.last_logits, scaled.last_logits)
+        np.testing.assert_allclose(1 / (1 + np.exp(-plain.last_logits)), before)
+        assert plain.last_passed.tolist() == [float(one.verdict.passed) for one in episodes]
+
+
+def test_a_resumed_model_goes_on_exactly(trunk, tmp_path):
+    def advance(model, steps):
+        made = []
+        for step in steps:
+            made.append(model.predict(batch(step)))
+            model.learn(step)
+        return np.stack(made)
+
+    whole = RewardModel(trunk, FAST, seed=3)
+    expected = advance(whole, range(20))
+    first = RewardModel(trunk, FAST, seed=3)
+    advance(first, range(11))
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second = RewardModel(trunk, FAST, seed=3)
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    np.testing.assert_array_equal(advance(second, range(11, 20)), expected[11:])
+
+
+def test_the_buffer_keeps_the_newest_answers_only(trunk):
+    model = RewardModel(trunk, FAST.model_copy(update={"buffer": 40}), seed=0)
+    for step in range(3):
+        model.predict(batch(step))
+        model.learn(step)
+    assert len(model.state_dict()["passed"]) == len(model.state_dict()["features"]) == 40
+    newest = [float(one.verdict.passed) for step in (1, 2) for one in batch(step)][-40:]
+    assert model.state_dict()["passed"].tolist() == newest
+
+
+class Fixed:
+    """An environment that gives episodes made beforehand, one batch a call."""
+
+    def __init__(self, batches):
+        self._batches = iter(batches)
+
+    def collect(self, policy, problems, *, seed, first_group_id=0):
+        return Collection(next(self._batches), 0.0, 0.0)
+
+
+class Recording:
+    """A learner that keeps the rewards that it was given."""
+
+    def update(self, episodes, advantages, *, step, temperature):
+        self.episodes = episodes
+        return {}
+
+
+def on_policy(trunk, batches, scorer, learner):
+    return OnPolicy(
+        SimpleNamespace(), Fixed(batches), ESTIMATORS["reinforce"], learner, [SimpleNamespace()],
+        prompts_per_step=1, temperature=1.0, seed=0, scorer=scorer,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_the_weighted_prediction_enters_the_reward_and_the_record(trunk, tmp_path, weight):
+    record = PredictionsFile(tmp_path / "predictions.jsonl")
+    scorer = RewardModelScorer(RewardModel(trunk, FAST, seed=0), record, weight=weight)
+    learner = Recording()
+    method = on_policy(trunk, [batch(0), batch(1)], scorer, learner)
+    method.step(0)
+    metrics = method.step(1)
+    made = read_predictions(tmp_path)
+    assert made.steps == (1,) * 32 + (2,) * 32
+    assert made.passed == tuple(int(one.verdict.passed) for seed in (0, 1) for one in batch(seed))
+    chances = [one.reward_terms["reward_model"] for one in learner.episodes]
+    assert list(made.predicted[32:]) == pytest.approx(chances, abs=1e-6)
+    assert len(set(chances)) > 10
+    assert [one.rewards["programmer"] for one in learner.episodes] == [1.0 + weight * p for p in chances]
+    assert metrics["reward/reward_model"] == pytest.approx(np.mean(chances))
+    assert metrics["reward/mean"] == pytest.approx(1.0 + weight * np.mean(chances))
+    outcomes = np.array(made.passed[32:])
+    assert metrics["reward_model/brier"] == pytest.approx(np.mean((np.array(chances) - outcomes) ** 2))
+    assert metrics["reward_model/accuracy"] == np.mean((np.array(chances) > 0.5) == outcomes)
+
+
+def test_infrastructure_failures_are_left_out_of_everything(trunk, tmp_path):
+    rng = np.random.default_rng(0)
+    failed = episode(rng, passed=None, good=True, reward=0.0)
+    mixed = [*batch(0)[:5], failed, *batch(0)[5:]]
+    alone, beside = (RewardModel(trunk, FAST, seed=0) for _ in range(2))
+    record = PredictionsFile(tmp_path / "predictions.jsonl")
+    scorer = RewardModelScorer(beside, record, weight=1.0)
+    annotated = scorer.annotate(mixed)
+    assert annotated[5] is failed
+    alone.predict(batch(0))
+    assert scorer.learn(0) == alone.learn(0)
+    assert len(read_predictions(tmp_path).predicted) == 32
+    np.testing.assert_array_equal(alone.predict(batch(1)), beside.predict(batch(1)))
+    assert scorer.annotate([failed]) == [failed]
+
+
+def test_a_step_without_graded_answers_trains_and_records_nothing(trunk, tmp_path):
+    model = RewardModel(trunk, FAST, seed=0)
+    scorer = RewardModelScorer(model, PredictionsFile(tmp_path / "predictions.jsonl"), weight=1.0)
+    assert scorer.annotate([]) == []
+    assert scorer.learn(0) == {}
+    assert len(model.last_logits) == len(model.last_passed) == 0
+    assert not (tmp_path / "predictions.jsonl").exists()
+
+
+def test_it_reads_models_of_transformers_as_well(published):
+    policy = Policy.from_folder(published("gpt2"), device="cpu").frozen_copy()
+    model = RewardModel(policy, FAST, seed=0)
+    for step in range(25):
+        model.predict(batch(step))
+        metrics = model.learn(step)
+    assert metrics["reward_model/accuracy"] > 0.8
+
+
+def test_recalibration_finds_slope_and_intercept_of_simulated_outcomes():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 3, 200_000)
+    outcomes = (rng.random(len(logits)) < 1 / (1 + np.exp(-(0.4 * logits - 0.7)))).astype(float)
+    assert fit_recalibration(logits, outcomes) == pytest.approx((0.4, -0.7), abs=0.02)
+
+
+def test_recalibration_stays_finite_and_modest_on_little_or_separable_data():
+    assert fit_recalibration(np.empty(0), np.empty(0)) == (1.0, 0.0)
+    slope, intercept = fit_recalibration(np.array([3.0]), np.array([0.0]))
+    assert 0 < slope < 1 and -1 < intercept < 0
+    separable = np.array([-800.0, -1.0, 1.0, 800.0])
+    assert all(np.isfinite(fit_recalibration(separable, (separable > 0).astype(float))))
+
+
+def test_recalibration_forgets_what_leaves_its_window():
+    forgetful, fresh = OnlineRecalibration(50), OnlineRecalibration(50)
+    rng = np.random.default_rng(0)
+    old, new = rng.normal(size=(2, 50))
+    forgetful.learn(old, (old < 0).astype(float))
+    for recalibration in (forgetful, fresh):
+        recalibration.learn(new, (new > 0.1).astype(float))
+    assert (forgetful.slope, forgetful.intercept) == (fresh.slope, fresh.intercept)
+
+
+def test_the_head_starts_undecided_and_alike_for_alike_seeds():
+    heads = [RewardHead(6, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    features = torch.randn(5, 6)
+    assert all(not head(features).any() for head in heads)
+    weights = [head.hidden.weight for head in heads]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_section_is_off_by_default_and_refused_where_nothing_is_graded():
+    assert parse_recipe("{}").reward_model is None
+    assert parse_recipe("reward_model: {}").reward_model == RewardModelConfig()
+    with pytest.raises(ConfigError, match="reward_model learns from graded answers"):
+        parse_recipe("{kind: sft, warm_start: {}, reward_model: {}}")
