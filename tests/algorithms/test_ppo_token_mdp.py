@@ -1,0 +1,232 @@
+"""PPO on a token MDP small enough to enumerate: 2 prompts, 3 tokens (0 ends), at most 3 of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from greenward.algorithms.critic_estimator import CriticEstimator
+from greenward.algorithms.gae import generalised_advantages
+from greenward.algorithms.kl import KLControl
+from greenward.algorithms.learner import Learner
+from greenward.algorithms.losses import BatchTotals, LossInputs, policy_loss
+from greenward.config.algorithm import AlgorithmConfig
+from greenward.config.schema import ShapeConfig, TrainingConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.critic import Critic
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.policy import Policy
+from greenward.policies.protocol import SamplingParams
+
+END, VOCABULARY, LIMIT = 0, 3, 3
+PROMPTS = ((1, 2), (2, 1))
+TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=END, eos_ids=[END])
+SHAPE = ShapeConfig(layers=1, hidden_size=32, heads=2, kv_heads=2, intermediate_size=64, max_positions=16)
+
+Answer = tuple[int, ...]
+
+
+def answers(start: Answer = ()) -> list[Answer]:
+    """Every answer that begins with `start`."""
+    if len(start) == LIMIT or (start and start[-1] == END):
+        return [start]
+    return [answer for token in range(VOCABULARY) for answer in answers((*start, token))]
+
+
+_rng = np.random.default_rng(4)
+REWARD = {(prompt, answer): float(_rng.random()) for prompt in PROMPTS for answer in answers()}
+OPTIMUM = np.mean([max(REWARD[prompt, answer] for answer in answers()) for prompt in PROMPTS])
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def exact_value(prompt: Answer, state: Answer, probability: Any) -> Any:
+    """E[reward | state] by enumeration; `probability(prompt, state)` gives (V,) of the next token."""
+    if len(state) == LIMIT or (state and state[-1] == END):
+        return REWARD[prompt, state]
+    chances = probability(prompt, state)
+    return sum(
+        chances[token] * exact_value(prompt, (*state, token), probability) for token in range(VOCABULARY)
+    )
+
+
+class Table:
+    """A policy of free logits for each state."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        states = [()] + [s for n in (1, 2) for s in {a[:n] for a in answers() if len(a) >= n}]
+        self.logits = {
+            (prompt, state): torch.randn(
+                VOCABULARY, generator=generator, dtype=torch.float64
+            ).requires_grad_()
+            for prompt in PROMPTS
+            for state in sorted(states)
+        }
+
+    def probability(self, prompt: Answer, state: Answer) -> Tensor:
+        return self.logits[prompt, state].softmax(-1)
+
+    def logprobs(self, prompt: Answer, answer: Answer) -> Tensor:
+        return torch.stack(
+            [self.probability(prompt, answer[:t])[token].log() for t, token in enumerate(answer)]
+        )
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.6, 1.0])
+def test_with_exact_values_the_expected_ppo_gradient_is_that_of_the_expected_reward(
+    gae_lambda: float,
+) -> None:
+    """For any lambda: E over all answers of the loss's gradient equals -grad E[reward]."""
+    table = Table()
+    parameters = list(table.logits.values())
+    objective = sum(exact_value(prompt, (), table.probability) for prompt in PROMPTS)
+    exact = torch.autograd.grad(objective, parameters, allow_unused=True)
+
+    def detached(prompt: Answer, state: Answer) -> np.ndarray:
+        return table.probability(prompt, state).detach().numpy()
+
+    expectation = torch.zeros((), dtype=torch.float64)
+    for prompt in PROMPTS:
+        for answer in answers():
+            logprobs = table.logprobs(prompt, answer)
+            rewards = np.append(np.zeros(len(answer) - 1), REWARD[prompt, answer])
+            values = np.array([exact_value(prompt, answer[:t], detached) for t in range(len(answer))])
+            advantages = generalised_advantages(rewards, values, discount=1.0, gae_lambda=gae_lambda)
+            inputs = LossInputs(
+                logprobs_BT=logprobs[None],
+                advantages_BT=torch.from_numpy(advantages)[None],
+                mask_BT=torch.ones(1, len(answer), dtype=torch.bool),
+            )
+            totals = BatchTotals(sequences=1, tokens=1, max_completion_tokens=LIMIT)
+            loss = policy_loss(inputs, totals, AlgorithmConfig(loss="ppo")).loss
+            expectation = expectation + logprobs.detach().sum().exp() * loss
+    found = torch.autograd.grad(expectation, parameters, allow_unused=True)
+    for expected, gradient in zip(exact, found, strict=True):
+        if expected is not None and gradient is not None:
+            torch.testing.assert_close(gradient, -expected, atol=1e-9, rtol=0)
+    assert max(float(gradient.abs().max()) for gradient in exact if gradient is not None) > 1e-3
+
+
+class Training:
+    """The real policy, critic, estimator and learner, and episodes without a sandbox."""
+
+    def __init__(self, *, algorithm: dict[str, Any] | None = None, **training: Any) -> None:
+        critic_section = {"clip": None, **(algorithm or {}).get("critic", {})}
+        self.algorithm = AlgorithmConfig(
+            **{"advantage": "gae", "loss": "ppo", **(algorithm or {}), "critic": critic_section}
+        )
+        section = self.algorithm.critic
+        assert section is not None
+        self.policy = Policy.random(SHAPE, TOKENIZER, seed=0, device="cpu")
+        self.critic = Critic(self.policy, separate_trunk=section.trunk == "separate")
+        control = KLControl(self.algorithm.kl)
+        self.estimator = CriticEstimator(
+            self.policy,
+            self.critic,
+            section,
+            self.algorithm.kl,
+            control,
+            temperature=1.0,
+            micro_batch_sequences=256,
+        )
+        self.learner = Learner(
+            self.policy,
+            self.algorithm,
+            TrainingConfig(**{"micro_batch_sequences": 256, **training}),
+            max_completion_tokens=LIMIT,
+            critic=self.critic,
+            kl_control=control,
+        )
+
+    def episodes(self, seed: int, size: int = 48) -> list[Episode]:
+        groups = self.policy.sample(PROMPTS, size, SamplingParams(max_tokens=LIMIT), seed=seed)
+        return [
+            Episode(
+                (
+                    Turn(
+                        role="programmer",
+                        prompt_ids=prompt,
+                        completion_ids=completion.token_ids,
+                        logprobs_T=completion.logprobs,
+                        policy_wrote_T=np.ones(len(completion.token_ids), dtype=bool),
+                        stop_reason=completion.stop_reason,
+                        policy_version=completion.policy_version,
+                    ),
+                ),
+                {"programmer": REWARD[prompt, tuple(completion.token_ids.tolist())]},
+                group_id=number,
+                problem_id="p",
+                verdict=Verdict(Status.FAILED),
+            )
+            for number, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True))
+            for completion in group
+        ]
+
+    def step(self, step: int) -> dict[str, float]:
+        episodes = self.episodes(seed=step)
+        return self.learner.update(episodes, self.estimator(episodes), step=step, temperature=1.0)
+
+    @torch.no_grad()
+    def probability(self, prompt: Answer, state: Answer) -> np.ndarray:
+        continuations = [[(*state, token) for token in range(VOCABULARY)]]
+        batch = GroupBatch.build([prompt], continuations)
+        return self.policy.completion_logprobs(batch).logprobs_BT[:, len(state)].exp().numpy()
+
+    @torch.no_grad()
+    def values(self, prompt: Answer, answer: Sequence[int]) -> np.ndarray:
+        batch = GroupBatch.build([prompt], [[answer]])
+        return self.critic(batch, self.policy.completion_hidden(batch))[0].numpy()
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+def test_ppo_comes_within_5_percent_of_the_best_policy(trunk: str) -> None:
+    training = Training(
+        algorithm={"updates_per_batch": 3, "minibatches": 2, "critic": {"trunk": trunk}}, learning_rate=2e-3
+    )
+    start = np.mean([exact_value(prompt, (), training.probability) for prompt in PROMPTS])
+    for step in range(40):
+        training.step(step)
+    reached = np.mean([exact_value(prompt, (), training.probability) for prompt in PROMPTS])
+    assert start < 0.8 * OPTIMUM
+    assert reached >= 0.95 * OPTIMUM
+
+
+def test_critic_of_a_resting_policy_learns_the_enumerated_values() -> None:
+    """The values of a policy that does not move, weighted by how often it visits each state."""
+    training = Training(
+        algorithm={
+            "updates_per_batch": 5,
+            "critic": {"trunk": "separate", "learning_rate": 3e-3, "gae_lambda": 1.0},
+        },
+        learning_rate=1e-12,
+        schedule="linear",
+        max_steps=40,
+    )
+    explained = [training.step(step).get("explained_variance", 0.0) for step in range(40)]
+    found, exact, chance = [], [], []
+    for prompt in PROMPTS:
+        states = {answer[:t]: answer for answer in answers() for t in range(len(answer))}
+        for state, answer in states.items():
+            found.append(training.values(prompt, answer)[len(state)])
+            exact.append(exact_value(prompt, state, training.probability))
+            chance.append(
+                np.prod([training.probability(prompt, state[:t])[token] for t, token in enumerate(state)])
+            )
+    spread = np.average((exact - np.average(exact, weights=chance)) ** 2, weights=chance)
+    error = np.average((np.array(found) - exact) ** 2, weights=chance)
+    assert error < 0.4 * spread  # a constant leaves all of it
+    assert explained[0] == pytest.approx(0.0, abs=1e-6) and np.mean(explained[-5:]) > 0.1

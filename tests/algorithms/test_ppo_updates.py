@@ -1,0 +1,238 @@
+"""What an update does with a critic: which weights move, when it stops, what it reports and resumes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from greenward.algorithms.advantages import Estimate
+from greenward.algorithms.critic_estimator import CriticEstimator
+from greenward.algorithms.kl import KLControl
+from greenward.algorithms.learner import Learner
+from greenward.config.algorithm import AlgorithmConfig
+from greenward.config.schema import ShapeConfig, TrainingConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.grading.verdict import Status, Verdict
+from greenward.policies.critic import Critic
+from greenward.policies.policy import Policy
+from greenward.policies.protocol import StopReason
+
+VOCABULARY = 11
+TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
+SHAPE = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_episodes(rewards: Sequence[float] = (1.0, 0.0, 0.5, 0.0, 1.0, 1.0), seed: int = 0) -> list[Episode]:
+    """One answer to each prompt, so that no group has signal."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for group, reward in enumerate(rewards):
+        length = int(rng.integers(2, 7))
+        turn = Turn(
+            role="programmer",
+            prompt_ids=tuple(rng.integers(1, VOCABULARY, 3).tolist()),
+            completion_ids=rng.integers(1, VOCABULARY, length),
+            logprobs_T=np.full(length, -2.0, dtype=np.float32),
+            policy_wrote_T=np.ones(length, dtype=bool),
+            stop_reason=StopReason.END,
+            policy_version=0,
+        )
+        episodes.append(Episode((turn,), {"programmer": reward}, group, "p", Verdict(Status.FAILED)))
+    return episodes
+
+
+class Agent:
+    """Policy, critic, estimator and learner, as a recipe of kind ppo puts them together."""
+
+    def __init__(
+        self, policy: Policy | None = None, algorithm: dict[str, Any] | None = None, **training: Any
+    ):
+        self.policy = policy or Policy.random(SHAPE, TOKENIZER, seed=0, device="cpu")
+        section = {"critic": {}, "advantage": "gae", "loss": "ppo"} | (algorithm or {})
+        config = AlgorithmConfig.model_validate(section)
+        assert config.critic is not None
+        reference = self.policy.frozen_copy()
+        self.critic = Critic(self.policy, separate_trunk=config.critic.trunk == "separate")
+        control = KLControl(config.kl)
+        self.estimator = CriticEstimator(
+            self.policy,
+            self.critic,
+            config.critic,
+            config.kl,
+            control,
+            temperature=1.0,
+            micro_batch_sequences=4,
+            reference_policy=reference,
+        )
+        self.learner = Learner(
+            self.policy,
+            config,
+            TrainingConfig.model_validate(
+                {"micro_batch_sequences": 4, "learning_rate": 1e-2, "max_grad_norm": 1e9} | training
+            ),
+            max_completion_tokens=8,
+            reference_policy=reference,
+            critic=self.critic,
+            kl_control=control,
+        )
+
+    def step(self, step: int = 0, episodes: list[Episode] | None = None) -> dict[str, float]:
+        episodes = make_episodes(seed=step) if episodes is None else episodes
+        return self.learner.update(episodes, self.estimator(episodes), step=step, temperature=1.0)
+
+    def weights(self) -> list[torch.Tensor]:
+        return [p.detach().clone() for p in (*self.policy.parameters(), *self.critic.parameters())]
+
+
+def only_the_critic_errs(agent: Agent) -> tuple[list[Episode], Estimate]:
+    """Advantages of 0, so that the policy's loss has no gradient, and returns that differ from values."""
+    episodes = make_episodes()
+    estimate = agent.estimator(episodes)
+    assert estimate.returns is not None
+    zeros = [tuple(np.zeros_like(a) for a in turns) for turns in estimate.advantages]
+    return episodes, Estimate(zeros, estimate.values, estimate.returns, estimate.logprobs)
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+def test_value_loss_reaches_the_policy_through_a_shared_trunk_only(trunk: str) -> None:
+    agent = Agent(algorithm={"critic": {"trunk": trunk}})
+    torch.nn.init.normal_(agent.critic.head.weight, generator=torch.Generator().manual_seed(0))
+    policy_before = [p.detach().clone() for p in agent.policy.parameters()]
+    critic_before = [p.detach().clone() for p in agent.critic.parameters()]
+    episodes, estimate = only_the_critic_errs(agent)
+    metrics = agent.learner.update(episodes, estimate, step=0, temperature=1.0)
+    moved = any(not torch.equal(a, b) for a, b in zip(policy_before, agent.policy.parameters(), strict=True))
+    assert moved == (trunk == "shared")
+    assert any(not torch.equal(a, b) for a, b in zip(critic_before, agent.critic.parameters(), strict=True))
+    assert metrics["value/loss"] > 0
+
+
+def test_values_start_at_0() -> None:
+    estimate = Agent().estimator(make_episodes())
+    assert estimate.values is not None
+    assert not any(turns[0].any() for turns in estimate.values)
+
+
+def test_groups_without_signal_train_the_critic() -> None:
+    metrics = Agent().step(episodes=make_episodes([1.0] * 4))
+    assert metrics["groups/trained"] == 4 and metrics["updates/applied"] == 1
+
+
+def test_repeated_updates_bring_the_values_to_the_returns() -> None:
+    agent = Agent(algorithm={"critic": {"clip": None, "gae_lambda": 1.0}})
+    episodes = make_episodes()
+    losses = [agent.step(episodes=episodes)["value/loss"] for _ in range(40)]
+    assert losses[-1] < 0.25 * losses[0]
+
+
+def test_learning_rates_of_policy_and_critic_follow_schedule_and_knob() -> None:
+    agent = Agent(
+        algorithm={"critic": {"learning_rate": 0.5}}, learning_rate=0.1, schedule="linear", max_steps=4
+    )
+    agent.learner.learning_rate_scale = 3.0
+    assert agent.step(2)["learning_rate"] == pytest.approx(0.15)
+    rates = [group["lr"] for group in agent.learner._optimizer.param_groups]
+    assert rates == pytest.approx([0.15, 0.75])
+
+
+def test_max_grad_norm_is_read_at_each_update() -> None:
+    norms, changes = [], []
+    for limit in (1e-9, math.inf):
+        agent = Agent()
+        agent.learner.max_grad_norm = limit
+        before = agent.weights()
+        gradients: list[float] = []
+        agent.learner._optimizer.register_step_pre_hook(
+            lambda *_, agent=agent, gradients=gradients: gradients.append(
+                math.sqrt(sum(float(p.grad.square().sum()) for p in agent.learner._parameters))
+            )
+        )
+        norms.append(agent.step()["grad_norm"])
+        changes.append(gradients[0])
+        assert any(not torch.equal(a, b) for a, b in zip(before, agent.weights(), strict=True))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+    assert changes == pytest.approx([1e-9, norms[1]], rel=1e-2)
+
+
+def test_update_stops_at_the_first_minibatch_beyond_the_step_kl() -> None:
+    """With a rate this high the first step moves the policy too far: the second is not taken."""
+    section = {"updates_per_batch": 4, "max_step_kl": 1e-4}
+    agent = Agent(algorithm=section, learning_rate=0.05)
+    metrics = agent.step()
+    assert metrics["updates/applied"] == metrics["updates/stopped_early"] == 1
+    once = Agent(learning_rate=0.05)
+    once.step()
+    for one, other in zip(agent.weights(), once.weights(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_update_that_stays_near_is_not_stopped() -> None:
+    metrics = Agent(algorithm={"updates_per_batch": 3, "max_step_kl": 10.0}, learning_rate=1e-5).step()
+    assert metrics["updates/applied"] == 3 and metrics["updates/stopped_early"] == 0
+
+
+def test_kl_coefficient_is_logged_as_used_and_adapts_after_the_batch() -> None:
+    kl = {"coefficient": 0.1, "in_reward": True, "estimator": "k3", "target": 1e-6, "horizon": 60}
+    agent = Agent(algorithm={"kl": kl})
+    first, second, third = (agent.step(step) for step in range(3))
+    assert first["kl"] == pytest.approx(0.0, abs=1e-7) and first["kl/coefficient"] == 0.1
+    assert second["kl/coefficient"] == pytest.approx(0.1 * (1 - 0.2 * 6 / 60))  # KL 0, far below target
+    assert second["kl"] > 2e-6
+    assert third["kl/coefficient"] == pytest.approx(second["kl/coefficient"] * (1 + 0.2 * 6 / 60))
+
+
+def test_a_gradient_that_is_not_finite_is_shown_and_skipped() -> None:
+    agent = Agent()
+    before = agent.weights()
+    episodes = make_episodes()
+    estimate = agent.estimator(episodes)
+    assert estimate.returns is not None
+    estimate.returns[0][0][:] = np.nan
+    metrics = agent.learner.update(episodes, estimate, step=0, temperature=1.0)
+    assert math.isnan(metrics["grad_norm"]) and metrics["updates/non_finite"] == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, agent.weights(), strict=True))
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+def test_resumed_agent_goes_on_bit_for_bit(trunk: str) -> None:
+    section = {
+        "critic": {"trunk": trunk},
+        "updates_per_batch": 2,
+        "minibatches": 2,
+        "kl": {"coefficient": 0.1, "in_reward": True, "target": 0.01, "horizon": 50},
+    }
+    straight = Agent(algorithm=section)
+    for step in range(2):
+        straight.step(step)
+    saved = copy.deepcopy((straight.learner.state_dict(), straight.policy.state_dict()))
+    resumed = Agent(algorithm=section)
+    resumed.policy.load_state_dict(saved[1])
+    resumed.learner.load_state_dict(saved[0])
+    assert [resumed.step(step) for step in (2, 3)] == [straight.step(step) for step in (2, 3)]
+    assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_any_causal_model_of_transformers_can_have_a_critic(published: Any, trunk: str, dtype: str) -> None:
+    policy = Policy.from_folder(published("gpt2"), dtype=dtype, device="cpu")
+    agent = Agent(policy, algorithm={"critic": {"trunk": trunk}, "updates_per_batch": 2})
+    metrics = [agent.step(step) for step in range(2)]
+    assert metrics[1]["updates/applied"] == 2
+    assert all(math.isfinite(value) for row in metrics for value in row.values())
+    assert agent.critic.head.weight.abs().sum() > 0
