@@ -23,7 +23,7 @@ from greenward.faults.fault import Handles
 from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
-from greenward.grading.rewards import make_reward
+from greenward.grading.rewards import RewardTerm, make_reward
 from greenward.policies.critic import Critic
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
@@ -67,6 +67,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
         torch.set_num_threads(recipe.training.threads)
     train_problems, held_out = build_problems(recipe)
     suites = find_tracked_suites(recipe, train_problems)
+    terms = () if recipe.kind == "sft" else tuple(map(make_reward, recipe.rewards))
     with ExitStack() as stack:
         run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
         grader = stack.enter_context(build_grader(recipe.sandbox))
@@ -75,7 +76,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
         verify_references(recipe, grader, train_problems, held_out)
         progress = stack.enter_context(Progress(quiet=quiet))
         suites = complete_suites(suites, grader)
-        session = Session(recipe, train_problems, held_out, suites, grader, progress, resume)
+        session = Session(recipe, train_problems, held_out, suites, terms, grader, progress, resume)
         finished = session.train(run)
     if finished:
         show_report(output, quiet=quiet)
@@ -112,6 +113,7 @@ class Session:
     train_problems: ProblemSet
     held_out: ProblemSet
     suites: tuple[TrackedSuite, ...]
+    reward_terms: tuple[RewardTerm, ...]
     grader: Grader
     progress: Progress
     resume: bool
@@ -156,11 +158,10 @@ class Session:
     def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
         recipe = self.recipe
         algorithm = recipe.algorithm
-        terms = [make_reward(term) for term in recipe.rewards]
         environment = SingleTurn(
             build_renderer(recipe, policy.tokenizer),
             self.grader,
-            terms,
+            self.reward_terms,
             sampling=build_sampling(recipe),
             group_size=recipe.training.num_generations,
             overlong=algorithm.overlong,
