@@ -103,19 +103,22 @@ def test_the_state_of_the_method_and_of_its_faults_comes_back():
 
 def test_the_explosion_turns_both_knobs_from_the_step_after_the_last_healthy_one():
     learner = FakeLearner()
-    faulty = FaultyMethod(FakeMethod(learner), [explosion(learner, after_step=3, rate_factor=20.0)])
+    faulty = FaultyMethod(
+        FakeMethod(learner), [explosion(learner, after_step=3, rate_factor=20.0, rate_growth=1.5)]
+    )
     rows = [faulty.step(step) for step in range(6)]
-    assert [row["rate"] for row in rows] == [1.0, 1.0, 1.0, 20.0, 20.0, 20.0]
+    assert [row["rate"] for row in rows] == [1.0, 1.0, 1.0, 20.0, 30.0, 45.0]
     assert [row["clip"] for row in rows] == [0.5, 0.5, 0.5, math.inf, math.inf, math.inf]
 
 
 def test_the_explosion_goes_on_after_a_resume_and_keeps_the_clip_when_told():
     learner = FakeLearner()
-    fault = explosion(learner, after_step=3, rate_factor=20.0, remove_clip=False)
+    settings = {"after_step": 3, "rate_factor": 20.0, "rate_growth": 1.0, "remove_clip": False}
+    fault = explosion(learner, **settings)
     fault.load_state_dict(fault.state_dict())
     FaultyMethod(FakeMethod(learner), [fault]).step(10)
     assert (learner.learning_rate_scale, learner.max_grad_norm) == (20.0, 0.5)
-    assert fault.truth() == {"onset": 4, "after_step": 3, "rate_factor": 20.0, "remove_clip": False}
+    assert fault.truth() == {"onset": 4, **settings}
 
 
 def test_every_section_of_the_config_has_its_fault():
@@ -151,6 +154,7 @@ def test_without_faults_there_is_no_record(tmp_path):
     [
         ("faults: {memory_leak: {growth_factor: 1.0}}", "growth_factor: expected a number more than 1"),
         ("faults: {memory_leak: {growth_factor: .inf}}", "growth_factor: expected a finite number"),
+        ("faults: {gradient_explosion: {rate_growth: 0.9}}", "rate_growth: expected a number at least 1"),
         ("faults: {gradient_explosion: {rate_factor: 0.5}}", "rate_factor: expected a number more than 1"),
         (
             "faults: {gradient_explosion: {after_step: 50}}\ntraining: {max_steps: 50}",

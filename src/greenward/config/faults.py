@@ -21,7 +21,10 @@ class GradientExplosionConfig(Section):
     """The learning rate jumps and clipping goes, so that gradient norms explode."""
 
     after_step: PositiveInt = Field(300, description="the last healthy step, as metrics.jsonl counts")
-    rate_factor: MoreThanOne = Field(30.0, description="on the learning rate, from the next step on")
+    rate_factor: MoreThanOne = Field(3000.0, description="on the learning rate, from the next step on")
+    rate_growth: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        1.05, description="on the factor at each further step; 1 = none, and norms come down again"
+    )
     remove_clip: bool = Field(True, description="no gradient clipping from the next step on")
 
 

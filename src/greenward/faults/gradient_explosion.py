@@ -10,7 +10,11 @@ from greenward.faults.fault import Fault, Handles
 
 
 class GradientExplosion(Fault):
-    """Multiplies the learning rate and removes clipping after `after_step` healthy steps."""
+    """Multiplies the learning rate and removes clipping after `after_step` healthy steps.
+
+    The factor grows, because Adam's weights grow with a constant rate until its steps are small beside
+    them and the norms come down again.
+    """
 
     name = "gradient_explosion"
 
@@ -19,9 +23,10 @@ class GradientExplosion(Fault):
         self._learner = handles.learner
 
     def before_step(self, step: int) -> None:
-        if step <= self._config.after_step:
+        since = step - self._config.after_step - 1
+        if since < 0:
             return
-        self._learner.learning_rate_scale = self._config.rate_factor
+        self._learner.learning_rate_scale = self._config.rate_factor * self._config.rate_growth**since
         if self._config.remove_clip:
             self._learner.max_grad_norm = math.inf
 
