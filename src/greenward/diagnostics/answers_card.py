@@ -16,6 +16,7 @@ from greenward.reports.tables import Table
 QUALITY = ("pass_rate", "reward/code_score", "reward/correctness", "reward/readability")
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
 CHEATING = "status/cheating"
+_MOST_TELLING = ("pass_rate", LENGTH, UNIQUE, TRUNCATED)  # the others depend on the recipe
 MORE_FAILURES = 0.05  # of the answers
 CHEATS = 0.01  # of the answers late in the run
 LONGER = 1.5
@@ -37,7 +38,11 @@ def answers_card(run: RunData) -> Card:
     ]
     if not run.too_short(CHEATING):
         checks.append(Check("cheating", _cheating(run)))
-    gaps = [run.gap(name.rpartition("/")[2].replace("_", " "), name) for name in _missing(run, failures)]
+    gaps = [
+        run.gap(name.rpartition("/")[2].replace("_", " "), name)
+        for name in _MOST_TELLING
+        if run.too_short(name)
+    ]
     if not failures:
         gaps.append(
             Gap("how answers fail", "no status/… is in metrics.jsonl", "Log the share of each status.")
@@ -71,11 +76,6 @@ def answers_card(run: RunData) -> Card:
     )
 
 
-def _missing(run: RunData, failures: list[str]) -> list[str]:
-    """The signals that say most and cannot be tested; readability and its like are optional."""
-    return [name for name in ("pass_rate", LENGTH, UNIQUE, TRUNCATED) if run.too_short(name)]
-
-
 def _frequent(run: RunData, failures: list[str]) -> list[str]:
     return sorted(failures, key=lambda name: -float(np.mean(run.series(name)[1])) if run.has(name) else 0.0)
 
@@ -84,6 +84,7 @@ def _judge(run: RunData, trend: Trend, passing: Trend | None) -> Finding | None:
     """Whether the change of a signal is one for the worse."""
     if not trend.is_large:
         return None
+    better = passing is not None and passing.p_value <= run.alpha and passing.after > passing.before
     name, rise = trend.signal, trend.after - trend.before
     moved = f"{name} went from {trend.before:.3g} to {trend.after:.3g} from step {trend.onset} on."
     if name in QUALITY and rise < 0:
@@ -91,9 +92,9 @@ def _judge(run: RunData, trend: Trend, passing: Trend | None) -> Finding | None:
     if (name.startswith("status/") or name == TRUNCATED) and rise > MORE_FAILURES:
         return make_finding("failing-answers-rise", "warning", moved, trend.onset)
     if name == UNIQUE and trend.after < FEWER_DISTINCT * trend.before:
-        return make_finding("diversity-loss", "warning", moved, trend.onset)
+        # Right answers to an easy problem are alike; copies that fail are what ends learning.
+        return make_finding("diversity-loss", "info" if better else "warning", moved, trend.onset)
     if name == LENGTH and trend.after > LONGER * trend.before:
-        better = passing is not None and passing.p_value <= run.alpha and passing.after > passing.before
         return None if better else make_finding("length-growth", "warning", moved, trend.onset)
     return None
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
+from greenward.diagnostics.change import find_change
 from greenward.diagnostics.explosion import Explosion, find_explosion, find_spikes
 from greenward.diagnostics.finding import Card, Check, Finding, Onset, Severity
 from greenward.diagnostics.plots import signal_chart
-from greenward.diagnostics.run_data import RunData, find_trend
+from greenward.diagnostics.run_data import RunData
 from greenward.reports.content import Fact
 from greenward.reports.tables import Table
 
@@ -38,11 +39,14 @@ def gradient_drift_card(run: RunData) -> Card:
     steps, norms = run.series(GRADIENT)
     explosion = find_explosion(steps, norms, alpha=run.alpha)
     onset = None if explosion is None else Onset(explosion.onset, explosion.onset_low, explosion.onset_high)
+    divergence = [] if onset is None else _find_divergence(run, onset)
     spikes = find_spikes(steps, norms)
     checks.append(
         Check(
             "gradient explosion",
-            None if explosion is None or onset is None else _exploded(explosion, onset, int(steps[-1])),
+            None
+            if explosion is None or onset is None
+            else _exploded(explosion, onset, int(steps[-1]), divergence),
             1.0 if explosion is None else explosion.p_value,
             critical=True,
         )
@@ -60,7 +64,6 @@ def gradient_drift_card(run: RunData) -> Card:
         spiky = make_finding("gradient-spikes", severity, measured, Onset(first, first, first))
     checks.append(Check("gradient spikes", spiky))
     checks.append(_check_zero(steps, norms))
-    divergence = [] if onset is None else _divergence(run, onset)
     tables = [] if not divergence else [_divergence_table(divergence)]
     if spikes:
         rows = tuple(
@@ -88,16 +91,19 @@ def gradient_drift_card(run: RunData) -> Card:
             "explosion": None if explosion is None else asdict(explosion),
             "spikes": [asdict(spike) for spike in spikes[:_SPIKES_IN_JSON]],
             "spike_count": len(spikes),
-            "divergence": divergence,
+            "divergence": [asdict(row) for row in divergence],
         },
     )
 
 
-def _exploded(found: Explosion, onset: Onset, last_step: int) -> Finding:
+def _exploded(found: Explosion, onset: Onset, last_step: int, divergence: list[Divergence]) -> Finding:
     growing = found.log_slope * (last_step - onset.step) >= np.log(2)
     growth = f", growing by {np.expm1(found.log_slope):.2%} a step since" if growing else ""
     stay = "sustained" if found.sustained else "in part of the steps since"
     measured = f"The norm is {found.ratio:.3g} times what it was before step {onset}, {stay}{growth}."
+    diverged = [row for row in divergence if row.onset is not None]
+    if diverged:
+        measured += f" Then {min(diverged, key=_onset_of)}."
     return make_finding("gradient-explosion", "critical" if found.sustained else "warning", measured, onset)
 
 
@@ -138,42 +144,59 @@ def _check_finite(run: RunData) -> Check:
     return Check("values that are not finite", finding)
 
 
-def _divergence(run: RunData, onset: Onset) -> list[dict[str, object]]:
-    """What each reward was before the gradients left their scale and what it is after."""
-    found: list[dict[str, object]] = []
+@dataclass(frozen=True)
+class Divergence:
+    """A reward around the onset of an explosion: medians before and after, and its own change, if lasting."""
+
+    signal: str
+    before: float
+    after: float
+    p_value: float
+    onset: Onset | None
+
+    def __str__(self) -> str:
+        verb = "fell" if self.after < self.before else "rose"
+        return f"{self.signal} {verb} from {self.before:.3g} to {self.after:.3g} at step {self.onset}"
+
+
+def _onset_of(divergence: Divergence) -> int:
+    return 0 if divergence.onset is None else divergence.onset.step
+
+
+def _find_divergence(run: RunData, onset: Onset) -> list[Divergence]:
+    """What each reward did, tested from as long before the onset as there are steps after it."""
+    found = []
     for name in REWARDS:
         steps, values = run.series(name)
-        before, after = values[steps < onset.step], values[steps >= onset.step]
-        trend = find_trend(run, name)
-        if trend is None or not len(before) or not len(after):
+        place = int(np.searchsorted(steps, onset.step))
+        start = max(0, 2 * place - len(values))
+        change = find_change(values[start:])
+        if change is None or place in (0, len(values)):
             continue
-        near = before[-max(1, len(after)) :]
-        later = trend.p_value <= run.alpha and trend.is_large and trend.onset.high >= onset.low
+        low, step, high = (int(steps[start + i]) for i in (change.onset_low, change.onset, change.onset_high))
+        lasting = change.is_notable(run.alpha) and high >= onset.low
         found.append(
-            {
-                "signal": name,
-                "before": float(np.median(near)),
-                "after": float(np.median(after)),
-                "p_value": trend.p_value,
-                "onset": asdict(trend.onset) if later else None,
-            }
+            Divergence(
+                name,
+                float(np.median(values[start:place])),
+                float(np.median(values[place:])),
+                change.p_value,
+                Onset(step, low, high) if lasting else None,
+            )
         )
     return found
 
 
-def _divergence_table(divergence: list[dict[str, object]]) -> Table:
-    rows = []
-    for row in divergence:
-        onset = row["onset"]
-        parts = Onset(**onset) if isinstance(onset, dict) else None
-        rows.append(
-            (
-                str(row["signal"]),
-                f"{row['before']:.3g}",
-                f"{row['after']:.3g}",
-                "no lasting change since" if parts is None else f"changes at {parts}",
-                f"{row['p_value']:.2g}",
-            )
+def _divergence_table(divergence: list[Divergence]) -> Table:
+    rows = tuple(
+        (
+            row.signal,
+            f"{row.before:.3g}",
+            f"{row.after:.3g}",
+            "no" if row.onset is None else f"from step {row.onset}",
+            f"{row.p_value:.2g}",
         )
-    columns = ("Reward", "Before the onset", "After", "Divergence", "p")
-    return Table("Rewards after the onset", columns, tuple(rows), "Medians. p: of a change anywhere, alone.")
+        for row in divergence
+    )
+    columns = ("Reward", "Before the onset", "After", "Diverges", "p")
+    return Table("Rewards after the onset", columns, rows, "Medians. p: of a change there, alone.")

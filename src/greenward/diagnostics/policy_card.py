@@ -15,6 +15,7 @@ from greenward.reports.tables import Table
 COLLAPSED = 0.1  # of the entropy at the start; no absolute limit, small models begin low
 LARGE_STEP_KL = 0.03  # approx_kl of one batch; Spinning Up stops at 0.015
 OFTEN = 0.2  # of the steps
+KL_GROWTH = 3.0  # of its last tenth over its first half
 FASTER = 2.0  # growth of KL in the second half over that in the first
 TRUNCATED = 0.2  # of the answers
 LATE = 0.75  # from this share of the run on it is late
@@ -79,38 +80,36 @@ def _row(run: RunData, signal: str, name: str) -> tuple[str, ...]:
 
 
 def _check_entropy(run: RunData) -> Check:
+    """A fall to a tenth needs no test: smooth curves, which entropies are, look like random walks to one."""
     values = run.series("entropy")[1]
     start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-    trend = find_trend(run, "entropy")
     finding = None
-    if trend is not None and trend.is_large and start > 0 and end < COLLAPSED * start:
+    if start > 0 and end < COLLAPSED * start:
         measured = f"Entropy fell from {start:.3g} to {end:.3g} nats a token, {end / start:.0%} of its start."
-        finding = make_finding("entropy-collapse", "warning", measured, trend.onset)
-    return Check(_WATCHED["entropy"], finding, None if trend is None else trend.p_value)
+        finding = make_finding("entropy-collapse", "warning", measured, _onset(run, "entropy"))
+    return Check(_WATCHED["entropy"], finding)
 
 
 def _check_kl(run: RunData) -> Check:
     """Accelerating KL, unless the reward earned in the second half pays for it."""
     steps, values = run.series("kl")
-    trend = find_trend(run, "kl")
     half = len(values) // 2
     slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
     start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
     finding = None
-    runs_away = slopes[1] > FASTER * max(slopes[0], 0.0) and start > 0 and end > 3 * start
-    if (
-        trend is not None
-        and trend.is_large
-        and trend.after > trend.before
-        and runs_away
-        and not _still_earns(run)
-    ):
+    runs_away = slopes[1] > FASTER * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
+    if runs_away and not _still_earns(run):
         measured = (
             f"KL rose from {start:.3g} (first half) to {end:.3g} (last tenth), {slopes[1]:.2g} a step in the "
             f"second half and {slopes[0]:.2g} in the first, while the reward did not rise."
         )
-        finding = make_finding("kl-runaway", "warning", measured, trend.onset)
-    return Check(_WATCHED["kl"], finding, None if trend is None else trend.p_value)
+        finding = make_finding("kl-runaway", "warning", measured, _onset(run, "kl"))
+    return Check(_WATCHED["kl"], finding)
+
+
+def _onset(run: RunData, signal: str) -> Onset | None:
+    trend = find_trend(run, signal)
+    return None if trend is None else trend.onset
 
 
 def _still_earns(run: RunData) -> bool:

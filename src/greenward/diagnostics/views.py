@@ -54,7 +54,7 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         markdown.head(_title(diagnosis), diagnosis.headline, _facts(diagnosis), diagnosis.notes),
         *map(_finding_markdown, diagnosis.findings),
         markdown.table_of(gaps_table(diagnosis.gaps)),
-        *(markdown.folded(card.title, _card_body(card)) for card in diagnosis.cards),
+        *(markdown.folded(card.title, _folded_body(card)) for card in diagnosis.cards),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -188,6 +188,11 @@ def _finding_markdown(finding: Finding) -> str:
         f"{markdown.inline(_evidence(finding))}\n\nWhat to do:\n\n{actions}\n\n"
         f"To confirm: {markdown.inline(finding.confirm)}"
     )
+
+
+def _folded_body(card: Card) -> str:
+    facts = " · ".join(f"{markdown.inline(fact.label)}: {markdown.inline(fact.value)}" for fact in card.facts)
+    return "\n\n".join(part for part in (markdown.inline(card.headline), facts, _card_body(card)) if part)
 
 
 def _card_body(card: Card) -> str:
