@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from greenward.algorithms.kl import KLControl
@@ -21,6 +23,14 @@ def test_without_a_target_the_coefficient_stays() -> None:
     control = KLControl(KLConfig(coefficient=0.1))
     control.update(100.0, episodes=10_000)
     assert control.coefficient == 0.1
+
+
+def test_a_kl_that_is_not_finite_leaves_a_usable_coefficient() -> None:
+    control = KLControl(KLConfig(coefficient=0.1, target=0.02, horizon=100))
+    control.update(math.nan, episodes=10)
+    assert control.coefficient == 0.1
+    control.update(math.inf, episodes=10)
+    assert control.coefficient == pytest.approx(0.1 * (1 + 0.2 * 10 / 100))
 
 
 def test_coefficient_is_resumed() -> None:

@@ -16,6 +16,7 @@ constant; k2 and k3 then have the same gradient at every token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -58,8 +59,8 @@ class KLControl:
         self.coefficient = config.coefficient
 
     def update(self, kl: float, *, episodes: int) -> None:
-        """Learn the KL of the batch that the present coefficient was used on."""
-        if self._config.target is None:
+        """Learn the KL of the batch that the present coefficient was used on; NaN teaches nothing."""
+        if self._config.target is None or math.isnan(kl):
             return
         error = min(max(kl / self._config.target - 1, -0.2), 0.2)
         self.coefficient *= 1 + error * episodes / self._config.horizon
