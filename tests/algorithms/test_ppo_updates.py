@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_not_finite_is_shown_and_skipped() -> None:
 
 
 @pytest.mark.parametrize("trunk", ["shared", "separate"])
-def test_resumed_agent_goes_on_bit_for_bit(trunk: str) -> None:
+def test_resumed_agent_goes_on_bit_for_bit(trunk: str, tmp_path: Path) -> None:
     section = {
         "critic": {"trunk": trunk},
         "updates_per_batch": 2,
@@ -219,7 +219,9 @@ def test_resumed_agent_goes_on_bit_for_bit(trunk: str) -> None:
     straight = Agent(algorithm=section)
     for step in range(2):
         straight.step(step)
-    saved = copy.deepcopy((straight.learner.state_dict(), straight.policy.state_dict()))
+    file = tmp_path / "trainer.pt"
+    torch.save((straight.learner.state_dict(), straight.policy.state_dict()), file)
+    saved = torch.load(file, weights_only=True)
     resumed = Agent(algorithm=section)
     resumed.policy.load_state_dict(saved[1])
     resumed.learner.load_state_dict(saved[0])
