@@ -20,7 +20,8 @@ VIOLATION_COST = 2.0  # a violation on every line leaves exp(-2), 0.14
 _MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
-_OF_WHOLE_FUNCTION = ("C901", lint.INVALID_SYNTAX)  # C901 stands on the line of `def`, whoever wrote that
+# Complexity (C901) is reported on the line of `def`, even where the prompt wrote that line.
+_COUNTS_ANYWHERE = ("C901", lint.INVALID_SYNTAX)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class _Judged:
 
     def score(self, findings: lint.Findings) -> float:
         rules = [
-            one.rule for one in findings.violations if one.line > self.given or one.rule in _OF_WHOLE_FUNCTION
+            one.rule for one in findings.violations if one.line > self.given or one.rule in _COUNTS_ANYWHERE
         ]
         if lint.INVALID_SYNTAX in rules:
             return 0.0
