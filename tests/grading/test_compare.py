@@ -159,6 +159,7 @@ def test_a_tuple_stands_for_a_list_only_where_the_suite_says_so():
         ([1], [1, 2], False),
         ([], [], True),
         ([0.1 + 0.2, 1], [1, 0.3], True),
+        ([8e7, 8e7 + 1], [80_000_000, 80_000_001], True),
         ([[1], [2]], [[2], [1]], True),
         ([[1, 2]], [[2, 1]], False),
         (deque([1]), [1], True),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -104,7 +105,8 @@ def _same_set(actual: Any, expected: Any, comparison: Comparison) -> bool:
     most = count_values(expected) + MAX_REPEATED_VALUES
     if count_values(actual, at_most=most) > most:
         return False
-    return _all_equal(_distinct(actual, comparison), _distinct(expected, comparison), comparison)
+    exact = replace(comparison, tolerance=0.0, relative_tolerance=None)  # neighbours are two elements
+    return _all_equal(_distinct(actual, exact), _distinct(expected, exact), comparison)
 
 
 def _distinct(values: Any, comparison: Comparison) -> list[Any]:
