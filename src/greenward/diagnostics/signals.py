@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -45,6 +45,7 @@ _RATIO_SCALE = re.compile(r"(.*_)?(grad_norm|norm)|perf/.*|time/.*|completion/(m
 # Follow from the recipe or the clock, so a change in them is no finding.
 _SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
 
+_BLOCK = 1024  # rows held as objects at once
 _STEP_LIMIT = 2**62
 _OVERFLOWED = 1e100  # larger values are infinite for our purposes: their squares would be
 
@@ -100,10 +101,8 @@ def read_signals(run: str | Path) -> Signals:
         seeds = sorted(str(found.parent) for found in path.glob("*/metrics.jsonl"))
         remedy = f"Runs inside it: {', '.join(seeds)}" if seeds else "Give the folder of a run."
         raise DiagnosticsError(f"{path} has no metrics.jsonl", remedy=remedy)
-    table = _Table()
     rows = JsonRows(file)
-    for row in rows:
-        table.add(row)
+    table = _Table(rows)
     if not table.steps:
         raise DiagnosticsError(f"{file} has no row with a step")
     notes = ["the last line is torn and was left out"] if rows.torn is not None else []
@@ -118,8 +117,8 @@ def read_signals(run: str | Path) -> Signals:
         notes.append("the steps were not in order and were sorted")
     values: dict[str, Floats] = {}
     recorded: dict[str, npt.NDArray[np.bool_]] = {}
-    for name, (places, numbers) in table.columns.items():
-        values[name], recorded[name] = _aligned(np.array(places), np.array(numbers), order, starts)
+    for name, numbers, known in table.columns():
+        values[name], recorded[name] = _aligned(numbers, known, order, starts)
     return Signals(str(path), steps[order][starts], values, recorded, tuple(notes))
 
 
@@ -140,41 +139,61 @@ def _is_step(value: Any) -> bool:
 
 
 class _Table:
-    """The numbers of the rows, column by column: (index of the row, value) of each that is there."""
+    """The numbers of the rows, column by column, gathered a block of rows at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[dict[str, Any]]) -> None:
         self.steps: list[int] = []
-        self.columns: dict[str, tuple[array[int], array[float]]] = {}
         self.left_out = 0
+        self._blocks: list[tuple[int, dict[str, tuple[Floats, npt.NDArray[np.bool_]]]]] = []
+        waiting: list[dict[str, Any]] = []
+        for row in rows:
+            step = row.pop("step", None)
+            if not _is_step(step):
+                self.left_out += 1
+                continue
+            self.steps.append(int(step))
+            waiting.append(row)
+            if len(waiting) == _BLOCK:
+                self._gather(waiting)
+                waiting = []
+        self._gather(waiting)
 
-    def add(self, row: dict[str, Any]) -> None:
-        step = row.pop("step", None)
-        if not _is_step(step):
-            self.left_out += 1
-            return
-        for key, value in row.items():
-            number = _number(value)
-            if number is not None:
-                if key not in self.columns:
-                    self.columns[key] = array("q"), array("d")
-                places, numbers = self.columns[key]
-                places.append(len(self.steps))
-                numbers.append(number)
-        self.steps.append(int(step))
+    def columns(self) -> Iterator[tuple[str, Floats, npt.NDArray[np.bool_]]]:
+        """(name, value, whether there is one) of each column that has a number, over all rows."""
+        names = dict.fromkeys(name for _, block in self._blocks for name in block)
+        for name in names:
+            parts = [
+                block.get(name) or (np.full(count, np.nan), np.zeros(count, bool))
+                for count, block in self._blocks
+            ]
+            known = np.concatenate([part[1] for part in parts])
+            if known.any():
+                yield name, np.concatenate([part[0] for part in parts]), known
+
+    def _gather(self, rows: list[dict[str, Any]]) -> None:
+        names = dict.fromkeys(name for row in rows for name in row)
+        self._blocks.append((len(rows), {name: _column([row.get(name) for row in rows]) for name in names}))
+
+
+def _column(cells: list[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    if set(map(type, cells)) == {float}:
+        values = np.array(cells)
+        values = np.where(np.abs(values) > _OVERFLOWED, np.copysign(np.inf, values), values)
+        return values, np.ones(len(cells), bool)
+    numbers = [_number(cell) for cell in cells]
+    return np.array(numbers, float), np.array([number is not None for number in numbers])  # None becomes NaN
 
 
 def _aligned(
-    places: npt.NDArray[np.int64],
-    numbers: Floats,
+    values: Floats,
+    known: npt.NDArray[np.bool_],
     order: npt.NDArray[np.intp],
     starts: npt.NDArray[np.intp],
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """(value, whether there is one) at each step: the last one that its rows have."""
-    in_rows, known = np.full(len(order), np.nan), np.zeros(len(order), bool)
-    in_rows[places], known[places] = numbers, True
-    in_rows, known = in_rows[order], known[order]
+    values, known = values[order], known[order]
     newest = np.maximum.reduceat(np.where(known, np.arange(len(order)), -1), starts)
-    return np.where(newest >= 0, in_rows[newest], np.nan), newest >= starts
+    return np.where(newest >= 0, values[newest], np.nan), newest >= starts
 
 
 def _number(value: Any) -> float | None:

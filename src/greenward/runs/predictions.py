@@ -87,6 +87,4 @@ def read_predictions(run: Path, newest: int | None = None) -> Predictions:
 
 
 def _are_numbers(values: object) -> TypeGuard[list[Any]]:
-    return isinstance(values, list) and all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
-    )
+    return isinstance(values, list) and set(map(type, values)) <= {int, float}
