@@ -15,6 +15,7 @@ from typing import Any
 SIDES = Path(__file__).parent / "evalplus_peers"
 DATASETS = {"mbpp+": "mbpp", "humaneval+": "humaneval"}  # EvalPlus's names for our suites
 MIN_TIME_LIMIT = 1.0  # EvalPlus's own: seconds for a call, if four times the reference's time is less
+MEMORY_BYTES = 4 << 30  # EvalPlus's own: for one answer, the expected values in its process included
 _SECONDS_AT_MOST = 7200.0
 
 
@@ -56,6 +57,7 @@ class EvalPlus:
         answers: Sequence[tuple[str, str]],
         workers: int,
         min_time_limit: float = MIN_TIME_LIMIT,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> tuple[list[Statuses], dict[str, Any]]:
         """The statuses of each (task id, program), and what the evaluation took.
 
@@ -66,7 +68,8 @@ class EvalPlus:
         results.unlink(missing_ok=True)
         lines = [json.dumps({"task_id": task_id, "solution": code}) for task_id, code in answers]
         samples.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        took = self._run("evaluate", DATASETS[suite], str(samples), str(workers), str(min_time_limit))
+        task = ("evaluate", DATASETS[suite], str(samples), str(workers), str(min_time_limit))
+        took = self._run(*task, memory_bytes=memory_bytes)
         by_task = defaultdict(deque)
         for task_id, rows in json.loads(results.read_text(encoding="utf-8"))["eval"].items():
             by_task[task_id].extend(rows)  # in the order of the samples
@@ -78,12 +81,13 @@ class EvalPlus:
             found.append(Statuses(row["base_status"], row["plus_status"], failed))
         return found, took
 
-    def _run(self, *task: str) -> dict[str, Any]:
+    def _run(self, *task: str, memory_bytes: int = MEMORY_BYTES) -> dict[str, Any]:
         settings = {
             "MBPP_OVERRIDE_PATH": str(self.data / "MbppPlus.jsonl.gz"),
             "HUMANEVAL_OVERRIDE_PATH": str(self.data / "HumanEvalPlus.jsonl.gz"),
             "XDG_CACHE_HOME": str(self.folder),
             "HF_HUB_OFFLINE": "1",
+            "EVALPLUS_MAX_MEMORY_BYTES": str(memory_bytes),
         }
         return run_side([self.python, str(SIDES / "run_evalplus.py"), *task], settings)
 
