@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 from synthetic_runs import healthy, predictions, with_explosion, with_leak, write_run
 
 from greenward.cli.rldk import rldk
+from greenward.diagnostics.advice import ADVICE
+from greenward.diagnostics.finding import DOCS
 from greenward.diagnostics.reward_health import diagnose_reward_health
 
 FILES = {
@@ -264,3 +267,8 @@ def test_the_command_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_finding_is_explained_in_the_documentation():
+    text = (Path(__file__).parents[2] / DOCS).read_text(encoding="utf-8")
+    assert set(re.findall(r'<a id="([a-z-]+)"></a>', text)) == ADVICE.keys()

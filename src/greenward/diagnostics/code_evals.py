@@ -55,4 +55,4 @@ def _unanswered(run: RunData, suite: str, cards: tuple[Card, ...]) -> str | None
     what = "held-out problems" if name is None else suite
     if count < 2:
         return f"there are {count} evaluation(s) on {what}, a comparison needs 2"
-    return None if any(card.checks for card in cards) else "no check could be made"
+    return None if cards[0].data.get("paired_change") else f"the evaluations on {what} cannot be paired"

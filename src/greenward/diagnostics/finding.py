@@ -109,6 +109,8 @@ class Card:
             return f"{first.severity.upper()}: {first.title}. {first.measured}"
         if not self.checks:
             return f"Not checked: {self.gaps[0].reason}." if self.gaps else "Nothing to check."
+        if self.gaps:
+            return f"Nothing wrong was found; not checked: {', '.join(gap.subject for gap in self.gaps)}."
         return "Nothing wrong was found."
 
 
