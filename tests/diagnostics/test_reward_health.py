@@ -130,6 +130,13 @@ def test_plain_faults_have_their_finding(tmp_path, name, change, severity):
     assert found[name].severity == severity
 
 
+def test_a_norm_that_grows_from_the_start_on_is_no_critical_finding(tmp_path):
+    signals = healthy(4)
+    signals["grad_norm"] = signals["grad_norm"] * np.exp(np.linspace(0, 3, 500))
+    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals))
+    assert all(finding.severity != "critical" for finding in diagnosis.findings)
+
+
 def test_gradual_faults_have_their_finding(tmp_path):
     rng = np.random.default_rng(0)
     t = np.linspace(0, 1, 500)

@@ -11,7 +11,7 @@ from greenward.diagnostics.change import find_change
 from greenward.diagnostics.explosion import Explosion, find_explosion, find_spikes
 from greenward.diagnostics.finding import Card, Check, Finding, Onset, Severity
 from greenward.diagnostics.plots import signal_chart
-from greenward.diagnostics.run_data import RunData
+from greenward.diagnostics.run_data import RunData, Steps
 from greenward.reports.content import Fact
 from greenward.reports.tables import Table
 
@@ -25,6 +25,7 @@ REWARDS = (
     "pass_rate",
 )
 MANY_SPIKES = 0.01  # of the steps
+WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 NO_GRADIENT = 0.4  # of the steps
 NON_FINITE = 0.01  # of the steps, or the last one
 _SHOWN_SPIKES = 8
@@ -44,9 +45,7 @@ def gradient_drift_card(run: RunData) -> Card:
     checks.append(
         Check(
             "gradient explosion",
-            None
-            if explosion is None or onset is None
-            else _exploded(explosion, onset, int(steps[-1]), divergence),
+            None if explosion is None or onset is None else _exploded(explosion, onset, steps, divergence),
             1.0 if explosion is None else explosion.p_value,
             critical=True,
         )
@@ -96,15 +95,18 @@ def gradient_drift_card(run: RunData) -> Card:
     )
 
 
-def _exploded(found: Explosion, onset: Onset, last_step: int, divergence: list[Divergence]) -> Finding:
-    growing = found.log_slope * (last_step - onset.step) >= np.log(2)
+def _exploded(found: Explosion, onset: Onset, steps: Steps, divergence: list[Divergence]) -> Finding:
+    growing = found.log_slope * (int(steps[-1]) - onset.step) >= np.log(2)
     growth = f", growing by {np.expm1(found.log_slope):.2%} a step since" if growing else ""
     stay = "sustained" if found.sustained else "in part of the steps since"
     measured = f"The norm is {found.ratio:.3g} times what it was before step {onset}, {stay}{growth}."
     diverged = [row for row in divergence if row.onset is not None]
     if diverged:
         measured += f" Then {min(diverged, key=_onset_of)}."
-    return make_finding("gradient-explosion", "critical" if found.sustained else "warning", measured, onset)
+    # Norms that grow from the start on are common where training goes well: nothing was left behind.
+    had_a_scale = onset.step >= steps[int(WARM_UP * len(steps))]
+    severity: Severity = "critical" if found.sustained and had_a_scale else "warning"
+    return make_finding("gradient-explosion", severity, measured, onset)
 
 
 def _check_zero(steps: np.ndarray, norms: np.ndarray) -> Check:

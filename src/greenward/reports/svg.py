@@ -100,8 +100,8 @@ def value_text(value: float, unit: Unit) -> str:
         return f"{100 * value:.3g} %"
     magnitude = abs(value)
     if magnitude >= 1e6 or 0 < magnitude < 1e-3:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return f"{value:,.0f}" if magnitude >= 1000 else f"{value:.4g}"
 
 
