@@ -16,6 +16,7 @@ from greenward.reports.charts import Chart, Marker, Series, Unit
 MAX_POINTS = 160
 MAX_FAINT_POINTS = 90
 _LABEL_HEIGHT = 13.0
+_LOG_LIMIT = 700.0  # natural logarithm of about the largest float
 _CHARACTER_WIDTH = 6.4
 
 Point = tuple[float, float]
@@ -148,7 +149,7 @@ class _Drawing:
     def _log_range(self) -> Point:
         logs = [math.log(y) for line in self._chart.series for _, y in line.points]
         pad = 0.06 * (max(logs) - min(logs)) or 0.4
-        return math.exp(min(logs) - pad), math.exp(max(logs) + pad)
+        return math.exp(max(min(logs) - pad, -_LOG_LIMIT)), math.exp(min(max(logs) + pad, _LOG_LIMIT))
 
     def _height_share(self, y: float) -> float:
         """How far up the axis a value lies, 0 to 1."""
