@@ -113,7 +113,8 @@ def test_advantages_and_returns_are_gae_of_each_answer_alone(separate: bool) -> 
     policy = make_policy()
     critic = make_critic(policy, separate=separate)
     episodes = make_episodes()
-    estimate: Estimate = make_estimator(policy, critic, discount=0.9, gae_lambda=0.7)(episodes)
+    estimator = make_estimator(policy, critic, discount=0.9, gae_lambda=0.7, value_lambda=0.4)
+    estimate: Estimate = estimator(episodes)
     assert estimate.values is not None and estimate.returns is not None
     for index, episode in enumerate(episodes):
         (turn,) = episode.turns
@@ -122,10 +123,21 @@ def test_advantages_and_returns_are_gae_of_each_answer_alone(separate: bool) -> 
         expected = generalised_advantages(rewards, values, discount=0.9, gae_lambda=0.7)
         np.testing.assert_allclose(estimate.values[index][0], values, atol=1e-5)
         np.testing.assert_allclose(estimate.advantages[index][0], expected, atol=1e-5)
-        np.testing.assert_allclose(estimate.returns[index][0], expected + values, atol=1e-5)
+        learned = values + generalised_advantages(rewards, values, discount=0.9, gae_lambda=0.4)
+        np.testing.assert_allclose(estimate.returns[index][0], learned, atol=1e-5)
         if not separate:
             assert estimate.logprobs is not None
             np.testing.assert_allclose(estimate.logprobs[index][0], logprobs_alone(policy, turn), atol=1e-5)
+
+
+def test_the_critic_learns_the_rewards_to_come_unless_told_otherwise() -> None:
+    policy = make_policy()
+    estimate = make_estimator(policy, make_critic(policy), discount=0.9)(make_episodes())
+    assert estimate.returns is not None
+    for (returns_T,), episode in zip(estimate.returns, make_episodes(), strict=True):
+        steps_left = np.arange(len(returns_T))[::-1]
+        expected = episode.rewards["programmer"] * 0.9**steps_left
+        np.testing.assert_allclose(returns_T, expected, atol=1e-5)
 
 
 def test_turns_of_a_role_are_one_trajectory_and_tokens_of_others_are_skipped() -> None:

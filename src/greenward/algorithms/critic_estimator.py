@@ -30,9 +30,10 @@ class CriticEstimator:
     costs coefficient * k(log p - log p_ref), k one of Schulman's estimators (InstructGPT, arXiv
     2203.02155, eq. 2); `reference_policy` is needed then.
 
-    Advantages are whitened over all trained tokens of the batch where the config says so; returns are
-    the advantages before that plus the values. Episodes whose infrastructure failed get zeros and
-    count nowhere.
+    Advantages are whitened over all trained tokens of the batch where the config says so. The returns
+    that the critic learns have a λ of their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic
+    that starts at nothing learns slowly from its own values, whatever λ serves the policy. Episodes whose
+    infrastructure failed get zeros and count nowhere.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class CriticEstimator:
         trajectories = [self._trajectory(place, scores) for place in places]
         for place, trajectory in zip(places, trajectories, strict=True):
             place.scatter(trajectory.advantages_T, advantages)
-            place.scatter(trajectory.advantages_T + trajectory.values_T, returns)
+            place.scatter(trajectory.returns_T, returns)
         if places and self._config.whiten_advantages:
             _whiten(advantages, places)
         return Estimate(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
@@ -77,11 +78,20 @@ class CriticEstimator:
         if scores.kl is not None:
             kl_T = place.gather(scores.kl)
             rewards_T -= self._kl_control.coefficient * kl_T
-        advantages_T = generalised_advantages(
-            rewards_T, values_T, discount=self._config.discount, gae_lambda=self._config.gae_lambda
+        config = self._config
+
+        def advantages_T(gae_lambda: float) -> np.ndarray:
+            return generalised_advantages(
+                rewards_T, values_T, discount=config.discount, gae_lambda=gae_lambda
+            )
+
+        return _Trajectory(
+            values_T,
+            advantages_T(config.gae_lambda),
+            advantages_T(config.value_lambda) + values_T,
+            discounted_returns(rewards_T, discount=config.discount),
+            kl_T,
         )
-        rewards_to_go_T = discounted_returns(rewards_T, discount=self._config.discount)
-        return _Trajectory(values_T, advantages_T, rewards_to_go_T, kl_T)
 
     @torch.no_grad()
     def _score(self, episodes: Sequence[Episode]) -> _Scores:
@@ -144,6 +154,7 @@ class _Trajectory:
 
     values_T: np.ndarray
     advantages_T: np.ndarray
+    returns_T: np.ndarray
     rewards_to_go_T: np.ndarray
     kl_T: np.ndarray | None
 
@@ -197,7 +208,7 @@ def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:
     """Means over all trained tokens, and how much of the reward still to come the critic foresaw.
 
     `explained_variance` is 1 - Var(G - V) / Var(G), G the discounted reward to go. Against the returns
-    that the critic learns it would flatter: for gae_lambda below 1 those contain its own values.
+    that the critic learns it would flatter: for value_lambda below 1 those contain its own values.
     """
     if not trajectories:
         return {}

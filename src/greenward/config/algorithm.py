@@ -63,7 +63,10 @@ class CriticConfig(Section):
         description="shared: a head on the policy's hidden states; separate: on those of a copy of its own",
     )
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
-    gae_lambda: Fraction = 0.95
+    gae_lambda: Fraction = Field(0.95, description="λ of the advantages")
+    value_lambda: Fraction = Field(
+        1.0, description="λ of the returns that the critic learns; 1 = rewards alone, not its own guesses"
+    )
     loss_weight: PositiveFloat = 0.5
     clip: PositiveFloat | None = Field(
         0.2, description="how far values move from the old ones before the loss is clipped; none = off"
