@@ -1,11 +1,12 @@
 # make demo    watch a small model learn to write Python, and read the report
+# make demo-code-fix    a small model learns to repair buggy Python by PPO, on two cores in minutes
 # make test    everything that must hold: static checks, then the tests
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
 #
 # .venv is made, from the pinned versions, when it is missing or older than them.
-# PYTHON chooses the interpreter (3.10 or newer); ARGS goes to `greenward demo`, PYTEST_ARGS to pytest.
+# PYTHON chooses the interpreter (3.10 or newer); ARGS goes to the command of a demo, PYTEST_ARGS to pytest.
 
 PYTHON ?= python3
 ARGS ?=
@@ -16,10 +17,13 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: demo test check lock clean
+.PHONY: demo demo-code-fix test check lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/greenward demo $(ARGS)
+
+demo-code-fix: $(INSTALLED)
+	$(BIN)/greenward train ppo_code_fix --output runs/code_fix $(ARGS)
 
 # One thread per test process: two of them share the machine with the sandbox's workers.
 test: check

@@ -176,12 +176,9 @@ class Diagnosis:
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The most severe first, then the earliest."""
+    """The most severe first, then the earliest, then as given: cards stand in order of cause and effect."""
     return tuple(
-        sorted(
-            findings,
-            key=lambda f: (-SEVERITIES.index(f.severity), f.onset.step if f.onset else -1, f.name),
-        )
+        sorted(findings, key=lambda f: (-SEVERITIES.index(f.severity), f.onset.step if f.onset else -1))
     )
 
 
