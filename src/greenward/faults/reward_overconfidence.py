@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 SCALES = np.geomspace(1, 100, 25)
 _WINDOW = 2000  # pairs that the scale is solved on
 _MIN_PAIRS = 200
-_CORRECTION = 0.1  # how far from the level the next steps may aim, to bring the whole run to it
+_CORRECTION = 0.2  # how far from the level the next steps may aim, to bring the whole run to it
 
 
 class RewardOverconfidence(Fault):
