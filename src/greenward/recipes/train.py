@@ -8,23 +8,15 @@ from pathlib import Path
 
 import torch
 
-from greenward.algorithms.advantages import ESTIMATORS, Estimator
-from greenward.algorithms.critic_estimator import CriticEstimator
-from greenward.algorithms.kl import KLControl
-from greenward.algorithms.learner import Learner
 from greenward.algorithms.loop import Loop, Method
 from greenward.algorithms.on_policy import OnPolicy
-from greenward.algorithms.reward_model import RewardModel, RewardModelScorer
 from greenward.algorithms.supervised import Supervised
 from greenward.config.loading import dump
 from greenward.config.schema import Recipe
-from greenward.environments.single_turn import SingleTurn
-from greenward.faults.fault import Handles
 from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm, make_reward
-from greenward.policies.critic import Critic
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import (
@@ -38,6 +30,7 @@ from greenward.recipes.build import (
     supervised_examples,
     verify_references,
 )
+from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.suite_evaluation import (
     TrackedSuite,
     complete_suites,
@@ -157,73 +150,14 @@ class Session:
 
     def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
         recipe = self.recipe
-        algorithm = recipe.algorithm
-        environment = SingleTurn(
-            build_renderer(recipe, policy.tokenizer),
-            self.grader,
-            self.reward_terms,
-            sampling=build_sampling(recipe),
-            group_size=recipe.training.num_generations,
-            overlong=algorithm.overlong,
+        built = build_reinforcement(
+            recipe, policy, self.train_problems, self.grader, self.reward_terms, run.predictions
         )
-        section = recipe.reward_model
-        start = policy.frozen_copy() if algorithm.kl.coefficient or section is not None else None
-        reference = start if algorithm.kl.coefficient else None
-        reward_model = scorer = None
-        if section is not None and start is not None:
-            reward_model = RewardModel(
-                start,
-                section,
-                seed=recipe.seed,
-                micro_batch_sequences=recipe.training.micro_batch_sequences,
-            )
-            scorer = RewardModelScorer(reward_model, run.predictions, weight=section.weight)
-        kl_control = KLControl(algorithm.kl)
-        critic = None
-        estimator: Estimator
-        if algorithm.critic is not None:
-            critic = Critic(policy, separate_trunk=algorithm.critic.trunk == "separate")
-            estimator = CriticEstimator(
-                policy,
-                critic,
-                algorithm.critic,
-                algorithm.kl,
-                kl_control,
-                temperature=recipe.sampling.temperature,
-                micro_batch_sequences=recipe.training.micro_batch_sequences,
-                reference_policy=reference,
-            )
-        else:
-            estimator = ESTIMATORS[algorithm.advantage]
-        learner = Learner(
-            policy,
-            algorithm,
-            recipe.training,
-            max_completion_tokens=recipe.sampling.max_tokens,
-            reference_policy=reference,
-            critic=critic,
-            kl_control=kl_control,
-        )
-        method = OnPolicy(
-            policy,
-            environment,
-            estimator,
-            learner,
-            self.train_problems,
-            prompts_per_step=recipe.training.prompts_per_step,
-            temperature=recipe.sampling.temperature,
-            seed=recipe.seed,
-            dynamic_rounds=algorithm.dynamic_sampling_max_rounds if algorithm.dynamic_sampling else 1,
-            scorer=scorer,
-        )
-        faults = make_faults(
-            recipe.faults, Handles(learner, reward_model, policy.device, recipe.training.max_steps)
-        )
+        faults = make_faults(recipe.faults, built.handles)
+        method = FaultyMethod(built.method, faults) if faults else built.method
         self.progress.phase(f"{recipe.algorithm.loss} training", recipe.training.max_steps)
         with recorded_truth(run.path, faults, seed=recipe.seed):
-            return self._drive(
-                run, FaultyMethod(method, faults) if faults else method, max_steps=recipe.training.max_steps
-            )
+            return self._drive(run, method, max_steps=recipe.training.max_steps)
 
     def _drive(
         self, run: RunDirectory, method: Method, *, max_steps: int, max_seconds: float | None = None
