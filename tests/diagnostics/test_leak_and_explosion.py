@@ -88,3 +88,21 @@ def test_a_spike_is_named_with_its_step_and_a_quiet_double_is_none():
     quiet = 1 + 1e-6 * norms()
     quiet[100] = 2.0
     assert find_spikes(STEPS, quiet) == []
+
+
+@pytest.mark.parametrize("finite_steps", [0, 2, 10])
+def test_norms_that_end_as_nan_have_exploded(finite_steps):
+    values = norms()
+    values[300:] = np.nan
+    values[300 : 300 + finite_steps] = 500.0 * 3.0 ** np.arange(finite_steps)
+    found = find_explosion(STEPS, values)
+    assert found.sustained
+    assert found.ratio == np.inf
+    assert abs(found.onset - 301) <= 5
+
+
+def test_single_norms_that_are_not_finite_are_no_explosion():
+    values = norms()
+    values[[50, 200, 350]] = np.nan, np.inf, np.nan
+    assert find_explosion(STEPS, values) is None
+    assert find_explosion(STEPS, np.full(500, np.nan)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ SPIKE_RATIO = 3.0  # to the median around
 SPIKE_SIGMAS = 8.0
 _SPIKE_REACH = 25  # steps on both sides
 _SUSTAINED_SHARE = 0.5
+_BEYOND = 10.0  # a norm that is not finite, to the largest finite one
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Spike:
 
 @dataclass(frozen=True)
 class Explosion:
-    """A norm that grew. `ratio` is the median of the last tenth to that before the onset.
+    """A norm that grew. `ratio` is the median of the last tenth to that before the onset, which may be inf.
 
     `log_slope` is the growth of the natural logarithm per step from the onset on. `sustained` says
     whether most steps since then are above three times the median before. `onset` and its 95 % interval
@@ -67,26 +69,37 @@ def find_spikes(steps: npt.NDArray[np.int64], values: Floats) -> list[Spike]:
 def find_explosion(steps: npt.NDArray[np.int64], norms: Floats, *, alpha: float = 0.05) -> Explosion | None:
     """Test the logarithms of `norms` for a rise to at least 3 times the median before it.
 
-    Norms of 0 (steps without a gradient) say nothing about growth and are left out. None: no
-    explosion, or fewer than MIN_POINTS positive norms.
+    Norms of 0 (steps without a gradient) say nothing about growth and are left out. One that is not a
+    finite number is larger than all that are: it counts as ten times the largest of them. None: no
+    explosion, or fewer than MIN_POINTS norms of both kinds.
     """
-    positive = norms > 0
-    steps, logs = steps[positive], np.log(norms[positive])
+    finite = np.isfinite(norms)
+    counted = ~finite | (norms > 0)
+    steps, norms, finite = steps[counted], norms[counted], finite[counted]
+    if not finite.any():
+        return None
+    logs = np.log(np.where(finite, norms, _BEYOND * norms[finite].max()))
     change = find_change(logs)
     if change is None or not change.is_notable(alpha) or change.effect_sd < 0 or change.onset == 0:
         return None
     before = float(np.median(logs[: change.onset]))
-    last = float(np.median(logs[-max(1, len(logs) // 10) :]))
+    tenth = slice(-max(1, len(logs) // 10), None)
+    last = float(np.median(logs[tenth]))
     if last - before < np.log(EXPLOSION_RATIO):
         return None
-    since = logs[change.onset :]
-    slope = float(np.polyfit(steps[change.onset :], since, 1)[0]) if len(since) > 1 else 0.0
+    out_of_scale = logs > before + np.log(EXPLOSION_RATIO)
+    # The test finds the largest step up; norms that had left their scale before it were its beginning.
+    onset = change.onset
+    while onset > 0 and out_of_scale[onset - 1]:
+        onset -= 1
+    since = logs[onset:]
+    slope = float(np.polyfit(steps[onset:], since, 1)[0]) if len(since) > 1 else 0.0
     return Explosion(
-        int(steps[change.onset]),
-        int(steps[change.onset_low]),
+        int(steps[onset]),
+        int(steps[min(onset, change.onset_low)]),
         int(steps[change.onset_high]),
-        float(np.exp(last - before)),
+        float(np.exp(last - before)) if finite[tenth].mean() > 0.5 else math.inf,
         slope,
-        bool((since > before + np.log(EXPLOSION_RATIO)).mean() >= _SUSTAINED_SHARE),
+        bool(out_of_scale[onset:].mean() >= _SUSTAINED_SHARE),
         change.p_value,
     )

@@ -38,14 +38,17 @@ def gradient_drift_card(run: RunData) -> Card:
     if run.too_short(GRADIENT):
         return Card("gradient_drift_card", "Gradient drift", tuple(checks), (run.gap("gradient", GRADIENT),))
     steps, norms = run.series(GRADIENT)
-    explosion = find_explosion(steps, norms, alpha=run.alpha)
+    logged_steps, logged_norms = run.logged(GRADIENT)
+    explosion = find_explosion(logged_steps, logged_norms, alpha=run.alpha)
     onset = None if explosion is None else Onset(explosion.onset, explosion.onset_low, explosion.onset_high)
     divergence = [] if onset is None else _find_divergence(run, onset)
     spikes = find_spikes(steps, norms)
     checks.append(
         Check(
             "gradient explosion",
-            None if explosion is None or onset is None else _exploded(explosion, onset, steps, divergence),
+            None
+            if explosion is None or onset is None
+            else _exploded(explosion, onset, logged_steps, divergence),
             1.0 if explosion is None else explosion.p_value,
             critical=True,
         )
@@ -96,10 +99,13 @@ def gradient_drift_card(run: RunData) -> Card:
 
 
 def _exploded(found: Explosion, onset: Onset, steps: Steps, divergence: list[Divergence]) -> Finding:
-    growing = found.log_slope * (int(steps[-1]) - onset.step) >= np.log(2)
-    growth = f", growing by {np.expm1(found.log_slope):.2%} a step since" if growing else ""
-    stay = "sustained" if found.sustained else "in part of the steps since"
-    measured = f"The norm is {found.ratio:.3g} times what it was before step {onset}, {stay}{growth}."
+    if np.isfinite(found.ratio):
+        growing = found.log_slope * (int(steps[-1]) - onset.step) >= np.log(2)
+        growth = f", growing by {np.expm1(found.log_slope):.2%} a step since" if growing else ""
+        stay = "sustained" if found.sustained else "in part of the steps since"
+        measured = f"The norm is {found.ratio:.3g} times what it was before step {onset}, {stay}{growth}."
+    else:
+        measured = f"The norm left its scale at step {onset} and is not a finite number any more."
     diverged = [row for row in divergence if row.onset is not None]
     if diverged:
         measured += f" Then {min(diverged, key=_onset_of)}."

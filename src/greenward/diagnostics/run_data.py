@@ -45,6 +45,11 @@ class RunData:
             return np.array([], np.int64), np.array([])
         return self.signals.finite(name)
 
+    def logged(self, name: str) -> tuple[Steps, Floats]:
+        """(steps, values) where the signal was logged, as finite numbers or not."""
+        recorded = self.signals.recorded[name]
+        return self.signals.steps[recorded], self.signals.values[name][recorded]
+
     def too_short(self, name: str) -> bool:
         """Whether the signal has too few values to be tested."""
         return len(self.series(name)[1]) < MIN_POINTS

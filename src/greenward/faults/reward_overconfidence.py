@@ -16,18 +16,19 @@ from greenward.runs.predictions import DECIMALS
 
 Floats = npt.NDArray[np.float64]
 
-SCALES = np.geomspace(1, 100, 25)
-_WINDOW = 2000  # pairs that the scale is solved on
+SCALES = np.geomspace(1, 100, 13)
+_AHEAD = 500  # the newest pairs, taken for what the next ones will be like
+_BEHIND = 4000  # pairs that stand for the run so far
 _MIN_PAIRS = 200
-_CORRECTION = 0.2  # how far from the level the next steps may aim, to bring the whole run to it
+_LOWEST_OF = 2000  # the newest pairs, whose lowest score is told
 
 
 class RewardOverconfidence(Fault):
     """Scales the logits so that the calibration score of the run's predictions falls to a level.
 
-    After each step the scale that puts the last 2,000 predictions on the level is used for the next
-    ones. Since predictions of early and late steps mix in the score of the whole run, the steps to come
-    aim as far on the other side of the level as the run is off it.
+    After each step that scale is used for the next ones which puts the predictions so far, together with
+    the newest 500 as they would be under it, on the level. So the score of the whole run is steered, and
+    not those of its parts: predictions of early and late steps mix in it.
     """
 
     name = "reward_overconfidence"
@@ -46,10 +47,12 @@ class RewardOverconfidence(Fault):
         self._logits = np.append(self._logits, logits)
         self._scales = np.append(self._scales, np.full(len(logits), self._model.logit_scale))
         self._passed = np.append(self._passed, np.asarray(self._model.last_passed, float))
-        if not _measurable(self._passed[-_WINDOW:]):
+        newest = slice(-_AHEAD, None)
+        if not _measurable(self._passed[newest]):
             return
-        aim = self._level + np.clip(self._level - self._score(), -_CORRECTION, _CORRECTION)
-        self._model.logit_scale = scale_for(self._logits[-_WINDOW:], self._passed[-_WINDOW:], float(aim))
+        behind = np.linspace(0, len(self._logits) - 1, min(_BEHIND, len(self._logits))).astype(int)
+        so_far = _predicted(self._scales[behind], self._logits[behind]), self._passed[behind]
+        self._model.logit_scale = scale_for(self._logits[newest], self._passed[newest], self._level, so_far)
         if self._onset is None and self._model.logit_scale > 1:
             self._onset = step + 1
 
@@ -69,45 +72,55 @@ class RewardOverconfidence(Fault):
         self._model.logit_scale = state["logit_scale"]
 
     def truth(self) -> dict[str, Any]:
-        """`lowest_score` is the least that scaling can make of the last predictions; None: too few."""
-        logits, passed = self._logits[-_WINDOW:], self._passed[-_WINDOW:]
+        """`lowest_score` is the least that scaling can make of the newest predictions; None: too few."""
+        logits, passed = self._logits[-_LOWEST_OF:], self._passed[-_LOWEST_OF:]
         known = _measurable(passed)
-        lowest = min(_score_at(scale, logits, passed) for scale in SCALES) if known else None
+        lowest = (
+            min(calibration_score(_predicted(scale, logits), passed) for scale in SCALES) if known else None
+        )
         return {
             "onset": self._onset,
             "calibration_score": self._level,
             "logit_scale": self._model.logit_scale,
-            "score_so_far": self._score() if known else None,
+            "score_so_far": calibration_score(_predicted(self._scales, self._logits), self._passed)
+            if known
+            else None,
             "lowest_score": lowest,
             "reached": lowest is not None and lowest <= self._level,
         }
 
-    def _score(self) -> float:
-        return _score_at(self._scales, self._logits, self._passed)
 
+def scale_for(
+    logits: Floats, passed: Floats, level: float, so_far: tuple[Floats, Floats] | None = None
+) -> float:
+    """The smallest factor from 1 on, on `logits`, at which the calibration score is down at `level`.
 
-def scale_for(logits: Floats, passed: Floats, level: float) -> float:
-    """The smallest factor from 1 on, on `logits`, at which their calibration score is down at `level`.
-
-    Where none up to `SCALES[-1]` is large enough, the one with the lowest score: beyond it more and more
-    predictions are recorded as exactly 0 or 1, in which the score no longer sees differences.
+    The score is that of the predictions `so_far` (with their outcomes) and of the scaled ones together.
+    Where no factor up to `SCALES[-1]` is large enough, the one with the lowest score: beyond it more and
+    more predictions are recorded as exactly 0 or 1, in which the score no longer sees differences.
     """
-    first = next((i for i, scale in enumerate(SCALES) if _score_at(scale, logits, passed) <= level), None)
+    before, outcomes = (np.empty(0), np.empty(0)) if so_far is None else so_far
+    outcomes = np.append(outcomes, passed)
+
+    def score(scale: float) -> float:
+        return calibration_score(np.append(before, _predicted(scale, logits)), outcomes)
+
+    scores = [score(scale) for scale in SCALES]
+    first = next((i for i, found in enumerate(scores) if found <= level), None)
     if first is None:
-        return float(min(SCALES, key=lambda scale: _score_at(scale, logits, passed)))
+        return float(SCALES[int(np.argmin(scores))])
     if first == 0:
         return 1.0
     low, high = float(SCALES[first - 1]), float(SCALES[first])
-    while high / low > 1.001:
+    while high / low > 1.01:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if _score_at(middle, logits, passed) > level else (low, middle)
+        low, high = (middle, high) if score(middle) > level else (low, middle)
     return high
 
 
-def _score_at(scale: float | Floats, logits: Floats, passed: Floats) -> float:
-    """The score of the predictions as they are recorded, that is rounded."""
-    predicted = 1 / (1 + np.exp(-np.clip(scale * logits, -500, 500)))
-    return calibration_score(np.round(predicted, DECIMALS), passed)
+def _predicted(scale: float | Floats, logits: Floats) -> Floats:
+    """The predictions as they are recorded, that is rounded."""
+    return np.round(1 / (1 + np.exp(-np.clip(scale * logits, -500, 500))), DECIMALS)
 
 
 def _measurable(passed: Floats) -> bool:
