@@ -103,6 +103,21 @@ def test_old_diagrams_do_not_outlive_their_predictions(faulty, clean, tmp_path):
     assert "predictions.jsonl" in (tmp_path / "calibration_report.md").read_text()
 
 
+@pytest.mark.parametrize(("scaled_until", "scale", "severity"), [(250, 3.5, "critical"), (125, 6, "warning")])
+def test_a_badly_calibrated_part_is_not_hidden_by_what_is_easy_to_predict(
+    tmp_path, scaled_until, scale, severity
+):
+    predicted, passed = predictions(4)
+    predicted[:scaled_until] = predictions(4, scale=scale)[0][:scaled_until]
+    predicted[250:], passed[250:] = 0.001, False  # from here on all answers fail, as foreseen
+    run = write_run(tmp_path / "run", healthy(4), (predicted, passed))
+    diagnosis, _ = diagnose_reward_health(run)
+    found = named(diagnosis)["poor-calibration"]
+    assert found.severity == severity
+    assert found.measured.startswith("The calibration score of the whole run is 0.7")
+    assert "over steps 1 to 125" in found.measured
+
+
 def test_fail_on_and_thresholds_decide_the_exit_code(tmp_path):
     signals = healthy(3)
     signals["completion/truncated"] = np.full(500, 0.3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -42,7 +42,8 @@ def calibration_report(run: RunData, threshold: float) -> Card:
         enable = "Train on until there are enough predictions with outcomes of both kinds."
         return Card(_NAME, _TITLE, gaps=(Gap("calibration of the reward model", error.message, enable),))
     first, last = min(predictions.steps), max(predictions.steps)
-    finding = None
+    parts = _parts(predictions)
+    finding, p_value = None, found.ece_p_value
     if found.score < threshold:
         measured = (
             f"The calibration score is {found.score:.2f}, below {threshold:g}, over steps {first} to {last}; "
@@ -50,17 +51,23 @@ def calibration_report(run: RunData, threshold: float) -> Card:
             f"{_direction(found.slope)}"
         )
         finding = make_finding("poor-calibration", "critical", measured)
+    elif bad := [part for part in parts if part.score is not None and part.score < threshold]:
+        # What is easy to predict, as in a run that fails throughout, would hide what was wrong before.
+        shown = " and ".join(f"{part.score:.2f} over steps {part.first} to {part.last}" for part in bad)
+        measured = f"The calibration score of the whole run is {found.score:.2f}, but {shown}."
+        finding = make_finding("poor-calibration", "critical" if len(bad) > 1 else "warning", measured)
+        p_value = min(1.0, _PARTS * max(part.measured().ece_p_value for part in bad))
     return Card(
         _NAME,
         _TITLE,
-        (Check("calibration of the reward model", finding, found.ece_p_value, critical=True),),
+        (Check("calibration of the reward model", finding, p_value, critical=True),),
         facts=(
             Fact("calibration score", f"{found.score:.2f}"),
             Fact("threshold", f"{threshold:g}"),
             Fact("predictions", f"{found.pairs:,}"),
             Fact("steps", f"{first} to {last}"),
         ),
-        tables=(_measures(found), _over_time(predictions)),
+        tables=(_measures(found), _over_time(parts)),
         charts=(reliability_diagram(found),),
         data={**asdict(found), "threshold": threshold, "first_step": first, "last_step": last},
     )
@@ -107,29 +114,50 @@ def _measures(found: Calibration) -> Table:
     return Table("Measures", ("Measure", "Value", "Meaning"), rows)
 
 
-def _over_time(predictions: Predictions) -> Table:
+@dataclass(frozen=True)
+class _Part:
+    """The predictions of a stretch of steps; `score` is None where there are too few, or of one outcome."""
+
+    first: int
+    last: int
+    predicted: np.ndarray
+    passed: np.ndarray
+    score: float | None
+
+    def measured(self) -> Calibration:
+        return measure_calibration(self.predicted, self.passed)
+
+
+def _parts(predictions: Predictions) -> list[_Part]:
+    """The predictions in parts of about as many steps each, in order."""
     steps = np.array(predictions.steps)
     predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
-    rows = []
-    for part in np.array_split(np.unique(steps), _PARTS):
-        if not len(part):
-            continue
-        inside = (steps >= part[0]) & (steps <= part[-1])
-        rows.append(
-            (
-                f"{part[0]} to {part[-1]}",
-                f"{int(inside.sum()):,}",
-                _score(predicted[inside], passed[inside]),
-                f"{predicted[inside].mean():.1%}",
-                f"{passed[inside].mean():.1%}",
-            )
+    parts = []
+    for stretch in np.array_split(np.unique(steps), _PARTS):
+        if len(stretch):
+            inside = (steps >= stretch[0]) & (steps <= stretch[-1])
+            of_part = predicted[inside], passed[inside]
+            parts.append(_Part(int(stretch[0]), int(stretch[-1]), *of_part, _score(*of_part)))
+    return parts
+
+
+def _over_time(parts: list[_Part]) -> Table:
+    rows = tuple(
+        (
+            f"{part.first} to {part.last}",
+            f"{len(part.passed):,}",
+            NOTHING if part.score is None else f"{part.score:.2f}",
+            f"{part.predicted.mean():.1%}",
+            f"{part.passed.mean():.1%}",
         )
+        for part in parts
+    )
     columns = ("Steps", "Predictions", "Score", "Mean prediction", "Passed")
-    return Table("Over training", columns, tuple(rows), "A score needs 50 predictions and both outcomes.")
+    return Table("Over training", columns, rows, "A score needs 50 predictions and both outcomes.")
 
 
-def _score(predicted: np.ndarray, passed: np.ndarray) -> str:
+def _score(predicted: np.ndarray, passed: np.ndarray) -> float | None:
     try:
-        return f"{calibration_score(predicted, passed):.2f}"
+        return calibration_score(predicted, passed)
     except DiagnosticsError:
-        return NOTHING
+        return None
