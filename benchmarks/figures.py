@@ -1,10 +1,11 @@
 """Puts measured figures into README.md, between `<!-- NAME -->` and `<!-- /NAME -->`.
 
-    .venv/bin/python benchmarks/figures.py --demo runs/demo/report.json
+    .venv/bin/python benchmarks/figures.py --demo runs/demo/report.json --code-fix runs/code_fix/report.json
 
-keeps what the README quotes of a demo in `results/demo.json`; without `--demo` the kept one is used.
-The other figures come from `results/grpo_vs_trl_*.json` and `results/sandbox.json`, which `grpo_vs_trl.py`
-and `sandbox.py` write with `--json`.
+keeps what the README quotes of the demos in `results/demo.json` and `results/code_fix.json`; without an
+option the kept one is used. The other figures come from `results/grpo_vs_trl_*.json`, `results/sandbox.json`,
+`results/evalplus_agreement.json` and `results/planted_faults.json`, which the programs of these names write
+with `--json`.
 """
 
 from __future__ import annotations
@@ -23,18 +24,28 @@ KEPT = ("headline", "facts", "before_after", "seeds", "time_parts", "made_with")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--demo", type=Path, help="report.json of a finished demo")
+    parser.add_argument("--demo", type=Path, help="report.json of a finished `make demo`")
+    parser.add_argument("--code-fix", type=Path, help="report.json of a finished `make demo-code-fix`")
     arguments = parser.parse_args()
-    kept = RESULTS / "demo.json"
-    if arguments.demo:
-        report = json.loads(arguments.demo.read_text(encoding="utf-8"))
-        record = {name: report[name] for name in KEPT}
-        kept.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     text = README.read_text(encoding="utf-8")
-    text = replaced(text, "demo", demo_block(json.loads(kept.read_text(encoding="utf-8"))))
+    text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
+    text = replaced(text, "code_fix", demo_block(kept("code_fix", arguments.code_fix)))
+    text = replaced(text, "faults", faults_block())
     text = replaced(text, "speed", speed_block())
     text = replaced(text, "sandbox", sandbox_block())
+    text = replaced(text, "agreement", agreement_block())
     README.write_text(text, encoding="utf-8")
+
+
+def kept(name: str, report: Path | None) -> dict[str, Any]:
+    """What is quoted of the demo `name`: of `report`, which is kept then, or of the one kept before."""
+    file = RESULTS / f"{name}.json"
+    if report:
+        found = json.loads(report.read_text(encoding="utf-8"))
+        record = {key: found[key] for key in KEPT}
+        file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    quoted: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return quoted
 
 
 def replaced(text: str, name: str, block: str) -> str:
@@ -52,9 +63,10 @@ def demo_block(record: dict[str, Any]) -> str:
     facts = {fact["label"]: fact["value"] for fact in record["facts"]}
     seconds = sum(part[1] for part in record["time_parts"])
     made = {row[0]: row[1] for row in record["made_with"]["rows"]}
+    seeds = f"{facts['seeds']} seeds side by side on" if "seeds" in facts else f"{facts['steps']} steps on"
     lines.append(
-        f"\n{table['caption']} {facts['seeds']} seeds side by side on {made['cpu count']} cores "
-        f"({made['device']}): {seconds / 60:.1f} minutes, {facts['peak memory']} at the most per seed.\n"
+        f"\n{table['caption']} {seeds} {made['cpu count']} cores ({made['device']}): "
+        f"{seconds / 60:.1f} minutes, {facts['peak memory']} at the most{' per seed' * ('seeds' in facts)}.\n"
     )
     return "\n".join(lines)
 
@@ -93,6 +105,56 @@ def sandbox_block() -> str:
         title = "greenward, all five layers" if name == "greenward" else name
         lines.append(f"| {title} | {middle(row['ms']):.1f} | {middle(row['rate_2']):.0f} | {times} |")
     return "\n".join(lines) + "\n"
+
+
+def agreement_block() -> str:
+    record = json.loads((RESULTS / "evalplus_agreement.json").read_text())
+    lines = [
+        "| suite | answers | same verdict on the original tests | same verdict on all |",
+        "|---|---|---|---|",
+    ]
+    for suite, table in record["suites"].items():
+        row = table["all"]
+        lines.append(f"| {suite} | {row['answers']} | {row['agree_base']} | {row['agree_plus']} |")
+    differences = record["differences"]
+    settled = sum(one["judged_alone"]["ours"] == one["judged_alone"]["theirs"] for one in differences)
+    tasks = {
+        one["task_id"] for one in differences if one["judged_alone"]["ours"] != one["judged_alone"]["theirs"]
+    }
+    lines.append(
+        f"\n{len(differences)} differences: {settled} were the machine's (judged alone, the two agree), "
+        f"{len(differences) - settled} are answers to {len(tasks)} tasks, each explained.\n"
+    )
+    return "\n".join(lines)
+
+
+def faults_block() -> str:
+    record = json.loads((RESULTS / "planted_faults.json").read_text())
+    lines = ["| planted in | truth | found | measured | other critical findings |", "|---|---|---|---|---|"]
+    said = {
+        "memory_leak": ("a memory leak", "memory grows {} times", "{:.2f}"),
+        "gradient_explosion": ("an explosion", "from step {} on", "{:.0f}"),
+        "reward_overconfidence": ("an overconfident reward model", "score {}", "{:.2f}"),
+    }
+    for fault, (name, truth, number) in said.items():
+        runs = [run for run in record["runs"] if run["fault"] == fault]
+        values = [run["measured"] for run in runs if run["measured"] is not None]
+        found, false = sum(run["found"] for run in runs), sum(len(run["false"]) for run in runs)
+        measured = " to ".join(dict.fromkeys(map(number.format, (min(values), max(values)))))
+        lines.append(
+            f"| {len(runs)} runs: {name} | {truth.format(runs[0]['planted'])} | {found} of {len(runs)} | "
+            f"{measured} | {false} |"
+        )
+    healthy = [run for run in record["runs"] if run["fault"] == "healthy"]
+    accused = sum(bool(run["critical"]) for run in healthy)
+    lines.append(
+        f"| {len(healthy)} healthy runs | nothing | – | – | {sum(len(run['false']) for run in healthy)} |"
+    )
+    lines.append(
+        f"\n{record['steps']} steps a run (`benchmarks/planted_faults.py`); {accused} of {len(healthy)} "
+        "healthy runs were accused of anything critical.\n"
+    )
+    return "\n".join(lines)
 
 
 def middle(values: list[float]) -> float:

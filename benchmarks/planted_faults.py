@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("--healthy", type=int, default=20, help="runs without any (20)")
     parser.add_argument("--steps", type=int, default=500, help="of each run (500)")
     parser.add_argument("--parallel", type=int, default=2, help="runs side by side (2)")
-    parser.add_argument("--only-judge", action="store_true", help="diagnose the finished runs; train nothing")
+    parser.add_argument("--only-judge", action="store_true", help="diagnose finished runs; train nothing")
     parser.add_argument("--json", type=Path, help="keep all numbers here")
     options = parser.parse_args()
     arms = [Arm(fault, seed) for seed in range(options.seeds) for fault in FAULTS]
@@ -176,6 +176,7 @@ CONSEQUENCES = {
     "gradient_explosion": {
         "gradient-explosion",
         "non-finite",
+        "constant-reward",  # whatever a torn policy writes earns nothing
         "reward-drop",
         "kl-runaway",
         "poor-calibration",
