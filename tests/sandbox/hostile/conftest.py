@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -9,6 +10,14 @@ from hostile.trial import Arena
 from hostile.world import World
 
 LAYER_SETS = {"all": ALL_LAYERS, "core": CORE_LAYERS, "portable": PORTABLE_LAYERS}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hang_ups_count():
+    """Under nohup all children ignore SIGHUP, and an attack by it would seem to be stopped."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
 
 
 @pytest.fixture(scope="session")
