@@ -122,8 +122,8 @@ def agreement_block() -> str:
         one["task_id"] for one in differences if one["judged_alone"]["ours"] != one["judged_alone"]["theirs"]
     }
     lines.append(
-        f"\nAnswers to one of {record['made_with']['every']} tasks. {len(differences)} differences: {settled} "
-        f"for want of time on a busy machine (judged alone, the two agree), {len(differences) - settled} in "
+        f"\nAnswers to one of {record['made_with']['every']} tasks. {len(differences)} differences: "
+        f"{settled} for want of time on a busy machine (judged alone, the two agree), {len(differences) - settled} in "
         f"answers to {len(tasks)} tasks, each explained.\n"
     )
     return "\n".join(lines)
