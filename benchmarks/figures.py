@@ -123,8 +123,8 @@ def agreement_block() -> str:
     }
     lines.append(
         f"\nAnswers to one of {record['made_with']['every']} tasks. {len(differences)} differences: "
-        f"{settled} for want of time on a busy machine (judged alone, the two agree), {len(differences) - settled} in "
-        f"answers to {len(tasks)} tasks, each explained.\n"
+        f"{settled} for want of time on a busy machine (judged alone, the two agree), "
+        f"{len(differences) - settled} in answers to {len(tasks)} tasks, each explained.\n"
     )
     return "\n".join(lines)
 
