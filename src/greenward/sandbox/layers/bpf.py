@@ -13,6 +13,7 @@ from collections.abc import Mapping
 LOAD, AND, GO_TO, IF_EQUAL, IF_AT_LEAST, RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
 INSTRUCTION = struct.Struct("<HBBI")  # struct sock_filter: code, jump if true, jump if false, constant
 _FEW = 7  # intervals in which single values are picked out one after the other
+LARGEST_WORD = 2**32 - 1
 
 
 class Assembler:
@@ -54,6 +55,8 @@ class Assembler:
             if not intervals or intervals[-1][1] != label:
                 intervals.append((value, label))
             intervals.append((value + 1, otherwise))
+        if intervals[-1][0] > LARGEST_WORD:
+            intervals.pop()
         return self._search(intervals)
 
     def _search(self, intervals: list[tuple[int, int]]) -> int:
