@@ -27,14 +27,6 @@ TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
 SHAPE = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make_policy(seed: int = 0) -> Policy:
     return Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
 

@@ -45,14 +45,6 @@ REWARD = {(prompt, answer): float(_rng.random()) for prompt in PROMPTS for answe
 OPTIMUM = np.mean([max(REWARD[prompt, answer] for answer in answers()) for prompt in PROMPTS])
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def exact_value(prompt: Answer, state: Answer, probability: Any) -> Any:
     """E[reward | state] by enumeration; `probability(prompt, state)` gives (V,) of the next token."""
     if len(state) == LIMIT or (state and state[-1] == END):

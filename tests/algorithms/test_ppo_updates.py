@@ -29,14 +29,6 @@ TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
 SHAPE = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make_episodes(rewards: Sequence[float] = (1.0, 0.0, 0.5, 0.0, 1.0, 1.0), seed: int = 0) -> list[Episode]:
     """One answer to each prompt, so that no group has signal."""
     rng = np.random.default_rng(seed)
