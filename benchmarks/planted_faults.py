@@ -228,6 +228,10 @@ def verdict(outcomes: Sequence[Outcome], arms: Sequence[Arm]) -> bool:
     healthy = [one for one in outcomes if one.fault == HEALTHY]
     false = sum(len(one.false) for one in healthy)
     print(f"{HEALTHY}: {false} false critical findings in {len(healthy)} runs")
+    for fault in (*FAULTS, HEALTHY):
+        counts = [len(one.warnings) for one in outcomes if one.fault == fault]
+        if counts:
+            print(f"{fault}: {min(counts)} to {max(counts)} warnings a run besides the critical findings")
     if len(outcomes) < len(arms):
         print(f"{len(arms) - len(outcomes)} runs are not finished")
         return False

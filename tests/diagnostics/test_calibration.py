@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from greenward.diagnostics.calibration import measure_calibration
+from greenward.diagnostics.calibration import calibration_score, measure_calibration, score_p_value
 from greenward.errors import DiagnosticsError
 
 
@@ -85,3 +85,32 @@ def test_perfect_separation_has_no_slope():
 def test_what_cannot_be_measured_is_said(probabilities, outcomes, message):
     with pytest.raises(DiagnosticsError, match=message):
         measure_calibration(probabilities, outcomes)
+
+
+@pytest.mark.parametrize("count", [60, 200])
+def test_chance_alone_hardly_takes_a_calibrated_score_below_the_threshold(count):
+    low, surely = 0, 0
+    for seed in range(200):
+        pairs = forecasts(count, 1.0, seed)
+        low += calibration_score(*pairs) < 0.7
+        surely += score_p_value(*pairs, 0.7) <= 0.05
+    assert surely <= 0.05 * 200
+    assert low > 0 or count > 60  # the score alone is no evidence for so few predictions
+
+
+def test_a_score_far_below_the_threshold_is_told_from_chance():
+    rng = np.random.default_rng(0)
+    predicted = rng.choice([0.05, 0.95], 400)
+    p = score_p_value(predicted, rng.random(400) < 0.4 + 0.2 * (predicted > 0.5), 0.7)
+    assert p <= 0.01
+    assert score_p_value(*forecasts(400, 1.0), 0.7) == 1.0
+
+
+def test_the_p_value_of_a_score_is_uniform_at_the_threshold():
+    """Predictions of 0.2 and 0.8 whose true rates are 0.4 and 0.6 score 1 - 0.2 / 0.5 = 0.6."""
+    p = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        predicted = np.repeat([0.2, 0.8], 200)
+        p.append(score_p_value(predicted, rng.random(400) < np.repeat([0.4, 0.6], 200), 0.6, seed=seed))
+    assert 0.0 < np.mean(np.array(p) <= 0.1) < 0.2

@@ -33,7 +33,8 @@ def run(tmp_path):
     def write(name, series, *, first=1, **settings):
         folder = tmp_path / name
         folder.mkdir()
-        rows = ({"step": first + i, **{k: float(v[i]) for k, v in series.items()}} for i in range(STEPS))
+        steps = len(next(iter(series.values())))
+        rows = ({"step": first + i, **{k: float(v[i]) for k, v in series.items()}} for i in range(steps))
         (folder / "metrics.jsonl").write_text("".join(dump_json(row) + "\n" for row in rows))
         (folder / "config.yaml").write_text(json.dumps({"name": name, **settings}))
         return folder
@@ -69,6 +70,64 @@ def test_a_replay_parts_at_the_first_value_that_differs(run):
     assert [(d.signal, d.onset) for d in found.differences[:2]] == [("grad_norm", 70), ("reward/tests", 80)]
     assert found.headline.startswith("DIVERGED at step 70 [70, 70] in grad_norm")
     assert found.cause.stage == "update"
+
+
+def test_times_are_no_float_noise_of_a_replay(run):
+    slower = {**healthy(0), "time/step": 2 * healthy(0)["time/step"]}
+    short = {name: values[:20] for name, values in healthy(0).items()}
+    found = diff_runs(run("a", short), run("b", {**short, "time/step": 2 * short["time/step"]}))
+    assert (found.verdict, found.headline) == ("same", "SAME at 20 common steps")
+    found = diff_runs(run("c", healthy(0)), run("d", slower))
+    assert [d.signal for d in found.differences if d.onset] == ["time/step"]
+
+
+@pytest.mark.parametrize("steps", [20, STEPS])
+@pytest.mark.parametrize(
+    "growth",
+    [
+        pytest.param(lambda t: 1 + 1.15 * t, id="a line"),
+        pytest.param(lambda t: np.where(t > 0.7, 2.15, 1.0), id="one step"),
+        pytest.param(lambda t: 1 + 1.15 * np.floor(4 * t) / 4, id="a staircase"),
+    ],
+)
+def test_memory_that_doubles_in_a_replay_is_a_difference(run, steps, growth):
+    usual = {"entropy": healthy(0)["entropy"][:steps]}
+    memory, t = np.full(steps, 900.0), np.linspace(0, 1, steps)
+    a = run("a", {**usual, "perf/rss_mb": memory})
+    found = diff_runs(a, run("b", {**usual, "perf/rss_mb": memory * growth(t)}))
+    assert found.verdict == "diverged"
+    assert [d.signal for d in found.differences if d.onset] == ["perf/rss_mb"]
+    assert found.cause.stage == "machine"
+    equal = diff_runs(a, run("c", {**usual, "perf/rss_mb": memory * (1 + 0.1 * np.sin(20 * t) ** 2)}))
+    assert equal.verdict == "same"
+
+
+@pytest.mark.parametrize("left", [2, 6, 14])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_explosion_into_nan_is_dated_by_its_first_norm_out_of_scale(run, left, seed):
+    broken = healthy(seed + 10)
+    broken["grad_norm"][79 + left :] = np.nan
+    broken["grad_norm"][79 : 79 + left] *= 20.0 * 2.0 ** np.arange(left)
+    found = diff_runs(run("a", healthy(seed)), run("b", broken), ["grad_norm"]).differences[0]
+    assert abs(found.onset - 80) <= 2
+    assert found.onset_low <= 80 <= found.onset_high
+
+
+def test_one_seed_with_other_numbers_from_the_first_step_is_not_reproducible(run):
+    a, b = run("a", healthy(0), seed=7, kind="grpo"), run("b", healthy(1), seed=7, kind="grpo")
+    found = diff_runs(a, b)
+    assert found.verdict == "not reproducible"
+    assert found.headline.startswith(
+        "NOT REPRODUCIBLE: the seed and the settings are the same, but reward/tests"
+    )
+    assert found.headline.endswith("at step 1")
+    assert found.cause.stage == "reproducibility"
+    assert CliRunner().invoke(command, ["--a", str(a), "--b", str(b)]).exit_code == 1
+    other = diff_runs(a, run("c", healthy(1), seed=7, kind="ppo"))
+    assert other.verdict == "no systematic difference"
+    faulty = diff_runs(a, run("d", exploded(healthy(1), 70), seed=7, kind="grpo"))
+    assert faulty.verdict == "not reproducible"
+    assert "DIVERGED at step" in faulty.headline
 
 
 def test_runs_of_other_seeds_part_where_the_fault_was_planted(run):

@@ -167,6 +167,39 @@ def test_gradual_faults_have_their_finding(tmp_path):
     assert abs(found["throughput-drop"].onset.step - 300) <= 5
 
 
+@pytest.mark.parametrize("options", [{}, {"correctness": 0.8, "readability": 0.2}, {"readability": 0.2}])
+def test_the_parts_of_code_score_weigh_what_the_recipe_says(tmp_path, options):
+    """Variances 0.04 and 0.065, weighted by 0.8² and 0.2²: readability owns 9 % and not 62 %."""
+    rng = np.random.default_rng(1)
+    signals = {name: values for name, values in healthy(5).items() if not name.startswith("reward/")}
+    correctness, readability = rng.standard_normal((2, 500))
+    signals["reward/correctness"] = 0.5 + 0.200 * correctness / correctness.std()
+    signals["reward/readability"] = 0.5 + 0.255 * readability / readability.std()
+    signals["reward/mean"] = 0.8 * signals["reward/correctness"] + 0.2 * signals["reward/readability"]
+    rewards = [{"name": "code_score", "weight": 1.0, "options": options}]
+    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
+    card = next(card for card in diagnosis.cards if card.name == "reward_card")
+    share = 0.2**2 * 0.255**2 / (0.2**2 * 0.255**2 + 0.8**2 * 0.2**2)
+    assert card.data["variance_shares"]["reward/readability"] == pytest.approx(share, rel=1e-6)
+    assert "auxiliary-reward-dominates" not in named(diagnosis)
+
+
+def test_a_part_of_code_score_that_weighs_much_is_still_named(tmp_path):
+    signals = healthy(5)
+    signals["reward/readability"] = 0.5 + 0.3 * np.random.default_rng(2).standard_normal(500)
+    rewards = [{"name": "code_score", "options": {"correctness": 0.2, "readability": 0.8}}]
+    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
+    assert "auxiliary-reward-dominates" in named(diagnosis)
+
+
+def test_few_calibrated_predictions_raise_no_calibration_finding(tmp_path):
+    found = 0
+    for seed in range(20):
+        run = write_run(tmp_path / str(seed), healthy(seed, 60), predictions(seed, steps=60, each=4))
+        found += "poor-calibration" in named(diagnose_reward_health(run)[0])
+    assert found == 0
+
+
 def test_the_time_to_out_of_memory_is_that_of_the_planted_line(tmp_path):
     run = write_run(tmp_path / "run", with_leak(healthy(6)))
     diagnosis, _ = diagnose_reward_health(run, memory_limit_mb=4000)

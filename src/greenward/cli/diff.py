@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-_EXIT_CODES = {"same": 0, "no systematic difference": 0, "diverged": 1, "cannot tell": 2}
+_EXIT_CODES = {
+    "same": 0,
+    "no systematic difference": 0,
+    "diverged": 1,
+    "not reproducible": 1,
+    "cannot tell": 2,
+}
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -30,7 +36,8 @@ def diff(
     """Say where run B parts from run A: settings first, then the first step of each signal.
 
     Runs that begin with equal numbers are compared value by value; others by a test that allows for
-    autocorrelation and for the number of signals. Exit code: 0 no difference, 1 diverged, 2 an error or
+    autocorrelation and for the number of signals. Two runs of one seed and one config whose first numbers
+    differ are not reproducible. Exit code: 0 no difference, 1 diverged or not reproducible, 2 an error or
     too little data to tell.
 
     \b

@@ -129,6 +129,41 @@ def calibration_score(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, *, 
     return _score(_murphy(predicted, observed, sizes, mean_predicted, rates), sizes, rates)
 
 
+def score_p_value(
+    probabilities: npt.ArrayLike,
+    outcomes: npt.ArrayLike,
+    threshold: float,
+    *,
+    bins: int = BINS,
+    seed: int = 0,
+) -> float:
+    """The p-value of the hypothesis that the score of the forecast is `threshold` or better.
+
+    A parametric bootstrap: outcomes are drawn from rates between the predictions and the observed rates of
+    their bins, as far from the predictions as the threshold allows. The p-value is the share of the scores
+    of these outcomes that are as low as the measured score; it is 1 for a score above the threshold.
+
+    Raises:
+        DiagnosticsError: as `measure_calibration`.
+    """
+    predicted, observed = _sorted(*_checked(probabilities, outcomes))
+    starts, sizes, means, rates = _binned(predicted, observed, bins)
+    score = _score(_murphy(predicted, observed, sizes, means, rates), sizes, rates)
+    if score >= threshold:
+        return 1.0
+    moved = (1 - threshold) / (1 - score) * (rates - means)
+    true_rates = np.clip(predicted + np.repeat(moved, sizes.astype(int)), 0, 1)
+    rng = np.random.default_rng(seed)
+    as_low = 0
+    for _ in range(_NULL_SAMPLES):
+        drawn = (rng.random(len(predicted)) < true_rates).astype(float)
+        if drawn.min() == drawn.max():
+            continue
+        drawn_rates = np.add.reduceat(drawn, starts) / sizes
+        as_low += _score(_murphy(predicted, drawn, sizes, means, drawn_rates), sizes, drawn_rates) <= score
+    return (1 + as_low) / (1 + _NULL_SAMPLES)
+
+
 def equal_mass_starts(ordered: Floats, bins: int) -> npt.NDArray[np.intp]:
     """Where each bin begins in sorted predictions; equal predictions are never parted."""
     wanted = np.arange(bins) * len(ordered) // bins

@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
-from greenward.diagnostics.calibration import Calibration, Slope, calibration_score, measure_calibration
+from greenward.diagnostics.calibration import (
+    Calibration,
+    Slope,
+    calibration_score,
+    measure_calibration,
+    score_p_value,
+)
 from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.plots import reliability_diagram
 from greenward.diagnostics.run_data import RunData
@@ -51,12 +57,13 @@ def calibration_report(run: RunData, threshold: float) -> Card:
             f"{_direction(found.slope)}"
         )
         finding = make_finding("poor-calibration", "critical", measured)
-    elif bad := [part for part in parts if part.score is not None and part.score < threshold]:
+    elif bad := [part for part in parts if part.is_below(threshold, run.alpha / _PARTS)]:
         # What is easy to predict, as in a run that fails throughout, would hide what was wrong before.
+        # A part is a fraction of the predictions, so chance alone takes its score below the threshold.
         shown = " and ".join(f"{part.score:.2f} over steps {part.first} to {part.last}" for part in bad)
         measured = f"The calibration score of the whole run is {found.score:.2f}, but {shown}."
         finding = make_finding("poor-calibration", "critical" if len(bad) > 1 else "warning", measured)
-        p_value = min(1.0, _PARTS * max(part.measured().ece_p_value for part in bad))
+        p_value = min(1.0, _PARTS * max(part.ece_p_value() for part in bad))
     return Card(
         _NAME,
         _TITLE,
@@ -124,8 +131,14 @@ class _Part:
     passed: np.ndarray
     score: float | None
 
-    def measured(self) -> Calibration:
-        return measure_calibration(self.predicted, self.passed)
+    def is_below(self, threshold: float, alpha: float) -> bool:
+        """Whether the score is below the threshold and chance does not explain it."""
+        if self.score is None or self.score >= threshold:
+            return False
+        return score_p_value(self.predicted, self.passed, threshold) <= alpha
+
+    def ece_p_value(self) -> float:
+        return measure_calibration(self.predicted, self.passed).ece_p_value
 
 
 def _parts(predictions: Predictions) -> list[_Part]:

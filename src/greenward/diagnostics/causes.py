@@ -75,6 +75,14 @@ _STAGES = (
         ),
     ),
 )
+NOT_REPRODUCIBLE = Cause(
+    "reproducibility",
+    "One seed and one config must give one run. Something that neither of them fixes differs: the "
+    "versions, the processor or the number of threads (see the settings), the data or a prompt file that "
+    "was changed, or an operation or reward function that is not deterministic.",
+    "Repeat one run twice on one machine. If the two repetitions differ, compare the answers of the first "
+    "step in rollouts/; otherwise compare provenance.json of both runs.",
+)
 _UNKNOWN = Cause(
     "unknown",
     "The first signal to part belongs to no known stage of a step.",

@@ -2,7 +2,8 @@
 
 Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names
 the culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm
-of B / A for norms, memory and times) is tested for a lasting change; see `change`.
+of B / A for norms, memory and times) is tested for a lasting change; see `change`. Memory also parts
+where one run ends with at least 1.25 times the memory of the other, which needs no test.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.causes import Cause, likely_cause, stage_index
+from greenward.diagnostics.causes import NOT_REPRODUCIBLE, Cause, likely_cause, stage_index
 from greenward.diagnostics.change import (
     MIN_EFFECT_SD,
     MIN_POINTS,
@@ -24,9 +25,19 @@ from greenward.diagnostics.change import (
     find_offset,
     holm,
 )
-from greenward.diagnostics.settings import Setting, different_settings
-from greenward.diagnostics.signals import Signals, is_scheduled, on_ratio_scale, read_signals
+from greenward.diagnostics.explosion import first_out_of_scale
+from greenward.diagnostics.leak import memory_parts
+from greenward.diagnostics.settings import PROVENANCE, Setting, different_settings
+from greenward.diagnostics.signals import (
+    Signals,
+    is_memory,
+    is_norm,
+    is_scheduled,
+    on_ratio_scale,
+    read_signals,
+)
 from greenward.errors import DiagnosticsError
+from greenward.runs.directory import read_config
 from greenward.runs.metrics import TIMING_PREFIXES
 
 Floats = npt.NDArray[np.float64]
@@ -35,7 +46,7 @@ TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
 _DESCRIBED = 0.01  # a change this sure is described as one, even if the mean of the gap is surer not 0
 
-Verdict = Literal["same", "no systematic difference", "diverged", "cannot tell"]
+Verdict = Literal["same", "no systematic difference", "diverged", "not reproducible", "cannot tell"]
 Found = Literal["first value", "shift", "trend", "offset", "not finite", "nothing"]
 
 
@@ -106,6 +117,8 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
             left.values[name][in_a],
             right.values[name][in_b],
             left.non_finite(name)[in_a] != right.non_finite(name)[in_b],
+            left.comparable(name)[in_a],
+            right.comparable(name)[in_b],
         )
         for name in left.values
         if name in right.values
@@ -118,7 +131,7 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
     if one_sided and not signals:
         notes.append(f"logged by one run only, not compared: {', '.join(one_sided)}")
     replay = _is_replay(pairs)
-    tested = [_test(name, pairs[name].a, pairs[name].b) for name in names]
+    tested = [_test(name, pairs[name].tested_a, pairs[name].tested_b) for name in names]
     adjusted = iter(holm([test.p_value for test in tested if test is not None]))
     differences = [
         _difference(name, common, pairs[name], test, next(adjusted) if test else None, replay)
@@ -128,7 +141,9 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
     parted = [difference for difference in differences if difference.onset is not None]
     too_short = not parted and not replay and all(test is None for test in tested)
     verdict: Verdict = (
-        "diverged"
+        "not reproducible"
+        if not replay and _same_seed(Path(a), Path(b), settings)
+        else "diverged"
         if parted
         else "cannot tell"
         if too_short
@@ -145,29 +160,40 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         replay,
         tuple(settings),
         verdict,
-        _headline(verdict, parted, differences, pairs, len(common)),
+        _headline(verdict, parted, differences, pairs, common),
         tuple(differences),
-        likely_cause([(d.signal, d.onset) for d in parted if d.onset is not None], bool(settings)),
+        NOT_REPRODUCIBLE
+        if verdict == "not reproducible"
+        else likely_cause([(d.signal, d.onset) for d in parted if d.onset is not None], bool(settings)),
         tuple(notes),
     )
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """A signal of both runs at the common steps; `broke` where one of them alone logged NaN or infinity."""
+    """A signal of both runs at the common steps; `broke` where one of them alone logged NaN or infinity.
+
+    `tested_a` and `tested_b` are what the tests compare; see `Signals.comparable`.
+    """
 
     a: Floats
     b: Floats
     broke: npt.NDArray[np.bool_]
+    tested_a: Floats
+    tested_b: Floats
 
 
 @dataclass(frozen=True)
 class _Test:
-    """The better of the two tests of one paired difference; p-values count both (Bonferroni)."""
+    """The better of the two tests of one paired difference; p-values count both (Bonferroni).
+
+    `onset` is an index into `finite`, the indices of the values that were tested.
+    """
 
     p_value: float
     effect_sd: float
     change: Change | None  # None: an offset from the first step on
+    onset: int
     finite: npt.NDArray[np.intp]
 
 
@@ -184,8 +210,11 @@ def _test(name: str, a: Floats, b: Floats) -> _Test | None:
         return None
     p_value = min(1.0, 2 * min(change.p_value, offset[0]))
     if change.is_notable(_DESCRIBED) or change.p_value <= offset[0]:
-        return _Test(p_value, change.effect_sd, change, index)
-    return _Test(p_value, offset[1], None, index)
+        onset = change.onset
+        if is_norm(name) and change.kind == "shift" and change.effect_sd > 0:
+            onset = first_out_of_scale(gap, onset)
+        return _Test(p_value, change.effect_sd, change, onset, index)
+    return _Test(p_value, offset[1], None, 0, index)
 
 
 def _difference(
@@ -221,7 +250,7 @@ def _difference(
 def _onset(
     name: str, pair: _Pair, test: _Test | None, adjusted: float | None, replay: bool
 ) -> tuple[Found, int | None, int | None, int | None]:
-    if replay and not name.startswith(TIMING_PREFIXES):
+    if replay and _is_determined(name):
         unequal = np.flatnonzero(~_equal(pair.a, pair.b))
         if len(unequal):
             first = int(unequal[0])
@@ -236,14 +265,17 @@ def _onset(
     )
     if test is not None and notable:
         if test.change is None:
-            first = int(test.finite[0])
+            first = int(test.finite[test.onset])
             return "offset", first, first, first
-        change = test.change
-        low, place, high = (int(test.finite[i]) for i in (change.onset_low, change.onset, change.onset_high))
+        change, first = test.change, test.onset
+        places = (min(first, change.onset_low), first, change.onset_high)
+        low, place, high = (int(test.finite[i]) for i in places)
         return change.kind, place, low, high
     if len(broken):
         first = int(broken[0])
         return "not finite", first, first, first
+    if is_memory(name) and (first_apart := memory_parts(pair.a, pair.b)) is not None:
+        return "shift", first_apart, first_apart, first_apart
     return "nothing", None, None, None
 
 
@@ -252,14 +284,27 @@ def _equal(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     return np.isclose(a, b, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
 
 
+def _is_determined(name: str) -> bool:
+    """Whether the seed and the settings determine the signal; times and memory depend on the machine."""
+    return not name.startswith(TIMING_PREFIXES)
+
+
+def _same_seed(a: Path, b: Path, settings: Sequence[Setting]) -> bool:
+    """Whether both configs name the same seed and differ in nothing that has an effect."""
+    if any(not setting.key.startswith(PROVENANCE) for setting in settings):
+        return False
+    configs = [read_config(run) if (run / "config.yaml").is_file() else {} for run in (a, b)]
+    return all("seed" in config for config in configs)
+
+
 def _is_replay(pairs: dict[str, _Pair]) -> bool:
     """Whether everything that a seed determines is equal at the first common step."""
-    repeatable = [
-        pair
-        for name, pair in pairs.items()
-        if not name.startswith(TIMING_PREFIXES) and not is_scheduled(name)
-    ]
-    return bool(repeatable) and all(bool(_equal(pair.a[:1], pair.b[:1])[0]) for pair in repeatable)
+    repeatable = [pair for name, pair in pairs.items() if _is_determined(name) and not is_scheduled(name)]
+    return bool(repeatable) and not any(map(_first_differs, repeatable))
+
+
+def _first_differs(pair: _Pair) -> bool:
+    return not _equal(pair.a[:1], pair.b[:1])[0]
 
 
 def _chosen(left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str]) -> list[str]:
@@ -293,13 +338,24 @@ def _headline(
     parted: Sequence[SignalDifference],
     differences: Sequence[SignalDifference],
     pairs: dict[str, _Pair],
-    common: int,
+    common: npt.NDArray[np.int64],
 ) -> str:
+    if verdict == "not reproducible":
+        unequal = sorted(
+            (n for n in pairs if _is_determined(n) and _first_differs(pairs[n])), key=stage_index
+        )
+        first = pairs[unequal[0]]
+        text = (
+            f"NOT REPRODUCIBLE: the seed and the settings are the same, but {unequal[0]} is {first.a[0]:.4g} "
+            f"in A and {first.b[0]:.4g} in B at step {common[0]}"
+        )
+        return f"{text}. {_parting(parted)}" if parted else text
     if verdict == "cannot tell":
-        return f"CANNOT TELL: {common} common steps; a test needs {MIN_POINTS}"
+        return f"CANNOT TELL: {len(common)} common steps; a test needs {MIN_POINTS}"
     if verdict == "same":
-        noise = max(_largest_relative(pairs[found.signal]) for found in differences)
-        steps = f"SAME at {common} common step{'s' if common > 1 else ''}"
+        determined = [found.signal for found in differences if _is_determined(found.signal)]
+        noise = max((_largest_relative(pairs[signal]) for signal in determined), default=0.0)
+        steps = f"SAME at {len(common)} common step{'s' if len(common) > 1 else ''}"
         return f"{steps}, up to float noise (largest relative difference {noise:.1g})" if noise else steps
     if verdict == "no systematic difference":
         effects = [d for d in differences if d.effect_sd is not None]
@@ -308,6 +364,11 @@ def _headline(
             f"NO SYSTEMATIC DIFFERENCE (the largest effect is {effect_text(largest.effect_sd or 0.0)} in "
             f"{largest.signal}, adjusted p = {largest.adjusted_p:.2g})"
         )
+    return _parting(parted)
+
+
+def _parting(parted: Sequence[SignalDifference]) -> str:
+    """What parts first, by how much, and what parts next."""
     first, *later = parted
     text = f"DIVERGED at step {first.onset} [{first.onset_low}, {first.onset_high}] in {first.signal}"
     sizes = [f"{first.relative:+.0%}"] if first.relative is not None else []

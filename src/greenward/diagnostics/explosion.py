@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.diagnostics.change import find_change
+from greenward.diagnostics.signals import large_where
 
 Floats = npt.NDArray[np.float64]
 
@@ -17,7 +18,6 @@ SPIKE_RATIO = 3.0  # to the median around
 SPIKE_SIGMAS = 8.0
 _SPIKE_REACH = 25  # steps on both sides
 _SUSTAINED_SHARE = 0.5
-_BEYOND = 10.0  # a norm that is not finite, to the largest finite one
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,18 @@ def find_spikes(steps: npt.NDArray[np.int64], values: Floats) -> list[Spike]:
     ]
 
 
+def first_out_of_scale(log_norms: Floats, onset: int) -> int:
+    """The index at which norms left their scale for the change that was found at `onset`.
+
+    A test finds the largest step up. Norms directly before it that are above 3 times the median of all
+    before are the beginning of the explosion.
+    """
+    limit = float(np.median(log_norms[:onset])) + np.log(EXPLOSION_RATIO) if onset else np.inf
+    while onset > 0 and log_norms[onset - 1] > limit:
+        onset -= 1
+    return onset
+
+
 def find_explosion(steps: npt.NDArray[np.int64], norms: Floats, *, alpha: float = 0.05) -> Explosion | None:
     """Test the logarithms of `norms` for a rise to at least 3 times the median before it.
 
@@ -78,7 +90,7 @@ def find_explosion(steps: npt.NDArray[np.int64], norms: Floats, *, alpha: float 
     steps, norms, finite = steps[counted], norms[counted], finite[counted]
     if not finite.any():
         return None
-    logs = np.log(np.where(finite, norms, _BEYOND * norms[finite].max()))
+    logs = np.log(large_where(~finite, norms))
     change = find_change(logs)
     if change is None or not change.is_notable(alpha) or change.effect_sd < 0 or change.onset == 0:
         return None
@@ -88,10 +100,7 @@ def find_explosion(steps: npt.NDArray[np.int64], norms: Floats, *, alpha: float 
     if last - before < np.log(EXPLOSION_RATIO):
         return None
     out_of_scale = logs > before + np.log(EXPLOSION_RATIO)
-    # The test finds the largest step up; norms that had left their scale before it were its beginning.
-    onset = change.onset
-    while onset > 0 and out_of_scale[onset - 1]:
-        onset -= 1
+    onset = first_out_of_scale(logs, change.onset)
     since = logs[onset:]
     slope = float(np.polyfit(steps[onset:], since, 1)[0]) if len(since) > 1 else 0.0
     return Explosion(

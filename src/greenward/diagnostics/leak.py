@@ -16,6 +16,8 @@ from greenward.diagnostics.change import MIN_POINTS, find_change
 Floats = npt.NDArray[np.float64]
 
 MIN_GROWTH_FACTOR = 1.1
+MEMORY_RATIO = 1.25  # between two runs; the same run repeated varies by a few percent
+_LASTING = 0.05  # of the steps, for which the memory of two runs must differ up to the end
 _WARM_UP = 0.1  # of the run: allocators and caches fill up
 _ENVELOPE_POINTS = 60
 _LATE_SHARE = 0.25  # the second half must grow at least this fast, compared with the whole
@@ -75,6 +77,17 @@ def measure_memory_growth(
         remaining,
         bool(slope > 0 and change.p_value <= alpha and factor(slope) >= MIN_GROWTH_FACTOR and goes_on),
     )
+
+
+def memory_parts(a: Floats, b: Floats) -> int | None:
+    """The index from which the memory of two runs differs by MEMORY_RATIO up to the end; None: nowhere."""
+    known = np.flatnonzero((a > 0) & (b > 0) & np.isfinite(a) & np.isfinite(b))
+    if not len(known):
+        return None
+    close = np.abs(np.log(b[known] / a[known])) < np.log(MEMORY_RATIO)
+    first = int(np.flatnonzero(close)[-1]) + 1 if close.any() else 0
+    lasts = len(known) - first >= max(1, _LASTING * len(known))
+    return int(known[first]) if lasts else None
 
 
 def lower_envelope(steps: npt.NDArray[np.int64], values: Floats) -> tuple[Floats, Floats]:

@@ -91,16 +91,33 @@ def variance_shares(run: RunData, terms: list[str]) -> dict[str, float]:
 
 
 def _weights(config: Mapping[str, object]) -> dict[str, float]:
+    """Term -> its weight in the sum of rewards; a part of code_score has its share of that term's weight."""
     terms = config.get("rewards")
-    weights = {
-        str(term["name"]): float(term.get("weight", 1.0))
-        for term in (terms if isinstance(terms, list) else ())
-        if isinstance(term, dict) and isinstance(term.get("weight", 1.0), (int, float)) and "name" in term
-    }
+    weights: dict[str, float] = {}
+    for term in terms if isinstance(terms, list) else ():
+        if not isinstance(term, dict) or "name" not in term:
+            continue
+        weight, options = term.get("weight", 1.0), term.get("options")
+        if not isinstance(weight, (int, float)):
+            continue
+        shares = {str(term["name"]): 1.0}
+        if term["name"] == "code_score":
+            shares |= _code_score_parts(options if isinstance(options, dict) else {})
+        for name, share in shares.items():
+            weights[name] = weights.get(name, 0.0) + weight * share
     model = config.get("reward_model")
     if isinstance(model, dict) and isinstance(model.get("weight"), (int, float)):
         weights["reward_model"] = float(model["weight"])
     return weights
+
+
+def _code_score_parts(options: Mapping[str, object]) -> dict[str, float]:
+    from greenward.grading.readability import CodeScore  # slow to import, and few runs have the term
+
+    given = {name: float(v) for name, v in options.items() if isinstance(v, (int, float))}
+    parts = {name: given.get(name, getattr(CodeScore, name)) for name in ("correctness", "readability")}
+    total = sum(parts.values())
+    return {name: part / total for name, part in parts.items()} if total > 0 else {}
 
 
 def _check_constant(run: RunData) -> Check:

@@ -12,6 +12,7 @@ from greenward.runs.files import read_json
 
 # Where a run lies and what it is called changes no number in it.
 _WITHOUT_EFFECT = ("name", "output")
+PROVENANCE = "provenance."  # begins the keys of what a run was made with, as its config does not say
 # Planted faults are the truth that diagnostics are measured against: they must find it themselves.
 _HIDDEN = "faults"
 
@@ -39,7 +40,7 @@ def different_settings(a: Path, b: Path) -> tuple[list[Setting], list[str]]:
         notes.append("the configs were not compared: config.yaml is missing")
     session_a, session_b = _newest_session(a), _newest_session(b)
     if session_a and session_b:
-        settings += _differences(session_a, session_b, "provenance.")
+        settings += _differences(session_a, session_b, PROVENANCE)
     else:
         notes.append("the versions were not compared: provenance.json is missing")
     return settings, notes

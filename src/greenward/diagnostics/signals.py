@@ -41,13 +41,16 @@ ALIASES = {
     "truncation": ("completion/truncated",),
 }
 # Signals that live on a ratio scale: twice as much means the same everywhere.
-_RATIO_SCALE = re.compile(r"(.*_)?(grad_norm|norm)|perf/.*|time/.*|completion/(mean|max)_length")
+_NORM = re.compile(r"(.*[_/])?(grad_norm|norm)")
+_MEMORY = re.compile(r"perf/.*(rss|memory).*")
+_RATIO_SCALE = re.compile(rf"{_NORM.pattern}|perf/.*|time/.*|completion/(mean|max)_length")
 # Follow from the recipe or the clock, so a change in them is no finding.
 _SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
 
 _BLOCK = 1024  # rows held as objects at once
 _STEP_LIMIT = 2**62
 _OVERFLOWED = 1e100  # larger values are infinite for our purposes: their squares would be
+_BEYOND = 10.0  # how many times the largest finite norm a norm that is not finite counts as
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,24 @@ class Signals:
         """Where `name` was logged as NaN or infinite; a value that is missing is not."""
         return self.recorded[name] & ~np.isfinite(self.values[name])
 
+    def comparable(self, name: str) -> Floats:
+        """The values as a test of changes counts them: norms that are not finite count as large.
+
+        A value that is missing stays NaN.
+        """
+        values = self.values[name]
+        return large_where(self.non_finite(name), values) if is_norm(name) else values
+
+
+def large_where(not_finite: npt.NDArray[np.bool_], norms: Floats) -> Floats:
+    """`norms` with ten times the largest finite norm where `not_finite`.
+
+    A norm that is NaN or infinite has exploded. If it were left out, too few norms after an explosion
+    would remain to date it.
+    """
+    finite = norms[np.isfinite(norms)]
+    return np.where(not_finite, _BEYOND * finite.max(), norms) if len(finite) else norms
+
 
 def read_signals(run: str | Path) -> Signals:
     """Read the signals of a run directory, or of a metrics.jsonl itself.
@@ -125,6 +146,16 @@ def read_signals(run: str | Path) -> Signals:
 def on_ratio_scale(name: str) -> bool:
     """Whether a change of the signal is a factor (norms, memory, times) rather than a difference."""
     return _RATIO_SCALE.fullmatch(name) is not None
+
+
+def is_norm(name: str) -> bool:
+    """Whether the signal is the norm of a gradient."""
+    return _NORM.fullmatch(name) is not None
+
+
+def is_memory(name: str) -> bool:
+    """Whether the signal is the memory of the process or of its device."""
+    return _MEMORY.fullmatch(name) is not None
 
 
 def is_scheduled(name: str) -> bool:
