@@ -152,14 +152,12 @@ def faults_block() -> str:
         )
     healthy = [run for run in record["runs"] if run["fault"] == "healthy"]
     accused = sum(bool(run["critical"]) for run in healthy)
-    lines.append(
-        f"| {len(healthy)} healthy runs | nothing | – | – | {span([len(run['critical']) for run in healthy])} | "
-        f"{span([len(run['warnings']) for run in healthy])} |"
-    )
+    critical, warnings = (span([len(run[key]) for run in healthy]) for key in ("critical", "warnings"))
+    lines.append(f"| {len(healthy)} healthy runs | nothing | – | – | {critical} | {warnings} |")
     lines.append(
         f"\n{record['steps']} steps a run (`benchmarks/planted_faults.py`); {accused} of {len(healthy)} "
-        "healthy runs had a critical finding. Other findings are counted in full: an explosion brings with it "
-        "lost rewards, norms that are not finite and more.\n"
+        "healthy runs had a critical finding. Other findings are counted in full: an explosion brings with "
+        "it lost rewards, norms that are not finite and more.\n"
     )
     return "\n".join(lines)
 
