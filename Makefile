@@ -1,3 +1,4 @@
+# make install  make .venv from the pinned versions
 # make demo    watch a small model learn to write Python, and read the report
 # make demo-code-fix    a small model learns to repair buggy Python by PPO, on two cores in minutes
 # make test    everything that must hold: static checks, then the tests
@@ -17,7 +18,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: demo demo-code-fix test check lock clean
+.PHONY: install demo demo-code-fix test check lock clean
+
+install: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/greenward demo $(ARGS)

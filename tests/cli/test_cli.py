@@ -85,8 +85,10 @@ class TestTrain:
         self, train: Recorder, recipe_file: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         train.outcome = False
-        assert run("train", recipe_file) == 130
-        assert "Interrupted" in capsys.readouterr().err
+        assert run("train", recipe_file, "seed=3", "--output", "a folder") == 130
+        said = capsys.readouterr().err
+        resume = f"greenward train {recipe_file} seed=3 --output 'a folder' --resume"
+        assert said == f"Interrupted. Continue with: {resume}\n"
 
     def test_interrupt_outside_the_loop_exits_with_130(self, train: Recorder, recipe_file: str) -> None:
         train.outcome = KeyboardInterrupt()

@@ -49,6 +49,20 @@ def test_a_specification_of_several_lines_is_found_in_its_indented_docstring():
     assert PromptRenderer(CharacterTokenizer()).prompt_text(problem) == starter
 
 
+@pytest.mark.parametrize("end", ["", "\n", "    ", "\n    ", "\n\n        \n"])
+def test_fences_stand_on_lines_of_their_own_however_the_code_ends(end):
+    chat = PromptRenderer(CharacterTokenizer(chat=True))
+    code = 'def double(n):\n    """Return twice n."""'
+    starter = chat.prompt_text(replace(PROBLEM, starter_code=code + end))
+    repair = chat.prompt_text(replace(PROBLEM, buggy_code=code + end))
+    for text in (starter, repair):
+        lines = text.splitlines()
+        assert [line for line in lines if "`" in line and line.startswith("```")][-1:] == ["```"]
+        assert lines[lines.index("```") - 1] == '    """Return twice n."""'
+    bare = PromptRenderer(CharacterTokenizer())
+    assert "# Right:\n" in bare.prompt_text(replace(PROBLEM, buggy_code=code + end))
+
+
 def test_chat_style_asks_in_a_user_message_and_reads_the_fenced_block():
     renderer = PromptRenderer(CharacterTokenizer(chat=True), system_prompt="Be brief.")
     assert renderer.style == "chat"

@@ -87,6 +87,21 @@ def test_resume_allows_a_longer_run_and_other_trackers(tmp_path):
     assert len(json.loads((tmp_path / "run/provenance.json").read_text())["sessions"]) == 2
 
 
+def test_resume_with_another_number_of_threads_is_declared_inexact(tmp_path):
+    one, two = ({**CONFIG["training"], "threads": threads} for threads in (None, 1))
+    with RunDirectory.create(tmp_path / "run", changed(training=one)) as run:
+        run.metrics.append(1, {"loss": 1.0})
+    with RunDirectory.create(tmp_path / "run", changed(training=two), resume=True) as run:
+        assert run.inexact == {"training.threads": "null -> 1"}
+    sessions = json.loads((tmp_path / "run/provenance.json").read_text())["sessions"]
+    assert [session.get("inexact_resume") for session in sessions] == [None, run.inexact]
+    with RunDirectory.create(tmp_path / "run", changed(training=two), resume=True) as again:
+        assert again.inexact == {}
+    with pytest.raises(RunError, match="seed: 0 -> 1") as caught:
+        RunDirectory.create(tmp_path / "run", changed(seed=1, training=one), resume=True)
+    assert "threads" not in str(caught.value)
+
+
 def test_resume_with_nothing_there_starts_a_run(tmp_path):
     with RunDirectory.create(tmp_path / "a/b/run", CONFIG, resume=True) as run:
         assert run.metrics.last_step is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
 import types
@@ -56,14 +55,7 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path):
     [("tensorboard", {"tensorboard": True}), ("wandb", {"wandb": {"project": "p"}})],
 )
 def test_a_missing_package_is_a_config_error_that_names_the_extra(tmp_path, monkeypatch, package, tracking):
-    real_import = builtins.__import__
-
-    def without(name, *arguments, **options):
-        if package in name:
-            raise ImportError(name)
-        return real_import(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"pip install 'greenward\[{package}\]'"):
         make_sinks(tracking, tmp_path, {})
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+
+EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -34,6 +38,20 @@ overrides_argument: Decorator = click.argument(
     "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
 )
 quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+
+
+@contextmanager
+def resume_command_on_interrupt(
+    command: str, *arguments: str, output: Path | None, quiet: bool
+) -> Iterator[None]:
+    """Say how an interrupted command goes on. A command raises KeyboardInterrupt when it was interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        options = [*(["--output", str(output)] if output else []), *(["--quiet"] if quiet else [])]
+        resume = shlex.join(["greenward", command, *arguments, *options, "--resume"])
+        click.echo(f"Interrupted. Continue with: {resume}", err=True)
+        click.get_current_context().exit(EXIT_INTERRUPTED)
 
 
 def output_option(default: str) -> Decorator:

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import click
 
-from greenward.cli.arguments import output_option, overrides_argument, quiet_option
+from greenward.cli.arguments import (
+    output_option,
+    overrides_argument,
+    quiet_option,
+    resume_command_on_interrupt,
+)
 
 QUICK = (
     "warm_start.max_steps=20",
@@ -46,12 +51,14 @@ def demo(
     """
     from greenward.recipes import demo as recipes
 
-    finished = recipes.demo(
-        output or Path("runs/demo"),
-        seeds=seeds,
-        overrides=(*QUICK, *overrides) if quick else overrides,
-        quiet=quiet,
-        resume=resume,
-    )
-    if not finished:
-        raise click.Abort()
+    options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
+    with resume_command_on_interrupt("demo", *overrides, *options, output=output, quiet=quiet):
+        finished = recipes.demo(
+            output or Path("runs/demo"),
+            seeds=seeds,
+            overrides=(*QUICK, *overrides) if quick else overrides,
+            quiet=quiet,
+            resume=resume,
+        )
+        if not finished:
+            raise KeyboardInterrupt

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from greenward import __version__
+from greenward.cli.arguments import EXIT_INTERRUPTED
 from greenward.cli.audit import audit
 from greenward.cli.compare import compare
 from greenward.cli.completion import completion
@@ -26,7 +27,6 @@ from greenward.cli.train import train
 from greenward.errors import GreenwardError
 
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
 
 
 class InOrder(click.Group):

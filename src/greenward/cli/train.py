@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from greenward.cli.arguments import output_option, overrides_argument, quiet_option, recipe_argument
+from greenward.cli.arguments import (
+    output_option,
+    overrides_argument,
+    quiet_option,
+    recipe_argument,
+    resume_command_on_interrupt,
+)
 
 
 @click.command()
@@ -37,6 +43,7 @@ def train(
     if dry_run:
         recipes.dry_run(resolved)
         return
-    finished = recipes.train(resolved, output or Path("runs") / resolved.name, resume=resume, quiet=quiet)
-    if not finished:
-        raise click.Abort()
+    with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
+        finished = recipes.train(resolved, output or Path("runs") / resolved.name, resume=resume, quiet=quiet)
+        if not finished:
+            raise KeyboardInterrupt

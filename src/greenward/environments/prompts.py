@@ -78,7 +78,7 @@ class PromptRenderer:
             failing_test = problem.failing_test if self._show_failing_test else ""
             return _repair_prompt(problem, failing_test, self.style)
         starter = described_starter(problem)
-        return INSTRUCTION.format(starter=starter) if self.style == "chat" else starter
+        return INSTRUCTION.format(starter=_whole_lines(starter)) if self.style == "chat" else starter
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The tokens that the policy continues."""
@@ -109,7 +109,7 @@ def described_starter(problem: Problem) -> str:
 
 def _repair_prompt(problem: Problem, failing_test: str, style: Style) -> str:
     specification = "" if _says(problem.buggy_code, problem.prompt) else problem.prompt.strip()
-    buggy = problem.buggy_code.strip("\n")
+    buggy = _whole_lines(problem.buggy_code.strip("\n"))
     if style == "completion":
         return (
             f"{_commented(specification)}# Wrong:\n{_commented(buggy)}"
@@ -118,9 +118,14 @@ def _repair_prompt(problem: Problem, failing_test: str, style: Style) -> str:
     return REPAIR_INSTRUCTION.format(
         what="function" if problem.entry_point else "program",
         specification=f" {specification}" if specification else "",
-        buggy=f"{buggy}\n",
+        buggy=buggy,
         failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
     )
+
+
+def _whole_lines(code: str) -> str:
+    """Code up to its last line, which ends: starter code may end in the indentation of what is asked for."""
+    return code.rstrip() + "\n"
 
 
 def _says(code: str, specification: str) -> bool:

@@ -215,10 +215,25 @@ class Policy:
 
 
 def resolve_device(device: torch.device | str) -> torch.device:
-    """`auto` is the first accelerator, else the CPU."""
+    """`auto` is the first accelerator, else the CPU. Raises `ConfigError` for a device that is not there."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    present = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    try:
+        found = torch.device(device)
+        is_there = found.type in {name.partition(":")[0] for name in present} and (
+            found.index is None or str(found) in present or str(found) == "cpu:0"
+        )
+    except RuntimeError:  # torch's answer to a name that is no device at all
+        is_there = False
+    if not is_there:
+        build = "with" if torch.version.cuda else "without"
+        raise ConfigError(
+            f"model.device is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
+            f"{', '.join(present)} here.",
+            remedy="Set model.device to one of these, or to auto.",
+        )
+    return found
 
 
 def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:

@@ -17,7 +17,8 @@ from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm, make_reward
-from greenward.policies.policy import Policy
+from greenward.policies.policy import Policy, resolve_device
+from greenward.policies.threads import contended_threads
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import (
     build_evaluator,
@@ -44,7 +45,7 @@ from greenward.reports.write import write_all_reports
 from greenward.runs.directory import RunDirectory
 from greenward.runs.memory import peak_resident_mb
 from greenward.runs.progress import Progress
-from greenward.runs.sinks import make_sinks
+from greenward.runs.sinks import check_trackers, make_sinks
 from greenward.runs.summary import read_summary, write_summary
 
 WARM_START = "warm_start"
@@ -56,6 +57,8 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
+    check_trackers(recipe.tracking.model_dump())
+    resolve_device(recipe.model.device)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     train_problems, held_out = build_problems(recipe)
@@ -68,6 +71,13 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
         train_problems, held_out = grader.complete(train_problems), grader.complete(held_out)
         verify_references(recipe, grader, train_problems, held_out)
         progress = stack.enter_context(Progress(quiet=quiet))
+        for key, change in run.inexact.items():
+            progress.message(
+                f"Resumed with another {key} ({change}): the numbers will not equal those of an "
+                "uninterrupted run to the last digit."
+            )
+        if slowed := contended_threads():
+            progress.message(slowed)
         suites = complete_suites(suites, grader)
         session = Session(recipe, train_problems, held_out, suites, terms, grader, progress, resume)
         finished = session.train(run)

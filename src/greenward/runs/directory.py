@@ -44,6 +44,9 @@ MAY_CHANGE_ON_RESUME = (
     "sandbox.require",
 )
 
+# May differ on resume as well, but sums are then rounded in another order: the run goes on inexactly.
+INEXACT_ON_RESUME = ("training.threads",)
+
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
 _OF_SUITE = re.compile(r"step_\d+\.(\w+)\.json")
 
@@ -64,9 +67,12 @@ def steps_in(folder: Path) -> list[tuple[int, Path]]:
 class RunDirectory:
     """One run, opened for writing; made by `create`, given free by `close` or `with`."""
 
-    def __init__(self, path: Path, config: dict[str, Any], lock: RunLock) -> None:
+    def __init__(
+        self, path: Path, config: dict[str, Any], lock: RunLock, inexact: Mapping[str, str] | None = None
+    ) -> None:
         self.path = path
         self.config = config
+        self.inexact = dict(inexact or {})  # key -> "old -> new", what makes a resumed run inexact
         self.metrics = MetricsFile(path / "metrics.jsonl")
         self.predictions = PredictionsFile(path / PREDICTIONS)
         self._lock = lock
@@ -96,15 +102,17 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
-            if exists:
-                _refuse_other_config(path, read_config(path), resolved)
+            inexact = _compare_configs(path, read_config(path), resolved) if exists else {}
             with writing(str(path)):
                 for name in ("rollouts", "evaluations", "checkpoints"):
                     (path / name).mkdir(exist_ok=True)
             _add_session(path / "provenance.json", device)
             text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
             write_atomically(path / "config.yaml", text.encode())
-            return cls(path, resolved, lock)
+            run = cls(path, resolved, lock, inexact)
+            if inexact:
+                run.add_provenance(inexact_resume=inexact)
+            return run
         except BaseException:
             lock.release()
             raise
@@ -209,18 +217,21 @@ def _suffix(suite: str | None) -> str:
     return ".json" if suite is None else f".{suite}.json"
 
 
-def _refuse_other_config(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """The changes that make a resumed run inexact. Raises `RunError` for those that forbid to resume."""
     before, after = dict(_flatten(old)), dict(_flatten(new))
-    differences = [
-        f"    {key}: {_shown(before, key)} -> {_shown(after, key)}"
+    changes = {
+        key: f"{_shown(before, key)} -> {_shown(after, key)}"
         for key in {**before, **after}
         if before.get(key, _ABSENT) != after.get(key, _ABSENT) and not _may_change(key)
-    ]
-    if differences:
+    }
+    forbidden = [f"    {key}: {change}" for key, change in changes.items() if key not in INEXACT_ON_RESUME]
+    if forbidden:
         raise RunError(
-            "\n".join([f"{path} was made with another config:", *differences]),
+            "\n".join([f"{path} was made with another config:", *forbidden]),
             remedy="Resume with the old values, or choose another directory.",
         )
+    return changes
 
 
 _ABSENT = object()

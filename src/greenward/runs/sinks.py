@@ -10,6 +10,7 @@ import netrc
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlparse
@@ -27,14 +28,39 @@ class MetricSink(Protocol):
     def close(self) -> None: ...
 
 
+def check_trackers(tracking: Mapping[str, Any]) -> None:
+    """Check that the mirrors which the `tracking` section of a recipe asks for can be made.
+
+    Raises:
+        ConfigError: a package is missing, or W&B is online without a key.
+    """
+    wandb = tracking.get("wandb")
+    for package, wanted in (("tensorboard", tracking.get("tensorboard")), ("wandb", wandb is not None)):
+        if not wanted:
+            continue
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"tracking.{package} is on, but the package {package} cannot be imported: {error}",
+                remedy=f"Run `pip install 'greenward[{package}]'`, or turn tracking.{package} off.",
+            ) from error
+    if wandb is not None and wandb.get("mode") == "online" and not _has_wandb_key():
+        raise ConfigError(
+            "tracking.wandb.mode is online, but there is no W&B key",
+            remedy="Set WANDB_API_KEY, or use tracking.wandb.mode=offline and `wandb sync` later.",
+        )
+
+
 def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> list[MetricSink]:
     """The mirrors that the `tracking` section of a recipe asks for, each of them fail-safe.
 
     `path` is the run directory and `config` the resolved recipe.
 
     Raises:
-        ConfigError: a package is missing, or W&B is online without a key.
+        ConfigError: as `check_trackers`.
     """
+    check_trackers(tracking)
     sinks: list[MetricSink] = []
     if tracking.get("tensorboard"):
         sinks.append(FailSafeSink("TensorBoard", lambda: TensorBoardSink(path / "tensorboard")))
@@ -45,11 +71,7 @@ def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any
 
 
 class FailSafeSink:
-    """A sink that warns once when it fails and is silent from then on.
-
-    Raises:
-        ConfigError: `make` raised one; that is a wrong recipe, not a failing mirror.
-    """
+    """A sink that warns once when it fails and is silent from then on."""
 
     def __init__(self, name: str, make: Callable[[], MetricSink]) -> None:
         self._name = name
@@ -69,8 +91,6 @@ class FailSafeSink:
     def _guard(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except ConfigError:
-            raise
         except Exception as error:  # whatever a tracker raises, the run goes on
             self._sink = None
             warnings.warn(f"{self._name} failed and is off from now on: {error}", stacklevel=3)
@@ -78,17 +98,11 @@ class FailSafeSink:
 
 
 class TensorBoardSink:
-    """Event files in `folder`; numbers only, other values are left to metrics.jsonl.
-
-    Raises:
-        ConfigError: the package tensorboard is missing.
-    """
+    """Event files in `folder`; numbers only, other values are left to metrics.jsonl."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder))
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -101,11 +115,7 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """A W&B run, written locally unless `mode` is online. Never asks for a login.
-
-    Raises:
-        ConfigError: the package wandb is missing, or `mode` is online and there is no key.
-    """
+    """A W&B run, written locally unless `mode` is online. Never asks for a login."""
 
     def __init__(
         self,
@@ -117,15 +127,8 @@ class WandbSink:
         mode: str = "offline",
     ) -> None:
         os.environ.setdefault("WANDB_SILENT", "true")
-        try:
-            import wandb
-        except ImportError as error:
-            raise _missing("wandb") from error
-        if mode == "online" and not _has_wandb_key():
-            raise ConfigError(
-                "tracking.wandb.mode is online, but there is no W&B key",
-                remedy="Set WANDB_API_KEY, or use tracking.wandb.mode=offline and `wandb sync` later.",
-            )
+        import wandb
+
         self._run = wandb.init(
             project=project, entity=entity, mode=mode, name=path.name, dir=str(path), config=dict(config)
         )
@@ -139,13 +142,6 @@ class WandbSink:
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in values.items() if isinstance(value, (bool, int, float))}
-
-
-def _missing(package: str) -> ConfigError:
-    return ConfigError(
-        f"tracking.{package} is on, but the package {package} is not installed",
-        remedy=f"Run `pip install 'greenward[{package}]'`, or turn tracking.{package} off.",
-    )
 
 
 def _has_wandb_key() -> bool:
