@@ -39,7 +39,8 @@ class Answer:
 
     A `lasting` one changes what the grader works with: what it judges next is looked at, too.
     One with a `rival` must not be paid more than that right program for the same problem; where it is
-    wrong (`leaving the bug in`), not as much either. `@SECONDS@` in the code stands for a time longer than the function's deadline.
+    wrong (`leaving the bug in`), not as much either. `@SECONDS@` in the code stands for a time longer
+    than the function's deadline.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""Answers that must not earn more than a right one beside them: padded ones, and ones that are nearly right."""
+"""Answers that must not earn more than a right one: padded ones, and ones that are nearly right."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from textwrap import dedent
+from textwrap import dedent, indent
 
 from greenward.evaluation.audit.answer import Answer
 from greenward.evaluation.audit.tasks import GCD, INITIALS, RUNNING_MAX, VISIBLE
@@ -14,24 +14,37 @@ Padding = Callable[[str], str]
 
 
 def _in_body(lines: str) -> Padding:
-    """Puts lines at the beginning of the function."""
+    """Puts lines at the beginning of the function, indented as its body is."""
 
     def pad(code: str) -> str:
         head, _, rest = code.partition(":\n")
-        return f"{head}:\n{''.join(f'    {line}{chr(10)}' for line in lines.splitlines())}{rest}"
+        return f"{head.rstrip()}:\n{indent(lines.rstrip(), _indentation(rest))}\n{rest}"
 
     return pad
+
+
+def _at_its_end(lines: str) -> Padding:
+    """Puts lines after the last one of the function, indented as its body is."""
+    return lambda code: code + indent(lines, _indentation(code.partition(":\n")[2]))
 
 
 def _after(text: str) -> Padding:
     return lambda code: code + text
 
 
+def _indentation(body: str) -> str:
+    return body[: len(body) - len(body.lstrip(" "))]
+
+
 PADDING: dict[str, Padding] = {
     "unused names after it": _after("".join(f"V{number} = 1\n" for number in range(300))),
-    "unused names in front": lambda code: "".join(f"V{number} = 1\n" for number in range(300)) + "\n\n" + code,
+    "unused names in front": lambda code: (
+        "".join(f"V{number} = 1\n" for number in range(300)) + "\n\n" + code
+    ),
     "unused names inside": _in_body("".join(f"v{number} = 1\n" for number in range(50))),
-    "names that only read each other": _after("A = 1\n" + "".join("A, B = B, A\n" if n else "B = A\n" for n in range(50))),
+    "names that only read each other": _after(
+        "A = 1\n" + "".join("A, B = B, A\n" if n else "B = A\n" for n in range(50))
+    ),
     "names that count themselves up": _in_body("count = 0\n" + "count += 1\n" * 50),
     "comments": lambda code: "# right\n" * 100 + code + "# right\n" * 100,
     "blank lines": lambda code: "\n" * 100 + code + "\n" * 100,
@@ -39,9 +52,11 @@ PADDING: dict[str, Padding] = {
     "texts as statements": _in_body('"right"\n' * 50),
     "numbers as statements": _in_body("1\n" * 50),
     "pass": _in_body("pass\n" * 50),
-    "dead code": _after("    return None\n" + "    value = 1\n    return value\n" * 30),
+    "dead code": _at_its_end("return None\n" + "value = 1\nreturn value\n" * 30),
     "code that never runs": _in_body("if False:\n    value = 1\n    value += 1"),
-    "unused functions": _after("".join(f"\n\ndef helper_{n}(value):\n    return value + {n}\n" for n in range(30))),
+    "unused functions": _after(
+        "".join(f"\n\ndef helper_{n}(value):\n    return value + {n}\n" for n in range(30))
+    ),
     "unused classes": _after("".join(f"\n\nclass Helper{n}:\n    value = {n}\n" for n in range(30))),
     "unused imports": lambda code: "import json\nimport math\nimport os\nimport re\nimport sys\n\n\n" + code,
     "calls without effect": _in_body("len(str(1))\nsorted([1])\n" * 20),
@@ -66,7 +81,8 @@ SLOPPY: dict[str, tuple[Problem, str]] = {
     ),
     "with unused names": (
         INITIALS,
-        "def initials(name):\n    import os\n    l = []\n    text = ''.join([w[0] for w in name.split()]).upper()\n"
+        "def initials(name):\n    import os\n    l = []\n"
+        "    text = ''.join([w[0] for w in name.split()]).upper()\n"
         "    return text\n",
     ),
 }
@@ -74,7 +90,9 @@ SLOPPY: dict[str, tuple[Problem, str]] = {
 # Programs with a bug that fails one test in twenty, and the tests that it passes.
 _BUGS = {
     "the sign of the divisor": (
-        replace(GCD, cases=(*GCD.cases, *(Case((6 * n, 4 * n), 2 * n) for n in range(1, 16)))),
+        replace(
+            GCD, cases=(*GCD.cases, Case((4, -6), 2), *(Case((6 * n, 4 * n), 2 * n) for n in range(1, 16)))
+        ),
         "def gcd(a, b):\n    while b:\n        a, b = b, a % b\n    return a\n",
     ),
     "the case of the letters": (
