@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -38,7 +37,7 @@ def score(problem, *codes):
     ("code", "violations", "lines", "kept"),
     [
         (CLEAN, 0, 2, 2),
-        ("import os\n\n\n" + CLEAN, 1, 3, 3),  # F401
+        ("import os\n\n\n" + CLEAN, 1, 2, 2),  # an unused import
         ("def add(a, b):\n    l = a + b\n    return l\n", 3, 3, 3),  # E741 twice is once; RET504, E741
         ("def add(a,b):\n    return a + b\n", 0, 2, 1),
         ("def add(a, b):\n  return a+b\n", 0, 2, 1),
@@ -56,7 +55,7 @@ def test_readability_is_the_documented_formula_on_known_violations(whole, code, 
         violations = len(rules)
         assert set(rules) == {"E741", "RET504"}
     assert len(rules) == violations, rules
-    expected = math.exp(-2 * violations / lines) * (1 + kept / lines) / 2
+    expected = 1 / (1 + violations) * (1 + 1 / (1 + lines - kept)) / 2
     assert score(whole, code) == [pytest.approx(expected)]
 
 
@@ -65,7 +64,9 @@ def test_what_the_prompt_wrote_is_not_judged(add):
     given = replace(add, starter_code=ugly_start)
     assert score(given, ugly_start + "    return a + b\n") == [1.0]
     assert score(given, ugly_start + "    return a + b") == [1.0]  # no newline at the end
-    assert score(given, ugly_start + "    x = 1\n    return a + b\n") == [pytest.approx(math.exp(-1))]  # F841
+    assert score(given, ugly_start + "    x = 1\n    return a + b\n") == [
+        pytest.approx(1 / 2)
+    ]  # an unused name
     assert score(given, ugly_start) == [0.0]  # nothing was added
 
 
@@ -74,7 +75,7 @@ def test_complexity_counts_although_it_stands_on_the_line_of_the_prompt(add):
     (simple,) = score(add, add.starter_code + "".join(branches[:9]) + "    return b\n")
     (complicated,) = score(add, add.starter_code + "".join(branches) + "    return b\n")
     assert simple == 1.0
-    assert complicated == pytest.approx(math.exp(-2 / 25))  # C901
+    assert complicated == pytest.approx(1 / 2)  # C901
 
 
 def test_references_are_clearly_more_readable_than_ugly_variants():
@@ -154,7 +155,7 @@ def test_a_program_on_which_ruff_hangs_gets_nothing_and_the_others_their_due(who
 
     run = subprocess.run
     monkeypatch.setattr(lint.subprocess, "run", hangs_on_it)
-    assert score(whole, CLEAN, "hang = 1\n", CLEAN + "\n\nx = 1\n") == [1.0, 0.0, 1.0]
+    assert score(whole, CLEAN, "hang = 1\n", CLEAN + "\n\n# 1\n") == [1.0, 0.0, 1.0]
 
 
 def test_a_missing_or_broken_ruff_is_told_before_training(monkeypatch):
@@ -180,7 +181,7 @@ def test_code_score_is_the_weighted_mean_of_parts_that_are_reported_beside_it(gr
         RewardTermConfig(name="code_score", weight=2.0, options={"correctness": 3.0, "readability": 1.0})
     )
     rewards = combine([term], answers, grader)
-    readable = math.exp(-2 / 3)
+    readable = 1 / 2
     mixed = (3 * 0.25 + readable) / 4
     assert rewards[0].terms == {"code_score": 1.0, "correctness": 1.0, "readability": 1.0}
     assert rewards[1].terms == pytest.approx(

@@ -47,9 +47,10 @@ def test_tests_is_the_fraction_passed_plus_a_bonus_for_all(grader, add):
 
 def test_the_execution_ladder_has_exactly_its_four_rungs(grader, add):
     rungs = {
-        "print(1)": 1.0,
-        "import sys; print(1); sys.exit(0)": 1.0,
-        "import sys; sys.stderr.write('a warning'); print(1)": 1.0,
+        "def add(a, b): return 0": 1.0,
+        "add = int": 1.0,
+        "def add(a, b): return 0\nprint(1)": 1.0,
+        "print(1)": 0.5,
         "x = 1": 0.5,
         "print()": 0.5,
         "": 0.5,
@@ -63,6 +64,15 @@ def test_the_execution_ladder_has_exactly_its_four_rungs(grader, add):
     answers = [answer(add, code) for code in rungs]
     assert term("execution_ladder").score(answers, grader) == list(rungs.values())
     assert term("execution_ladder").score([answer(add, None)], grader) == [-0.5]
+    program = replace(add, entry_point="")  # a program is paid for its output
+    rungs = {
+        "print(1)": 1.0,
+        "import sys; print(1); sys.exit(0)": 1.0,
+        "import sys; sys.stderr.write('a warning'); print(1)": 1.0,
+        "x = 1": 0.5,
+    }
+    answers = [answer(program, code) for code in rungs]
+    assert term("execution_ladder").score(answers, grader) == list(rungs.values())
 
 
 def test_format_asks_for_parsing_code_with_the_entry_point(grader, add):
@@ -99,10 +109,10 @@ def test_complexity_is_one_more_than_the_decisions_of_the_worst_function(code, c
         ("def f(x:", 0.0),
         ("", 0.0),
         ("def f(x):\n    y = 1\n    z = 2\n    return z", (1 + 1 + 0.5 + 1) / 4),
-        ("import os\ndef f(x): return x", (1 + 1 + 0 + 1) / 4),
+        ("import os\ndef f(x): return x", (1 + 1 + 0.5 + 1) / 4),
         ("def f(x=[]):\n    try: return x\n    except: return 0", (1 + 1 + 1 + 0.25) / 4),
         ("\n".join(f"g({i})" for i in range(60)), (0.5 + 1 + 1 + 1) / 4),
-        ("def f(x):\n" + "    if x: x\n" * 19, (30 / 39 + 0.5 + 1 + 1) / 4),
+        ("def f(x):\n" + "    if x: g(x)\n" * 19, (30 / 39 + 0.5 + 1 + 1) / 4),
     ],
 )
 def test_code_quality_is_the_mean_of_its_documented_parts(code, score):
@@ -111,12 +121,12 @@ def test_code_quality_is_the_mean_of_its_documented_parts(code, score):
 
 def test_code_quality_weights_choose_its_parts():
     dead_name = "def f(x):\n    y = 1\n    return x"
-    assert CodeQuality(weights={"names": 1.0}).of_code(dead_name) == 0.0
-    assert CodeQuality(weights={"names": 1.0, "hygiene": 3.0}).of_code(dead_name) == 0.75
+    assert CodeQuality(weights={"unused": 1.0}).of_code(dead_name) == 0.5
+    assert CodeQuality(weights={"unused": 1.0, "hygiene": 3.0}).of_code(dead_name) == 0.875
     with pytest.raises(ConfigError, match="no sub-term 'nmaes'"):
         term("code_quality", weights={"nmaes": 1.0})
     with pytest.raises(ConfigError, match="more than 0"):
-        term("code_quality", weights={"names": 0.0})
+        term("code_quality", weights={"unused": 0.0})
 
 
 @pytest.mark.parametrize(

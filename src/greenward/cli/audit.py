@@ -16,7 +16,7 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
 
 
 @click.command()
-@click.argument("function", metavar="MODULE:FUNCTION")
+@click.argument("function", metavar="MODULE:FUNCTION|RECIPE")
 @click.option(
     "--signature",
     type=click.Choice(("auto", "ours", "trl", "verl")),
@@ -41,7 +41,10 @@ def audit(function: str, *, signature: Any, timeout_seconds: float, as_json: boo
     wrong, which ones kill or hang it, and which right answers it refuses. Exit code 0 if there are none
     of these, 1 if there are, 2 if FUNCTION cannot be used.
 
+    A name without a colon is a recipe (shipped, or a file): the weighted sum of its reward terms is audited.
+
     \b
+    greenward audit quickstart
     greenward audit my_rewards:unit_tests
     greenward audit greenward.grading.reward_functions:tests
     """
@@ -49,8 +52,13 @@ def audit(function: str, *, signature: Any, timeout_seconds: float, as_json: boo
         sys.path.insert(0, os.getcwd())
 
     from greenward.evaluation.audit.audit import audit as run
+    from greenward.evaluation.audit.recipe import audit_recipe
 
-    report = run(function, signature=signature, timeout_seconds=timeout_seconds, progress=_progress())
+    settings: Any = {"timeout_seconds": timeout_seconds, "progress": _progress()}
+    if ":" in function:
+        report = run(function, signature=signature, **settings)
+    else:
+        report = audit_recipe(function, **settings)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:

@@ -14,7 +14,7 @@ from greenward.config.schema import EvaluationConfig
 from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, draw_answers, judge_while_drawing
 from greenward.evaluation.intervals import Estimate, wilson
-from greenward.evaluation.measures import is_scored, pass_at_k_of, rates_of
+from greenward.evaluation.measures import by_tag, is_scored, pass_at_k_of, rates_of
 from greenward.evaluation.subset import choose
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.protocol import Sampler, SamplingParams
@@ -71,7 +71,8 @@ class EvaluationResult:
     """What one evaluation found. `metrics` and `rates` carry 95 % intervals; seconds are wall time.
 
     A pass@k is missing when no problem has k answers that could be scored. `rates` are over sampled
-    answers; see `measures.rates_of`. In the record, `problems_passed` counts those that any answer passed.
+    answers; see `measures.rates_of`. `tags` has pass@1 of the problems with each tag. In the record,
+    `problems_passed` counts those that any answer passed.
     """
 
     suite: str
@@ -81,6 +82,7 @@ class EvaluationResult:
     temperature: float
     metrics: dict[str, Estimate]
     rates: dict[str, Estimate]
+    tags: dict[str, dict[str, Any]]
     statuses: dict[str, int]
     seconds: dict[str, float]
     problems: tuple[JudgedProblem, ...]
@@ -96,6 +98,7 @@ class EvaluationResult:
             "samples": self.samples,
             "temperature": self.temperature,
             "metrics": {name: estimate.to_json() for name, estimate in self.metrics.items()},
+            "tags": self.tags,
             "statuses": self.statuses,
             "rates": {name: estimate.to_json() for name, estimate in self.rates.items()},
             "seconds": self.seconds,
@@ -160,6 +163,7 @@ def evaluate(
         temperature=config.temperature,
         metrics=_metrics(rows, config),
         rates=rates_of([row.answers for row in rows], seed=config.seed),
+        tags=by_tag([(row.problem.tags, row.answers) for row in rows], seed=config.seed),
         statuses=dict(Counter(answer.status.value for row in rows for answer in row.answers)),
         seconds=asdict(seconds),
         problems=rows,

@@ -6,8 +6,8 @@ that the infrastructure lost counts for nothing but the rate of such answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,20 @@ def pass_at_k_of(
     if all(len(group) == 1 for group in groups):
         return wilson(sum(values), len(values)), len(values)
     return bootstrap_mean(np.array(values), seed=seed), len(values)
+
+
+def by_tag(tagged: Iterable[tuple[Sequence[str], Sequence[J]]], *, seed: int) -> dict[str, dict[str, Any]]:
+    """pass@1 of the problems with each tag, as plain data; `tagged` has (tags, answers) of each problem."""
+    groups: dict[str, list[Sequence[J]]] = {}
+    for tags, answers in tagged:
+        for tag in tags:
+            groups.setdefault(tag, []).append(answers)
+    found = {tag: pass_at_k_of(groups[tag], 1, seed=seed) for tag in sorted(groups)}
+    return {
+        tag: {"problems": len(groups[tag]), "pass@1": one[0].to_json()}
+        for tag, one in found.items()
+        if one is not None
+    }
 
 
 def rates_of(groups: Groups[J], *, seed: int) -> dict[str, Estimate]:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from greenward.evaluation.measures import pass_at_k_of, rates_of
+from greenward.evaluation.measures import by_tag, pass_at_k_of, rates_of
 from greenward.evaluation.results import Result
 from greenward.grading.verdict import Family, Status
 from greenward.sandbox.layers.levels import Layer, level_of
@@ -37,7 +37,7 @@ def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int, se
         "statuses": dict(statuses.most_common()),
         "errors": dict(errors.most_common()),
         "extraction_failures": dict(reasons.most_common()),
-        "tags": _tags(rows, seed),
+        "tags": by_tag([(group[0].tags, group) for group in groups], seed=seed),
         "isolation": isolation_of(rows),
     }
 
@@ -68,17 +68,6 @@ def _metrics(groups: Groups, ks: Sequence[int], seed: int) -> dict[str, dict[str
             if found is not None:
                 metrics[f"base_pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
     return metrics
-
-
-def _tags(rows: Sequence[Result], seed: int) -> dict[str, dict[str, Any]]:
-    """pass@1 of the problems with each tag."""
-    table = {}
-    for tag in sorted({tag for row in rows for tag in row.tags}):
-        groups = list(_by_problem(row for row in rows if tag in row.tags).values())
-        found = pass_at_k_of(groups, 1, seed=seed)
-        if found is not None:
-            table[tag] = {"problems": len(groups), "pass@1": found[0].to_json()}
-    return table
 
 
 def _by_problem(rows: Iterable[Result]) -> dict[str, list[Result]]:

@@ -5,7 +5,7 @@ Each sub-term lies in [0, 1]; the score is their weighted mean; code that does n
 - `length`: 1 up to `max_statements` statements, then max_statements / statements.
 - `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then
   max_complexity / complexity (McCabe 1976: one more than the number of decisions).
-- `names`: the share of assigned and imported names that are read somewhere.
+- `unused`: 1, halved for each statement without use (`used_code`): a share could be raised by padding.
 - `hygiene`: 1, halved for each bare `except`, mutable default argument, `global` and wildcard import.
 """
 
@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from greenward.errors import ConfigError
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
+from greenward.grading.used_code import used_code
 
 MAX_PARSED_CHARS = 20_000
-SUB_TERMS = ("length", "complexity", "names", "hygiene")
+SUB_TERMS = ("length", "complexity", "unused", "hygiene")
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DECISIONS = (
@@ -52,18 +53,22 @@ class CodeQuality:
             raise ConfigError("the weights of code_quality must not be negative and must sum to more than 0.")
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self.of_code(answer.code or "") for answer in answers]
+        return [self.of_code(answer.code or "", answer.problem.entry_point) for answer in answers]
 
-    def of_code(self, code: str) -> float:
-        """The score of one program."""
+    def of_code(self, code: str, entry_point: str = "") -> float:
+        """The score of one program. Without an entry point every function of the top level counts as used."""
         tree = parse_bounded(code)
         if tree is None or not tree.body:
+            return 0.0
+        try:
+            unused = used_code(tree, code.splitlines(), entry_point).unused
+        except RecursionError:
             return 0.0
         nodes = list(ast.walk(tree))
         parts = {
             "length": min(1.0, self.max_statements / max(1, sum(isinstance(n, ast.stmt) for n in nodes))),
             "complexity": min(1.0, self.max_complexity / worst_complexity(tree)),
-            "names": share_of_names_read(nodes),
+            "unused": 0.5**unused,
             "hygiene": 0.5 ** sum(map(_offences, nodes)),
         }
         return sum(weight * parts[name] for name, weight in self.weights.items()) / sum(self.weights.values())
@@ -99,21 +104,6 @@ def worst_complexity(tree: ast.Module) -> int:
             inside.extend(ast.iter_child_nodes(node))
         worst = max(worst, 1 + decisions)
     return worst
-
-
-def share_of_names_read(nodes: Sequence[ast.AST]) -> float:
-    """Of the names that code binds by assignment or import (`_` aside), the share that it also reads."""
-    bound: set[str] = set()
-    read: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            (bound if isinstance(node.ctx, ast.Store) else read).add(node.id)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            bound.add(node.target.id)
-    counted = {name for name in bound if not name.startswith("_") and name != "*"}
-    return len(counted & read) / len(counted) if counted else 1.0
 
 
 def _offences(node: ast.AST) -> int:

@@ -1,9 +1,11 @@
-"""How readable code is, by ruff's linter and formatter. The formula is in docs/rewards.md."""
+"""How readable code is, by ruff's linter and formatter. The formula is in docs/rewards.md.
+
+Everything is counted absolutely and on used code alone: a share could be raised by padding.
+"""
 
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,8 +17,8 @@ from greenward.grading.code_quality import parse_bounded
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import Tests
+from greenward.grading.used_code import UsedCode, used_code
 
-VIOLATION_COST = 2.0  # a violation on every line leaves exp(-2), 0.14
 _MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
@@ -26,29 +28,33 @@ _COUNTS_ANYWHERE = ("C901", lint.INVALID_SYNTAX)
 
 @dataclass(frozen=True)
 class Readability:
-    """exp(-2 · violations per line) for the linter × (1 + share of lines well formatted) / 2.
+    """s(violations + unused statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
-    Only lines of code that the answer added to the starter code count: no comments, no blank lines. Code
-    that does not parse, is too long to be looked at, adds nothing or switches the formatter off gets 0.
+    Only code that the answer added to the starter code counts, and unused code (`used_code`) is cut out
+    before the linter and the formatter look at it. Code that does not parse, is too long to be looked at,
+    adds nothing that is used, or switches the formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
     name: str = "readability"
     weight: float = 1.0
-    _known: dict[tuple[str, str], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[tuple[str, str, str], float] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         lint.check_ruff()
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        keys = [(answer.code or "", answer.problem.starter_code) for answer in answers]
+        keys = [
+            (answer.code or "", answer.problem.starter_code, answer.problem.entry_point) for answer in answers
+        ]
         if len(self._known) > _MAX_KNOWN:
             self._known.clear()
         new = {key: _Judged.of(*key) for key in keys if key not in self._known}
         self._known.update(dict.fromkeys(new, 0.0))
         judged = {key: program for key, program in new.items() if program is not None}
-        # What follows the last line of code is no matter of style: an answer may end without a newline.
-        found = lint.examine([code.rstrip() + "\n" for code, _ in judged])
+        found = lint.examine([program.used.code for program in judged.values()])
         for (key, program), findings in zip(judged.items(), found, strict=True):
             if findings is not None:
                 self._known[key] = program.score(findings)
@@ -94,25 +100,30 @@ class CodeScore:
 
 @dataclass(frozen=True)
 class _Judged:
-    """The part of a program that its author is judged by: all after the first `given` lines.
+    """The used part of a program. `given` lines of the prompt stand before what its author is judged by.
 
-    `lines` are those of them on which code begins.
+    `lines` are those of the author's on which code begins.
     """
 
+    used: UsedCode
     given: int
     lines: tuple[str, ...]
 
     @classmethod
-    def of(cls, code: str, starter_code: str) -> _Judged | None:
+    def of(cls, code: str, starter_code: str, entry_point: str) -> _Judged | None:
         """None for code that gets 0 unseen."""
         tree = parse_bounded(code)
         if tree is None or _SWITCHES_FORMATTING_OFF.search(code):
             return None
-        given = len(_NEWLINE.findall(starter_code)) if code.startswith(starter_code) else 0
         lines = _NEWLINE.split(code)
-        begun = {node.lineno for node in ast.walk(tree) if isinstance(node, (ast.stmt, ast.expr))}
-        own = tuple(lines[number - 1] for number in sorted(begun) if given < number <= len(lines))
-        return cls(given, own) if own else None
+        starts = code.startswith(starter_code)
+        given = min(len(_NEWLINE.findall(starter_code)), len(lines)) if starts else 0
+        try:
+            used = used_code(tree, lines, entry_point, given)
+        except RecursionError:
+            return None
+        own = tuple(line for number, line in _begun(used.code) if number > given)
+        return cls(used, given, own) if own else None
 
     def score(self, findings: lint.Findings) -> float:
         rules = [
@@ -120,6 +131,20 @@ class _Judged:
         ]
         if lint.INVALID_SYNTAX in rules:
             return 0.0
-        count = len(self.lines)
-        kept = Counter(self.lines) & Counter(_NEWLINE.split(findings.formatted))
-        return math.exp(-VIOLATION_COST * len(rules) / count) * (1 + kept.total() / count) / 2
+        kept = Counter(self.lines) & Counter(line for _, line in _begun(findings.formatted))
+        badly_formatted = len(self.lines) - kept.total()
+        return _saturating(len(rules) + self.used.unused) * (1 + _saturating(badly_formatted)) / 2
+
+
+def _begun(code: str) -> list[tuple[int, str]]:
+    """(number, text) of the lines on which code begins; none for code that does not parse."""
+    tree = parse_bounded(code)
+    lines = _NEWLINE.split(code)
+    nodes = ast.walk(tree) if tree is not None else ()
+    begun = {node.lineno for node in nodes if isinstance(node, (ast.stmt, ast.expr))}
+    return [(number, lines[number - 1]) for number in sorted(begun) if number <= len(lines)]
+
+
+def _saturating(count: int) -> float:
+    """1 for none, then less with each, ever more slowly: 1/2, 1/3, 1/4 …"""
+    return 1 / (1 + count)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from greenward.grading.code_quality import parse_bounded
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
+from greenward.grading.used_code import bound_names
 from greenward.grading.verdict import Status
 from greenward.sandbox.protocol import Outcome, RunResult
 
@@ -42,9 +43,11 @@ class AllTests:
 
 @dataclass(frozen=True)
 class ExecutionLadder:
-    """Whether the program runs, tests unseen: +1 with output, +0.5 without, −0.5 syntax error, −1 else.
+    """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
-    It does not look at the problem: `print(1)` earns +1. Use it to teach Python, not to solve.
+    The result of a program is its output. Where the problem asks for a function, it is that function at
+    top level, and output counts for nothing. Tests are not run: `def add(*_): 0` earns +1. Use it to
+    teach Python, not to solve.
     """
 
     name: str = "execution_ladder"
@@ -52,15 +55,23 @@ class ExecutionLadder:
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
-        return [-0.5 if answer.code is None else self._rung(next(runs)) for answer in answers]
+        return [-0.5 if answer.code is None else self._rung(answer, next(runs)) for answer in answers]
 
     @staticmethod
-    def _rung(run: RunResult) -> float | None:
+    def _rung(answer: GradedAnswer, run: RunResult) -> float | None:
         if run.outcome is Outcome.COMPLETED:
-            return 1.0 if run.stdout.strip() else 0.5
+            wanted = answer.problem.entry_point
+            has_result = defines(answer.code or "", wanted) if wanted else bool(run.stdout.strip())
+            return 1.0 if has_result else 0.5
         if run.outcome is Outcome.SYNTAX_ERROR:
             return -0.5
         return None if run.outcome is Outcome.INFRASTRUCTURE else -1.0
+
+
+def defines(code: str, name: str) -> bool:
+    """Whether the top level of a program binds `name`: by a definition, an assignment or an import."""
+    tree = parse_bounded(code)
+    return tree is not None and any(name in bound_names(node) for node in tree.body)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from greenward.reports.tables import (
     seeds_table,
     settings_table,
     suites_table,
+    tags_table,
     time_parts,
 )
 
@@ -51,6 +52,7 @@ class Content:
     before_after: Table | None
     seeds: Table | None
     suites: Table | None
+    tags: Table | None
     answers: Table | None
     costs: Table | None
     time_parts: tuple[tuple[str, float], ...]
@@ -85,6 +87,7 @@ def assemble(record: ReportRecord) -> Content:
         before_after=before_after_table(record, results),
         seeds=seeds_table(record, results),
         suites=suites_table(record),
+        tags=tags_table(record),
         answers=answers_table(record),
         costs=costs_table(record),
         time_parts=time_parts(record),

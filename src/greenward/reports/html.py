@@ -36,7 +36,8 @@ def render_html(content: Content) -> str:
                 "Before and after",
                 card(content.before_after)
                 + card(content.seeds, titled=True)
-                + card(content.suites, titled=True),
+                + card(content.suites, titled=True)
+                + card(content.tags, titled=True),
             ),
             section("Sample answers", _samples(content.samples)),
             section("What became of the answers", card(content.answers)),

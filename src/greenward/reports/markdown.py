@@ -15,7 +15,7 @@ def render_markdown(content: Content) -> str:
     """The whole card."""
     blocks = [
         head(content.title, content.headline, content.facts, content.notes),
-        *(table_of(table) for table in (content.before_after, content.seeds, content.suites)),
+        *(table_of(table) for table in (content.before_after, content.seeds, content.suites, content.tags)),
         folded("What became of the answers", table_of(content.answers, titled=False)),
         folded("Sample answers", _samples(content.samples)),
         folded("Time and memory", table_of(content.costs, titled=False)),

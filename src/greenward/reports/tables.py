@@ -51,6 +51,23 @@ def before_after_table(record: ReportRecord, results: Results) -> Table | None:
     return Table("Before and after", columns, tuple(rows), _before_after_caption(record, results))
 
 
+def tags_table(record: ReportRecord) -> Table | None:
+    """pass@1 of the held-out problems with each tag before and after; None without tags."""
+    before = [arm.evaluations[0] for arm in record.main_arms if arm.evaluations]
+    after = [arm.evaluations[-1] for arm in record.main_arms if len(arm.evaluations) > 1]
+    found = {tag: row for evaluation in before for tag, row in evaluation.get("tags", {}).items()}
+    rows = tuple(
+        (tag.replace("_", " "), str(found[tag]["problems"]), _of_tag(before, tag), _of_tag(after, tag))
+        for tag in sorted(found)
+    )
+    label = record.main_arms[0].label
+    return (
+        Table("Held-out pass@1 by tag", ("Tag", "Problems", "Before", f"After {label}"), rows)
+        if rows
+        else None
+    )
+
+
 def suites_table(record: ReportRecord) -> Table | None:
     """pass@1 on each public suite before and after; None when none was measured."""
     rows = []
@@ -204,6 +221,10 @@ def _spread(values: Sequence[float]) -> str:
 
 def _of_evaluation(evaluations: Sequence[Mapping[str, Any]], metric: MetricResult) -> str:
     return _cell(pooled(evaluations, metric.name))
+
+
+def _of_tag(evaluations: Sequence[Mapping[str, Any]], tag: str) -> str:
+    return _cell(pooled([{"metrics": e.get("tags", {}).get(tag, {})} for e in evaluations], PRIMARY))
 
 
 def _summed(evaluations: Sequence[Mapping[str, Any]], key: str) -> dict[str, int]:

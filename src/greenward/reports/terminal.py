@@ -25,7 +25,7 @@ def print_report(content: Content, console: Console | None = None) -> None:
     """Print the report."""
     console = console or Console()
     print_head(console, content.title, content.headline, content.facts, content.notes)
-    for table in (content.before_after, content.seeds, content.suites):
+    for table in (content.before_after, content.seeds, content.suites, content.tags):
         print_table(console, table)
     charts = (*content.held_out_charts[1:], *content.suite_charts, *content.training_charts)
     _print_curves(console, charts)

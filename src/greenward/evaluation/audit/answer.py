@@ -24,6 +24,11 @@ FAMILIES = {
     "answer format": "the final answer is wrong or missing; right code elsewhere in the text was counted",
     "signals": "the answer can end processes of the grader",
     "endless": "the answer never returns, and was not stopped quietly",
+    "padding": "unused code was added to a right answer, and it was paid more than without",
+    "pointless output": "a right answer prints what nobody asked for, and is paid more than without",
+    "leaving the bug in": "the answer keeps a bug, and is paid as much as a right one that is badly written",
+    "constant": "the answer returns one value whatever the input",
+    "errors hidden": "the answer fails, and catches its own errors",
     "flood": "the answer prints very much and is wrong",
 }
 
@@ -33,7 +38,9 @@ class Answer:
     """A program, or with `in_text` a whole completion, for one problem of the audit.
 
     A `lasting` one changes what the grader works with: what it judges next is looked at, too.
-    `@SECONDS@` in the code stands for a time longer than the function's deadline.
+    One with a `rival` must not be paid more than that right program for the same problem; where it is
+    wrong (`leaving the bug in`), not as much either. `@SECONDS@` in the code stands for a time longer
+    than the function's deadline.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Answer:
     code: str
     lasting: bool = False
     in_text: bool = False
+    rival: str = ""
 
     @property
     def is_honest(self) -> bool:

@@ -7,7 +7,7 @@ kill or hang it; that, too, is a finding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -36,6 +36,7 @@ from greenward.sandbox.protocol import Limits
 
 _SERVER = "greenward.evaluation.audit.process"
 _LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0)
+_ROUNDING = 1e-9
 _ENDLESS_FACTOR = 3  # an endless answer outlasts the deadline by this
 
 
@@ -67,7 +68,8 @@ class Trial:
 class AuditReport:
     """What an audit found: a trial of each cheat and of each honest answer.
 
-    A score counts as accepted from halfway between that of `return None` and that of the reference.
+    A score counts as accepted from halfway between that of `return None` and that of the reference; that
+    of an answer with a `rival` if it is higher, and of a wrong one if it is as high.
     """
 
     function: str
@@ -117,16 +119,17 @@ def audit(
     timeout_seconds: float = 10.0,
     cheats: Sequence[Answer] = CHEATS,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    options: Mapping[str, Any] | None = None,
 ) -> AuditReport:
     """Audits `module:function`, which takes answers as our reward functions do, or as TRL's or verl's.
 
     Answers and tests are handed over in the shape in which the function tells references from wrong
     answers; it works in an empty temporary folder and has `timeout_seconds` for each answer.
-    `progress` gets the number of answers tried and of all.
+    `progress` gets the number of answers tried and of all, `function` the `options` by keyword.
 
     Raises `RewardError` when the function cannot be imported or called, or raises on every reference.
     """
-    with _Examination(function, signature, timeout_seconds) as examination:
+    with _Examination(function, signature, timeout_seconds, options or {}) as examination:
         examination.choose_shape()
         answers = [
             answer
@@ -155,8 +158,16 @@ class _Reply:
 class _Examination:
     """One function under audit: asks it for scores, starting it anew when an answer has broken it."""
 
-    def __init__(self, function: str, signature: Signature | Literal["auto"], timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        function: str,
+        signature: Signature | Literal["auto"],
+        timeout_seconds: float,
+        options: Mapping[str, Any],
+    ) -> None:
         self._function = function
+        self._options = options
+        self._rivals: dict[tuple[int, str], float] = {}
         self._timeout_seconds = timeout_seconds
         self._process = self._start()
         self._described = self._process.described
@@ -206,7 +217,7 @@ class _Examination:
         """What the function does with one answer."""
         code = answer.code.replace("@SECONDS@", str(_ENDLESS_FACTOR * self._timeout_seconds))
         reply = self._ask(answer.problem, code if answer.in_text else self.shape.text(code))
-        outcome = reply.outcome or self._verdict(answer.problem, reply)
+        outcome = reply.outcome or self._judge(answer, reply)
         aftermath = self._aftermath() if answer.lasting else None
         if aftermath is not None and outcome in (Outcome.REFUSED, Outcome.RAISED):
             outcome = aftermath
@@ -237,6 +248,16 @@ class _Examination:
                 self._process.close()
                 return Outcome.KILLED if found is Outcome.KILLED else Outcome.POISONED
         return None
+
+    def _judge(self, answer: Answer, reply: _Reply) -> Outcome:
+        if not answer.rival or not self._right[answer.problem.task_id] > self._wrong[answer.problem.task_id]:
+            return self._verdict(answer.problem, reply)
+        key = (id(answer.problem), answer.rival)
+        if key not in self._rivals:
+            self._rivals[key] = _number(self._ask(answer.problem, self.shape.text(answer.rival)))
+        lead = _number(reply) - self._rivals[key]
+        is_wrong = answer.family == "leaving the bug in"
+        return Outcome.ACCEPTED if lead > (-_ROUNDING if is_wrong else _ROUNDING) else Outcome.REFUSED
 
     def _verdict(self, problem: Problem, reply: _Reply) -> Outcome:
         right, wrong = self._right[problem.task_id], self._wrong[problem.task_id]
@@ -278,7 +299,7 @@ class _Examination:
         return [accepted_arguments(build(problem, completion, self.shape), **self._described), None]
 
     def _start(self) -> FunctionProcess:
-        return FunctionProcess(self._function, _SERVER, {}, hostile_input=True)
+        return FunctionProcess(self._function, _SERVER, {"options": dict(self._options)}, hostile_input=True)
 
 
 def _number(reply: _Reply) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ def main() -> None:
 
 
 def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Handler]:
+    function = functools.partial(function, **header["options"])
     parameters = inspect.signature(function).parameters.values()
     named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
     described = {

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from greenward.config.schema import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.problems.families.composition import ENTRY_POINT, Composition, compositions
 from greenward.problems.families.inputs import EDGE_INPUTS, RANDOM_INPUTS, input_pool
+from greenward.problems.families.meaning import NEW_FUNCTION, NEW_SHAPE, functions_of, shape_of
 from greenward.problems.families.operation import Kind, compiled
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
 
@@ -46,32 +48,55 @@ def generate(config: FamiliesConfig) -> ProblemSet:
 
 
 def split(problems: ProblemSet, held_out: float, seed: int) -> tuple[ProblemSet, ProblemSet]:
-    """(train, held-out): a stable hash of the whole composition decides the side of each problem.
+    """(train, held-out): a stable hash of the function that a problem asks for decides its side.
 
-    About a share `held_out` of the problems is held out. A held-out problem one of whose operations
-    never occurs in training would ask for the unknown, so it goes to training instead. Raises
-    `ProblemError` when a side stays empty.
+    Problems that compute the same function (`functions_of`), such as two operations in either order,
+    are on the same side. About a share `held_out` of the problems is held out. A held-out problem one
+    of whose operations never occurs in training would ask for the unknown, so its function goes to
+    training instead. Held-out problems are tagged NEW_FUNCTION, and NEW_SHAPE where no training problem
+    has the same templates in any order and with any constants. Raises `ProblemError` when a side stays
+    empty.
     """
-    operations_of = {p.task_id: Composition.of(p.task_id).operations for p in problems}
-    hidden = {
-        task_id for task_id in operations_of if stable_hash(f"split/{seed}/{task_id}") < held_out * 2**64
-    }
-    shown = {op.name for task_id, ops in operations_of.items() if task_id not in hidden for op in ops}
-    for task_id, operations in operations_of.items():
-        names = {operation.name for operation in operations}
-        if task_id in hidden and not names <= shown:
-            hidden.remove(task_id)
-            shown |= names
-    if not hidden or len(hidden) == len(problems):
+    chains = {problem.task_id: Composition.of(problem.task_id) for problem in problems}
+    function_of = dict(zip(chains, functions_of(chains.values()), strict=True))
+    members: dict[str, list[Composition]] = defaultdict(list)
+    for task_id, function in function_of.items():
+        members[function].append(chains[task_id])
+    hidden = {one for one in members if stable_hash(f"split/{seed}/{one}") < held_out * 2**64}
+    shown = {op for function in members.keys() - hidden for op in _operations(members[function])}
+    for function in members:
+        operations = _operations(members[function])
+        if function in hidden and not operations <= shown:
+            hidden.remove(function)
+            shown |= operations
+    train = [problem for problem in problems if function_of[problem.task_id] not in hidden]
+    if not hidden or not train:
         raise ProblemError(
-            f"expected problems on both sides of the split, found {len(problems) - len(hidden)} for training "
-            f"and {len(hidden)} held out (held_out {held_out}, seed {seed}).",
+            f"expected problems on both sides of the split, found {len(train)} for training "
+            f"and {len(problems) - len(train)} held out (held_out {held_out}, seed {seed}).",
             remedy="Raise problems.families.limit or change problems.families.held_out.",
         )
-    return (
-        ProblemSet((p for p in problems if p.task_id not in hidden), name=f"{problems.name}/train"),
-        ProblemSet((p for p in problems if p.task_id in hidden), name=f"{problems.name}/held_out"),
+    shapes = {shape_of(chains[problem.task_id]) for problem in train}
+    unseen = (
+        replace(
+            problem,
+            tags=(
+                *problem.tags,
+                NEW_FUNCTION,
+                *([] if shape_of(chains[problem.task_id]) in shapes else [NEW_SHAPE]),
+            ),
+        )
+        for problem in problems
+        if function_of[problem.task_id] in hidden
     )
+    return (
+        ProblemSet(train, name=f"{problems.name}/train"),
+        ProblemSet(unseen, name=f"{problems.name}/held_out"),
+    )
+
+
+def _operations(chains: Iterable[Composition]) -> set[str]:
+    return {operation.name for chain in chains for operation in chain.operations}
 
 
 def stable_hash(text: str) -> int:

@@ -22,6 +22,8 @@ _VOCABULARY = (
     "No", "otter", "pi", "Quiz", "r2d2", "sea", "to", "UP", "vine", "we", "x-ray", "yes", "zoo", "a", "I",
 )  # fmt: skip
 
+_CHARACTERS = "aeioubcxzABXEIZ0129 -,.!?  "
+
 
 def _numbers(rng: random.Random) -> list[int]:
     numbers = [rng.randint(-9, 12) for _ in range(rng.randint(4, 7))]
@@ -43,15 +45,42 @@ def _text(rng: random.Random) -> str:
     return padding + " ".join(words) + rng.choice(("", "", "!", "  "))
 
 
+def _uneven_numbers(rng: random.Random) -> list[int]:
+    reach = rng.choice((5, 50))
+    return [rng.randint(-reach, reach) for _ in range(rng.randint(0, 9))]
+
+
+def _uneven_number(rng: random.Random) -> int:
+    return rng.randint(-200, 200)
+
+
+def _uneven_text(rng: random.Random) -> str:
+    return "".join(rng.choices(_CHARACTERS, k=rng.randint(0, 14)))
+
+
+def _uneven_words(rng: random.Random) -> list[str]:
+    return ["".join(rng.choices(_CHARACTERS, k=rng.randint(0, 7))) for _ in range(rng.randint(0, 6))]
+
+
 _DRAW = {Kind.NUMBERS: _numbers, Kind.NUMBER: _number, Kind.TEXT: _text, Kind.WORDS: _words}
+_DRAW_UNEVEN = {
+    Kind.NUMBERS: _uneven_numbers,
+    Kind.NUMBER: _uneven_number,
+    Kind.TEXT: _uneven_text,
+    Kind.WORDS: _uneven_words,
+}
 
 
-def input_pool(kind: Kind, seed: int) -> tuple[Any, ...]:
-    """`POOL_SIZE` distinct random values of `kind`, none of them an edge input."""
-    rng = random.Random(f"{seed}/{kind.value}")
+def input_pool(kind: Kind, seed: int, *, uneven: bool = False) -> tuple[Any, ...]:
+    """`POOL_SIZE` distinct random values of `kind`, none of them an edge input.
+
+    Those of an `uneven` pool are of any length from 0 and of characters and numbers of a wider range.
+    """
+    rng = random.Random(f"{seed}/{kind.value}{'/uneven' if uneven else ''}")
+    draw = (_DRAW_UNEVEN if uneven else _DRAW)[kind]
     pool: list[Any] = []
     while len(pool) < POOL_SIZE:
-        value = _DRAW[kind](rng)
+        value = draw(rng)
         if value not in pool and value not in EDGE_INPUTS[kind]:
             pool.append(value)
     return tuple(pool)

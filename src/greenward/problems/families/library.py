@@ -15,6 +15,13 @@ OPERATIONS: dict[str, Operation] = {
     for operation in template.operations(takes, gives)
 }
 
+TEMPLATE_OF: dict[str, str] = {
+    operation.name: template.name
+    for (takes, gives), templates in TEMPLATES.items()
+    for template in templates
+    for operation in template.operations(takes, gives)
+}
+
 OPERATIONS_TAKING: dict[Kind, tuple[Operation, ...]] = {
     kind: tuple(operation for operation in OPERATIONS.values() if operation.takes is kind) for kind in Kind
 }

@@ -1,0 +1,284 @@
+"""Tells the code of an answer that does something from what only fills it: unused code never pays.
+
+Unused are bindings, functions and imports that nothing live reads, statements without effect, those that
+cannot be reached, and on function problems output. Live is what the entry point needs, by name: a name
+that is read anywhere in live code counts as used everywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_PURE = frozenset({
+    "abs", "all", "any", "ascii", "bin", "bool", "bytes", "callable", "chr", "complex", "dict",
+    "divmod", "enumerate", "filter", "float", "format", "frozenset", "hash", "hex", "id", "int",
+    "isinstance", "issubclass", "len", "list", "map", "max", "min", "oct", "ord", "pow", "range",
+    "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "type", "zip",
+})  # fmt: skip
+_PURE_METHODS = frozenset({
+    "capitalize", "casefold", "copy", "count", "endswith", "find", "format", "get", "index",
+    "isalnum", "isalpha", "isdigit", "islower", "isspace", "isupper", "items", "join", "keys",
+    "lower", "lstrip", "replace", "rfind", "rstrip", "split", "splitlines", "startswith", "strip",
+    "swapcase", "title", "upper", "values", "zfill",
+})  # fmt: skip
+_OUTPUT = frozenset({"print", "sys.stdout.write", "sys.stderr.write"})
+_ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class UsedCode:
+    """A program without its unused statements, comment lines and blank lines.
+
+    `line_numbers[i]` is where line i of `code` stands in the program; `unused` counts the statements
+    without use, docstrings aside, whether or not they could be cut out.
+    """
+
+    code: str
+    line_numbers: tuple[int, ...]
+    unused: int
+
+
+def used_code(tree: ast.Module, lines: Sequence[str], entry_point: str = "", given: int = 0) -> UsedCode:
+    """What of a parsed program is used. The first `given` lines stay as they are and are not judged.
+
+    Without an entry point, or where the program does not define it, every function and class of the top
+    level counts as used. Raises `RecursionError` for code that is nested too deeply.
+    """
+    defined = {name for node in tree.body for name in bound_names(node)}
+    everything = {node.name for node in tree.body if isinstance(node, (*_FUNCTIONS, ast.ClassDef))}
+    scan = _Scan({entry_point} if entry_point in defined else everything, bool(entry_point), given, tree)
+    while True:
+        known = len(scan.live)
+        scan.run()
+        if len(scan.live) == known:
+            return scan.cut(lines)
+
+
+class _Scan:
+    """One look at a program after the other, with more and more names known to be live."""
+
+    def __init__(self, live: set[str], prints_are_pointless: bool, given: int, tree: ast.Module) -> None:
+        self.live = live
+        self._pointless = prints_are_pointless
+        self._given = given
+        self._tree = tree
+        self._pure = _pure_functions(tree)
+        self._removed: list[ast.stmt] = []
+        self._emptied: list[ast.stmt] = []
+        self._extra = 0
+
+    def run(self) -> None:
+        """Find the unused statements by the names that are live, and add the names that the rest reads."""
+        self._removed, self._emptied, self._extra = [], [], 0
+        self._block(self._tree.body)
+
+    def cut(self, lines: Sequence[str]) -> UsedCode:
+        """The program without what the last run found. What shares a line with used code stays there."""
+        kept = set(_statements(self._tree.body, skip=self._removed))
+        shared = {line for one in kept for line in _own_lines(one)}
+        gone: set[int] = set()
+        unused = self._extra
+        for statement in self._removed:
+            span = set(range(_first_line(statement), (statement.end_lineno or statement.lineno) + 1))
+            if not span & shared:
+                gone |= span
+            unused += sum(isinstance(one, ast.stmt) and not _is_text(one) for one in ast.walk(statement))
+        fillers = {_first_line(one): " " * one.col_offset + "pass" for one in self._emptied}
+        text = {
+            number: fillers[number] if number in gone else line
+            for number, line in enumerate(lines, start=1)
+            if number <= self._given or (_holds_code(line) and (number not in gone or number in fillers))
+        }
+        return UsedCode("\n".join(text.values()) + "\n", tuple(text), unused)
+
+    def _block(self, body: Sequence[ast.stmt], *, is_class: bool = False) -> list[ast.stmt]:
+        """The used statements of a block; the others are noted."""
+        kept: list[ast.stmt] = []
+        dropped: list[ast.stmt] = []
+        for statement in body:
+            judged = (statement.end_lineno or 0) > self._given
+            reached = not (kept and isinstance(kept[-1], _ENDS))
+            if judged and not (reached and self._is_used(statement, is_class, len(body) > 1)):
+                dropped.append(statement)
+            else:
+                kept.append(statement)
+        self._removed += dropped
+        if dropped and not kept:
+            self._emptied.append(dropped[0])
+        return kept
+
+    def _is_used(self, node: ast.stmt, is_class: bool, has_neighbours: bool) -> bool:
+        """Whether a statement that is reached does anything; what lies inside of it is looked at as well."""
+        if isinstance(node, ast.Pass):
+            return not has_neighbours
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            if not (is_class or node.name in self.live):
+                return False
+            outer = copy.copy(node)
+            outer.body = []
+            self._read(outer)
+            self._block(node.body, is_class=isinstance(node, ast.ClassDef))
+            return True
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            used = [name for name in bound_names(node) if name in self.live or name == "*"]
+            future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            if used and len(used) < len(node.names):
+                self._extra += len(node.names) - len(used)
+            return bool(used) or future
+        if isinstance(node, ast.Expr):
+            return self._keep(node, not (self._is_pure(node.value) or self._is_output(node.value)))
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            return self._keep(node, is_class or self._binds(node))
+        if isinstance(node, (ast.If, ast.While)):
+            if isinstance(node.test, ast.Constant) and not node.test.value and not node.orelse:
+                return False
+            return self._compound(node, (node.test,), (node.body, node.orelse))
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            return self._compound(node, (node.iter, node.target), (node.body, node.orelse))
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            return self._compound(node, [one.context_expr for one in node.items], (node.body,))
+        if isinstance(node, ast.Try):
+            types = [handler.type for handler in node.handlers if handler.type is not None]
+            handlers = [handler.body for handler in node.handlers]
+            blocks = (node.body, node.orelse, node.finalbody)
+            return self._compound(node, (), blocks, besides=handlers, read=types)
+        return self._keep(node, True)
+
+    def _compound(
+        self,
+        node: ast.stmt,
+        heads: Sequence[ast.expr],
+        blocks: Sequence[list[ast.stmt]],
+        *,
+        besides: Sequence[list[ast.stmt]] = (),
+        read: Sequence[ast.expr] = (),
+    ) -> bool:
+        """Whether one of its blocks does anything; those of `besides` do so only together with them."""
+        noted = len(self._removed), len(self._emptied), self._extra, set(self.live)
+        found = [one for block in blocks for one in self._block(block)]
+        for block in besides:
+            self._block(block)
+        idle = (ast.Pass,) if isinstance(node, ast.If) else (ast.Pass, ast.Break, ast.Continue)
+        if all(isinstance(one, idle) for one in found) and all(map(self._is_pure, heads)):
+            del self._removed[noted[0] :], self._emptied[noted[1] :]
+            self._extra, self.live = noted[2:]
+            return False
+        self._read(*heads, *read)
+        return True
+
+    def _binds(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is None:
+            return False
+        if not isinstance(node, ast.AugAssign) and any(
+            ast.unparse(target) == ast.unparse(node.value) for target in targets
+        ):
+            return False
+        names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        return bool(names & self.live) or not self._is_pure(node.value)
+
+    def _keep(self, node: ast.stmt, used: bool) -> bool:
+        if used:
+            self._read(node)
+        return used
+
+    def _read(self, *nodes: ast.AST) -> None:
+        self.live |= {
+            one.id
+            for node in nodes
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, (ast.Load, ast.Del))
+        }
+
+    def _is_pure(self, node: ast.expr) -> bool:
+        return _is_pure(node, self._pure)
+
+    def _is_output(self, node: ast.expr) -> bool:
+        return self._pointless and isinstance(node, ast.Call) and ast.unparse(node.func) in _OUTPUT
+
+
+def _is_pure(node: ast.AST, functions: frozenset[str]) -> bool:
+    """Whether evaluating it changes nothing, as far as names can tell."""
+    for one in ast.walk(node):
+        if isinstance(one, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+            return False
+        if isinstance(one, ast.Call):
+            called = one.func
+            known = isinstance(called, ast.Name) and (called.id in _PURE or called.id in functions)
+            method = isinstance(called, ast.Attribute) and called.attr in _PURE_METHODS
+            if not (known or method):
+                return False
+    return True
+
+
+def _pure_functions(tree: ast.Module) -> frozenset[str]:
+    """The functions of a program that change nothing but their own names."""
+    found = {node.name: node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)}
+    pure = frozenset(found)
+    while True:
+        rest = frozenset(name for name in pure if _changes_nothing(found[name], pure))
+        if rest == pure:
+            return pure
+        pure = rest
+
+
+def _changes_nothing(function: ast.AST, pure: frozenset[str]) -> bool:
+    return _is_pure(function, pure) and not any(
+        isinstance(
+            one, (ast.Global, ast.Nonlocal, ast.Raise, ast.Assert, ast.Delete, ast.Import, ast.ImportFrom)
+        )
+        or (isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(one.ctx, ast.Load))
+        for one in ast.walk(function)
+    )
+
+
+def bound_names(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of the top level binds."""
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def _is_text(node: ast.AST) -> bool:
+    """A docstring, or a text that stands where a comment might."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _statements(body: Sequence[ast.stmt], skip: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a block but those of `skip`, inner ones included."""
+    skipped = set(skip)
+    pending: list[ast.AST] = list(body)
+    while pending:
+        node = pending.pop()
+        if node not in skipped:
+            if isinstance(node, ast.stmt):
+                yield node
+            pending += ast.iter_child_nodes(node)
+
+
+def _own_lines(node: ast.stmt) -> range:
+    """The lines of a statement without those of its blocks."""
+    inner: list[ast.stmt] = getattr(node, "body", [])
+    last = max(node.lineno, inner[0].lineno - 1) if inner else node.end_lineno or node.lineno
+    return range(_first_line(node), last + 1)
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _holds_code(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")

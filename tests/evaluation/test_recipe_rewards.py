@@ -1,0 +1,57 @@
+"""No shipped recipe pays a wrong or a padded answer more than an honest right one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from greenward.config.loading import load_recipe, shipped_recipes
+from greenward.errors import ConfigError
+from greenward.evaluation.audit.cheats import CHEATS
+from greenward.evaluation.audit.recipe import audit_recipe
+
+# Recipes that share their rewards are audited once.
+DISTINCT = {
+    json.dumps([term.model_dump(mode="json") for term in load_recipe(name).rewards]): name
+    for name in shipped_recipes()
+}
+SLOW = ("endless", "flood", "signals", "stealing expected values")  # about the grader, not about rewards
+QUICK_CHEATS = [cheat for cheat in CHEATS if cheat.family not in SLOW]
+
+
+@pytest.mark.parametrize("recipe", sorted(DISTINCT.values()))
+def test_the_reward_of_every_shipped_recipe_is_sound(recipe):
+    report = audit_recipe(recipe, timeout_seconds=60.0, cheats=QUICK_CHEATS)
+    assert report.function == recipe
+    assert report.sound, (report.accepted, report.broken_by, report.false_refusals)
+    tried = {trial.family for trial in report.cheats}
+    assert {"padding", "pointless output", "leaving the bug in", "constant", "errors hidden"} <= tried
+
+
+def rivals(*families):
+    return [cheat for cheat in CHEATS if cheat.family in families]
+
+
+def test_weights_that_pay_a_bug_that_reads_well_are_found(tmp_path):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("kind: grpo\nrewards: [{name: code_score}]\n")
+    report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=rivals("leaving the bug in"))
+    assert report.accepted
+
+
+def test_a_reward_for_length_is_found(tmp_path, monkeypatch):
+    (tmp_path / "own_terms.py").write_text(
+        "def long(answers):\n    return [min(len(a.code or ''), 500) / 1000 for a in answers]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("kind: grpo\nrewards: [{name: tests}, {name: 'own_terms:long'}]\n")
+    cheats = rivals("padding", "pointless output")[:12]
+    report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=cheats)
+    assert len(report.accepted) == len(cheats)
+
+
+def test_an_unknown_recipe_is_an_error():
+    with pytest.raises(ConfigError, match="quickstart"):
+        audit_recipe("quickstrat")
