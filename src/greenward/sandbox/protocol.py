@@ -16,6 +16,7 @@ from greenward.sandbox.codec import encode
 from greenward.sandbox.isolation import Isolation
 
 MAX_JOB_CHARS = 64 << 20
+MAX_RESULT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Job:
     With no entry point the program is run as `__main__`, its output captured: once, or once in a
     fresh process for each text of `stdins`, each giving its standard output as one result.
 
+    `result_bytes` bounds what all results take as text: reading them costs the caller's time.
+
     `trusted` code comes from a problem, not from an answer (expected values are computed so): it
     runs where no answer has been.
     """
@@ -72,6 +75,7 @@ class Job:
     checks: tuple[str, ...] = ()
     check_setup: str = ""
     stdins: tuple[str, ...] = ()
+    result_bytes: int = MAX_RESULT_BYTES
     trusted: bool = False
 
 
