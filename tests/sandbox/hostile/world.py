@@ -87,8 +87,8 @@ class World:
         if form == "wrapped":
             pairs = [(f"{name}({case.args[0]!r})", repr(case.expected)) for case in cases]
             sources = tuple(f"assert ({call} == {value}) == True" for call, value in pairs)
-            sources += tuple(f"assert sorted([{call}, {call}])[0] == {value}" for call, value in pairs)
-            sources += tuple(f"assert abs({call}) == {value}" for call, value in pairs)
+            sources += tuple(f"assert (sorted([{call}]) == [{value}]) == True" for call, value in pairs)
+            sources += tuple(f"assert (abs({call}) == {value}) is True" for call, value in pairs)
             return Problem(wanted, "", name, tests=sources)
         if wanted == "close":
             one, other = (repr(case.expected) for case in cases)
