@@ -51,7 +51,8 @@ class Job:
     """One answer to run: load `code`, then make each call of `entry_point` in one fresh process.
 
     `expressions` are Python expressions evaluated in the answer's namespace after it is loaded
-    (the left-hand sides of split assertions). `checks` are test programs that run, one after the
+    (the calls split off assertions); of calls of `entry_point`, arguments that are plain data are
+    computed before it is loaded. `checks` are test programs that run, one after the
     other in one namespace, in another process, which has never seen an answer: there `entry_point`
     is a stand-in that hands arguments and results over as plain data. With `check_setup` that
     namespace begins. Results come in the order calls, expressions, checks; a check that completed
