@@ -221,6 +221,17 @@ def test_an_answer_cannot_change_what_it_is_called_with(grader, call, value, che
     assert (verdict.status, verdict.tests_passed) == (Status.FAILED, (False,))
 
 
+def test_each_call_gets_arguments_of_its_own(grader):
+    tests = [
+        "assert f(VALUES[:]) == 3",
+        "assert f(VALUES[:]) == 3",
+        "assert f(VALUES) == 3",
+        "assert f(VALUES) == 3",
+    ]
+    code = "def f(x):\n    x.append(0)\n    return len(x) - 1"
+    assert grade(grader, tests, code, setup_code="VALUES = [1, 2, 3]").passed
+
+
 def test_arguments_that_only_the_answer_can_make_are_made_beside_it(grader):
     tests = ["assert f(Point(1, 2)) == 3", "assert f(root) == 7", "assert f(lambda: 5) == 5"]
     code = """

@@ -71,13 +71,13 @@ def _run_answer(
     is_program = entry_point is None and not expressions
     compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
     inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
+    calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
     module = types.ModuleType("__main__" if is_program else "answer")
     sys.modules[module.__name__] = module
     _load(send, module, code, setup_code, is_program)
     function = module.__dict__.get(entry_point) if entry_point is not None else None
     if entry_point is not None and not callable(function):
         _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
-    calls += [inputs.get(expression, compiled[expression]) for expression in expressions]
     for position, call in enumerate(calls):
 
         def make(call: Any = call) -> Any:
@@ -111,14 +111,14 @@ def _run_checks(send: Send, entry_point: str, setup_code: str, checks: list[str]
 
 def _plain_inputs(
     entry_point: str, compiled: Mapping[str, types.CodeType], setup_code: str
-) -> dict[str, Any]:
-    """The arguments of calls that use further names, computed before the answer can change what these mean.
+) -> dict[str, str]:
+    """The arguments, as text, of calls that use further names; no answer has changed yet what these mean.
 
     Left out are arguments that need the answer or are not plain data: such a call is evaluated beside
     the answer, which can change its own inputs then, but not what is expected of its result.
     """
     named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
-    found: dict[str, Any] = {}
+    found: dict[str, str] = {}
     if not named:
         return found
     namespace: dict[str, Any] = {"__name__": "answer"}
@@ -129,7 +129,7 @@ def _plain_inputs(
     namespace[entry_point] = lambda *args, **kwargs: [args, kwargs]
     for expression, code in named.items():
         try:
-            found[expression] = codec.decode(_encode(_eval(code, namespace)))
+            found[expression] = _encode(_eval(code, namespace))
         except BaseException:
             continue
     return found
