@@ -4,8 +4,11 @@ import pytest
 
 from greenward.errors import ProblemError
 from greenward.grading.assertions import Relation, parse_assertion
+from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
+from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS
+from greenward.sandbox.pool import LocalExecutor
 
 
 @pytest.mark.parametrize(
@@ -14,7 +17,7 @@ from greenward.problems.problem import Problem
         ("assert f(1, 2) == 3", "f(1, 2)", Relation.EQUAL, "3"),
         ("assert 3 == f(1, 2)", "f(1, 2)", Relation.EQUAL, "3"),
         ("assert (f(1) == [1, 2]), 'message'", "f(1)", Relation.EQUAL, "[1, 2]"),
-        ("assert set(f([1])) == set([1])", "set(f([1]))", Relation.EQUAL, "set([1])"),
+        ("assert f(abs(-1), *[2]) == 3", "f(abs(-1), *[2])", Relation.EQUAL, "3"),
         ("assert f(1) != 2", "f(1)", Relation.NOT_EQUAL, "2"),
         ("assert f(1) is True", "f(1)", Relation.IDENTICAL, "True"),
         ("assert f(1) is not None", "f(1)", Relation.NOT_IDENTICAL, "None"),
@@ -40,6 +43,20 @@ def test_the_two_sides_are_taken_apart(source, actual, relation, expected):
         "x = f(1)\nassert x == 1",
         "assert g(1) == 1",
         "assert f(1) is g",
+        "assert set(f([1])) == set([1])",
+        "assert f(f(1)) == 1",
+        "assert f(x=f(1)) == 1",
+        "assert f(n := 1) == n",
+        "assert f.__call__(1) == 1",
+        "assert 1 == f(1)[0]",
+        "assert f(1)[0] in (1, 2)",
+        "assert abs(f(1)[0] - 2.5) < 1e-6",
+        "assert abs(-f(1) - 2.5) < 1e-6",
+        "assert math.isclose(sum(f(1)), 2.5)",
+        "assert not f(1)[0]",
+        "assert not math.isclose(f(1), 2.5)",
+        "assert f(1) == 1 == g",
+        "assert -f(1) is None",
     ],
 )
 def test_what_cannot_be_taken_apart_says_so(source):
@@ -85,6 +102,151 @@ def test_an_object_equal_to_everything_passes_no_split_test(grader):
     verdict = grade(grader, tests, liar)
     assert verdict.status is Status.WRONG_TYPE
     assert not any(verdict.tests_passed)
+
+
+RIGHT = "def f(x): return [*range(x)] if x >= 5 else x * x"
+WRAPPED = [
+    "(f(2) == 4) == True",
+    "True == (f(2) == 4)",
+    "f(2) == 4 == f(-2)",
+    "3 < f(2) < 5",
+    "f(2) == f(-2) and f(2) == 4",
+    "f(2) == -4 or f(2) == 4 and f(-3) == 9",
+    "f(f(1)) == 1",
+    "abs(f(f(1)) - 1) < 1e-7",
+    "abs(2 * f(1.5) - 4.5) < 1e-7",
+    "abs(f(1.5) - 2.25) < EPSILON",
+    "math.isclose(2 * f(1.5), 4.5)",
+    "round(f(1.5), 1) == 2.2",
+    "len(f(5)) == 5",
+    "isinstance(f(5), list)",
+    "type(f(5)) is list",
+    "issubclass(type(f(5)), list)",
+    "f(5)[4] == 4",
+    "set(f(5)) == {0, 1, 2, 3, 4}",
+    "sorted(f(5), reverse=True) == [4, 3, 2, 1, 0]",
+    "sum(f(5)) == 10",
+    "max(f(5)) == 4",
+    "tuple(f(5)) == (0, 1, 2, 3, 4)",
+    "all(v >= 0 for v in f(5)) and len(f(5)) > 4",
+    "any(v == 4 for v in [f(2)])",
+    "4 in f(5)",
+    "9 not in f(5) and f(5) == [0, 1, 2, 3, 4]",
+    "f(5).index(3) == 3",
+    "[f(2)] == [4]",
+    "{f(2): 1} == {4: 1}",
+    "f(2) + 0 == 4",
+    "-f(2) == -4",
+    "str(f(2)) == '4'",
+    "repr(f(5)) == '[0, 1, 2, 3, 4]'",
+    "bool(f(2) == 4)",
+    "not f(2) != 4",
+    "f.__call__(2) == 4",
+    "(lambda value: value == 4)(f(2))",
+    "(value := f(2)) == 4",
+]
+LIARS = {
+    "object that agrees with everything": """
+class Yes:
+    __hash__ = lambda s: hash(4)
+    __len__ = __int__ = __index__ = lambda s: 5
+    __float__ = lambda s: 2.25
+    __iter__ = lambda s: iter([0, 1, 2, 3, 4])
+    __getitem__ = lambda s, k: Yes()
+    __getattr__ = lambda s, name: lambda *a: Yes()
+    __class__ = list
+for name in "eq ne lt le gt ge contains bool".split():
+    setattr(Yes, f"__{name}__", lambda *a: name != "ne")
+for name in "add sub rsub mul rmul neg abs round".split():
+    setattr(Yes, f"__{name}__", lambda *a: Yes())
+def f(x): return Yes()
+""",
+    "shadowed functions": """
+import builtins, math
+class Yes(int):
+    __eq__ = __lt__ = __le__ = __gt__ = __contains__ = __call__ = lambda *a, **k: True
+    __ne__ = lambda *a: False
+    __hash__ = int.__hash__
+def yes(*a, **k): return Yes(1)
+for name in "abs len set isinstance issubclass type sorted sum max tuple all any str repr bool round".split():
+    globals()[name] = yes
+    setattr(builtins, name, yes)
+math.isclose = yes
+def f(x): return Yes(7)
+""",
+    "liars of many types": """
+def lying(base):
+    lies = {f"__{n}__": lambda *a: True for n in "eq lt le gt ge contains".split()}
+    return type("Lie", (base,), {**lies, "__ne__": lambda *a: False, "__hash__": lambda s: 4})
+def f(x): return lying(str)("7") if x == 5 else lying(float)(7.0)
+""",
+}
+
+
+@pytest.fixture(scope="module", params=["A", "B"])
+def at_level(request):
+    layers = {"A": ALL_LAYERS, "B": CORE_LAYERS}[request.param]
+    with LocalExecutor(1, layers=layers) as executor:
+        if executor.isolation.level.value != request.param:
+            pytest.skip(f"this machine does not have level {request.param}")
+        with Grader(executor=executor) as grader:
+            yield grader
+
+
+def test_operations_on_a_value_are_done_where_no_answer_runs(at_level):
+    fields = {"tests": [f"assert {one}" for one in WRAPPED], "setup_code": "import math\nEPSILON = 1e-7"}
+    right = grade(at_level, code=RIGHT, **fields)
+    assert right.passed, right.first_failure
+    for liar in LIARS.values():
+        verdict = grade(at_level, code=liar, **fields)
+        passed = [one for one, ok in zip(WRAPPED, verdict.tests_passed, strict=True) if ok]
+        assert passed == []
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "cheat"),
+    [
+        ("f(hex(255))", "255", "hex = lambda n: n"),
+        ("f(hex(12))", "12", "import builtins\nbuiltins.hex = lambda n: n"),
+        ("f(*map(str, [12]))", "12", "map = lambda _, values: values"),
+        ("f(math.cos(0.0))", "0", "import math\nmath.cos = lambda x: int(x)"),
+        ("f([n + 1 for n in range(3)])", "[0, 1, 2]", "range = lambda n: [-1, 0, 1]"),
+        ("f(x=TABLE['a'].upper())", "'b'", "class D(dict):\n    __getitem__ = lambda s, k: B()"),
+    ],
+)
+def test_an_answer_cannot_change_what_it_is_called_with(grader, call, value, cheat):
+    setup = "import math\nTABLE = dict(a='a')"
+    echo = f"{cheat}\ndef f(x): return x"
+    verdict = grade(grader, [f"assert {call} == {value}"], echo, setup_code=setup)
+    assert (verdict.status, verdict.tests_passed) == (Status.FAILED, (False,))
+
+
+def test_each_call_gets_arguments_of_its_own(grader):
+    tests = [
+        "assert f(VALUES[:]) == 3",
+        "assert f(VALUES[:]) == 3",
+        "assert f(VALUES) == 3",
+        "assert f(VALUES) == 3",
+    ]
+    code = "def f(x):\n    x.append(0)\n    return len(x) - 1"
+    assert grade(grader, tests, code, setup_code="VALUES = [1, 2, 3]").passed
+
+
+def test_arguments_that_only_the_answer_can_make_are_made_beside_it(grader):
+    tests = ["assert f(Point(1, 2)) == 3", "assert f(root) == 7", "assert f(lambda: 5) == 5"]
+    code = """
+class Point:
+    def __init__(self, x, y): self.x, self.y = x, y
+def f(p): return p() if callable(p) else p.x + p.y
+"""
+    verdict = grade(grader, tests, code, setup_code="root = Point(3, 4)")
+    assert verdict.passed, verdict.first_failure
+
+
+def test_an_object_that_is_not_plain_data_is_true_as_a_match_object_is(grader):
+    tests = ["assert f('ab')", "assert not f('xy')"]
+    assert grade(grader, tests, "import re\ndef f(x): return re.match('a', x)").passed
+    assert not any(grade(grader, tests, "import re\ndef f(x): return re.match('x', x)").tests_passed)
 
 
 def test_an_int_that_lies_is_taken_at_its_value(grader):

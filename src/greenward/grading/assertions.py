@@ -1,8 +1,10 @@
-"""Assert statements taken apart, so that the answer's side and the expected side never meet.
+"""Assert statements split into the call of the answer's function and what is expected of its value.
 
-`assert f(2) == 4` becomes the expression `f(2)`, evaluated in the answer's process, and the
-expression `4`, evaluated elsewhere; the comparison is made by the grader. A test of another shape
-runs as a program against a stand-in of the answer's function.
+`assert f(2) == 4` becomes the call `f(2)`, which the answer's process makes, and the expression `4`,
+which is evaluated elsewhere; the grader compares the two values. Only a bare call of the entry point
+is split off: any operation on its value (`len(f(2))`, `f(2)[0]`, `f(2) == f(3)`) would be evaluated
+by objects and built-in functions that the answer controls. A test of another shape runs as a check
+program, in a process that runs no code of the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Relation(str, Enum):
 
 @dataclass(frozen=True)
 class Assertion:
-    """One test: `actual` is evaluated with the answer, `expected` (if any) without it.
+    """One test: `actual` is a call of the entry point, `expected` (if any) is evaluated without the answer.
 
     `relative` and `absolute` are the tolerances of CLOSE.
     """
@@ -57,7 +59,10 @@ _SINGLETONS = (None, True, False)
 
 
 def parse_assertion(source: str, entry_point: str) -> Assertion | None:
-    """One test taken apart; None if that cannot be done. Raises `ProblemError` if it is not Python."""
+    """The parts of one test; None if it is to run as a check program.
+
+    Raises `ProblemError` if it is not Python.
+    """
     try:
         body = ast.parse(clean_test(source)).body
     except (SyntaxError, ValueError) as error:
@@ -75,22 +80,25 @@ def clean_test(source: str) -> str:
 
 
 def _take_apart(test: ast.expr, entry_point: str) -> Assertion | None:
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _uses(test.operand, entry_point):
-        inner = _take_apart(test.operand, entry_point)
-        if inner is not None and inner.relation is Relation.TRUE:
-            return Assertion(inner.actual, Relation.FALSE)
-        return None
+    if _is_bare_call(test, entry_point):
+        return Assertion(ast.unparse(test), Relation.TRUE)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        bare = _is_bare_call(test.operand, entry_point)
+        return Assertion(ast.unparse(test.operand), Relation.FALSE) if bare else None
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return _comparison(test.left, test.ops[0], test.comparators[0], entry_point)
-    if isinstance(test, ast.Call):
-        return _is_close(test, entry_point) or _truth(test, entry_point)
-    return None
+    return _is_close(test, entry_point) if isinstance(test, ast.Call) else None
 
 
-def _truth(test: ast.Call, entry_point: str) -> Assertion | None:
-    if isinstance(test.func, ast.Name) and test.func.id == entry_point:
-        return Assertion(ast.unparse(test), Relation.TRUE)
-    return None
+def _is_bare_call(node: ast.expr, entry_point: str) -> bool:
+    """Whether this is a call of the entry point by its name, with arguments that do not use it."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == entry_point):
+        return False
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return not any(
+        _uses(argument, entry_point) or any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(argument))
+        for argument in arguments
+    )
 
 
 def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, entry_point: str) -> Assertion | None:
@@ -99,9 +107,9 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, entry_poin
     relation = _RELATIONS.get(type(operator))
     if relation is None:
         return None
-    if relation in (Relation.EQUAL, Relation.NOT_EQUAL) and _uses(right, entry_point):
+    if relation in (Relation.EQUAL, Relation.NOT_EQUAL) and _is_bare_call(right, entry_point):
         left, right = right, left
-    if not _uses(left, entry_point) or _uses(right, entry_point):
+    if not _is_bare_call(left, entry_point) or _uses(right, entry_point):
         return None
     if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not (
         isinstance(right, ast.Constant) and any(right.value is one for one in _SINGLETONS)
@@ -141,9 +149,9 @@ def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
 def _close(
     one: ast.expr, other: ast.expr, entry_point: str, *, relative: float, absolute: float
 ) -> Assertion | None:
-    if _uses(other, entry_point):
+    if _is_bare_call(other, entry_point):
         one, other = other, one
-    if not _uses(one, entry_point) or _uses(other, entry_point):
+    if not _is_bare_call(one, entry_point) or _uses(other, entry_point):
         return None
     return Assertion(
         ast.unparse(one), Relation.CLOSE, ast.unparse(other), relative=relative, absolute=absolute

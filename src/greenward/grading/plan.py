@@ -17,11 +17,14 @@ from greenward.grading.compare import COLLECTIONS
 from greenward.grading.planned_test import Test
 from greenward.grading.text import sanitise, show
 from greenward.problems.problem import Case, Expected, Problem
-from greenward.sandbox.codec import PlainDataError, canonical
-from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
+from greenward.sandbox.codec import PlainDataError, canonical, encode
+from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outcome, RunResult
 
 _COMPUTING_LIMITS = Limits(cpu_seconds=20.0, wall_seconds=60.0)
 _PRINTED_MORE_BYTES = 64 << 10  # than expected, before an output is too long to be right
+_RETURNED_MORE_BYTES = 1 << 20  # than expected, before results are too long to be read
+_FRAME_BYTES = 100  # around a result, at most
+_NUMBER_CHARS = 24  # that a right answer may write a number longer by: 0.1 as 0.09999999999999998
 _KINDS = ("cases", "tests", "checks", "stdio_cases", "in_process_tests")
 
 
@@ -222,7 +225,18 @@ def _plan_in_process(problem: Problem) -> Plan:
 
 
 def _plan(job: Job, tests: Sequence[Test], places: Iterable[int] | None = None) -> Plan:
+    job = replace(
+        job, result_bytes=min(MAX_RESULT_BYTES, sum(map(_returned_bytes, tests), _RETURNED_MORE_BYTES))
+    )
     return Plan(job, tuple(tests), tuple(range(len(tests)) if places is None else places))
+
+
+def _returned_bytes(test: Test) -> int:
+    """At most so much text is what a right answer returns for a test of values."""
+    if test.mode != "values":
+        return _FRAME_BYTES
+    expected = encode(test.expected)
+    return _FRAME_BYTES + 2 * len(expected) + _NUMBER_CHARS * (expected.count(",") + 1)
 
 
 def _demand_python(problem: Problem, sources: Iterable[str]) -> None:

@@ -44,8 +44,8 @@ class Test:
             return not result.returned and result.error_class == self.expected
         if not result.returned:
             return False
-        if not result.plain:  # and therefore not None
-            return self._asks_for_anything and is_something(self.expected)
+        if not result.plain:  # and therefore not None, and true as a match object is
+            return self.relation is Relation.TRUE or (self._asks_for_anything and is_something(self.expected))
         return self._holds_for(result.value)
 
     def failing_status(self, result: CallResult) -> Status:

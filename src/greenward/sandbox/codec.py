@@ -50,7 +50,7 @@ class PlainDict(NamedTuple):
 
 
 def encode(value: Any, *, max_chars: int = MAX_CHARS) -> str:
-    """The text of a plain value. Raises `PlainDataError`."""
+    """The text of a plain value, flat or not. Raises `PlainDataError`."""
     text = _dumps(_to_json(value, MAX_DEPTH))
     if len(text) > max_chars:
         raise PlainDataError(f"the value takes {len(text)} characters; at most {max_chars} are allowed")
@@ -114,6 +114,8 @@ def _to_json(value: Any, depth: int) -> Any:
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": [_to_json(value.real, depth), _to_json(value.imag, depth)]}
+    if kind is PlainSet or kind is PlainDict:
+        return {"set" if kind is PlainSet else "dict": _all_to_json(value[0], depth)}
     base = _reduce(value, kind)
     if base is not None:
         return _to_json(base, depth)

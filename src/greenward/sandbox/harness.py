@@ -52,7 +52,7 @@ def run_job(shield: Shield, limits: Mapping[str, Any], job: memoryview) -> NoRet
     if kind == "checks":
         _run_checks(send, *fields)
     else:
-        _run_answer(send, *fields)
+        _run_answer(send, min(codec.MAX_CHARS, limits["result_bytes"]), *fields)
     _flush()
     send('["done"]')
     _exit(0)
@@ -60,6 +60,7 @@ def run_job(shield: Shield, limits: Mapping[str, Any], job: memoryview) -> NoRet
 
 def _run_answer(
     send: Send,
+    most_chars: int,
     code: str,
     entry_point: str | None,
     calls: list[Any],
@@ -68,16 +69,24 @@ def _run_answer(
     is_called_by_checks: bool,
 ) -> None:
     is_program = entry_point is None and not expressions
+    compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
+    inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
+    calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
     module = types.ModuleType("__main__" if is_program else "answer")
     sys.modules[module.__name__] = module
     _load(send, module, code, setup_code, is_program)
     function = module.__dict__.get(entry_point) if entry_point is not None else None
     if entry_point is not None and not callable(function):
         _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
-    thunks = [lambda a=args, k=kwargs: function(*a, **k) for args, kwargs in calls]  # type: ignore[misc]
-    thunks += [lambda e=expression: _evaluate(e, module.__dict__) for expression in expressions]  # type: ignore[misc]
-    for position, thunk in enumerate(thunks):
-        send(_answer_one(send, thunk, position))
+    for position, call in enumerate(calls):
+
+        def make(call: Any = call) -> Any:
+            if type(call) is types.CodeType:
+                return _eval(call, module.__dict__)
+            args, kwargs = call
+            return function(*args, **kwargs)  # type: ignore[misc]
+
+        send(_answer_one(send, make, position, most_chars=most_chars))
     if is_called_by_checks:
         stand_in.serve(function, lambda thunk: _answer_one(send, thunk))  # type: ignore[arg-type]
 
@@ -86,12 +95,50 @@ def _run_checks(send: Send, entry_point: str, setup_code: str, checks: list[str]
     """Runs test programs in one namespace in which the entry point is a stand-in."""
     module = types.ModuleType("checks")
     sys.modules[module.__name__] = module
-    function = stand_in.make_stand_in(entry_point)
-    module.__dict__[entry_point] = function
-    _load(send, module, setup_code, "", is_program=False)
-    module.__dict__[entry_point] = function
+    answer = stand_in.StandIn(entry_point)
+    module.__dict__[entry_point] = answer.function
+    # A setup that calls the answer may fail because of the answer.
+    failed = lambda: "exited" if answer.was_called else "load_error"  # noqa: E731
+    _load(send, module, setup_code, "", is_program=False, failed=failed)
+    module.__dict__[entry_point] = answer.function
     for position, check in enumerate(checks):
-        send(_answer_one(send, lambda c=check: _execute(c, "<check>", module.__dict__), position))  # type: ignore[misc]
+
+        def test(check: str = check) -> None:
+            _execute(check, "<check>", module.__dict__)
+
+        send(_answer_one(send, lambda test=test: answer.run(test), position))  # type: ignore[misc]
+
+
+def _plain_inputs(
+    entry_point: str, compiled: Mapping[str, types.CodeType], setup_code: str
+) -> dict[str, str]:
+    """The arguments, as text, of calls that use further names; no answer has changed yet what these mean.
+
+    Left out are arguments that need the answer or are not plain data: such a call is evaluated beside
+    the answer, which can change its own inputs then, but not what is expected of its result.
+    """
+    named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
+    found: dict[str, str] = {}
+    if not named:
+        return found
+    namespace: dict[str, Any] = {"__name__": "answer"}
+    try:
+        _execute(setup_code, "<setup>", namespace)
+    except BaseException:  # it needs the answer, or will fail there, too
+        return found
+    namespace[entry_point] = lambda *args, **kwargs: [args, kwargs]
+    for expression, code in named.items():
+        try:
+            found[expression] = _encode(_eval(code, namespace))
+        except BaseException:
+            continue
+    return found
+
+
+def _uses_more(code: types.CodeType, entry_point: str) -> bool:
+    """Whether a call of the entry point uses other names than that."""
+    has_functions = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
+    return code.co_names[:1] == (entry_point,) and (len(code.co_names) > 1 or has_functions)
 
 
 def _sender(nonce: str) -> Send:
@@ -108,8 +155,18 @@ def _sender(nonce: str) -> Send:
     return send
 
 
-def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_program: bool) -> None:
-    """Runs the answer and the setup code in `module`; what goes wrong ends the process."""
+def _load(
+    send: Send,
+    module: types.ModuleType,
+    code: str,
+    setup_code: str,
+    is_program: bool,
+    failed: Callable[[], str] = lambda: "load_error",
+) -> None:
+    """Runs the answer and the setup code in `module`; what goes wrong ends the process.
+
+    `failed` names the outcome when they raise.
+    """
     try:
         compiled = _compile(code, "<answer>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
@@ -130,7 +187,7 @@ def _load(send: Send, module: types.ModuleType, code: str, setup_code: str, is_p
         if is_program:
             below_us = error.__traceback__ and error.__traceback__.tb_next
             sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
-        _end(send, "load_error", *_describe(error))
+        _end(send, failed(), *_describe(error))
 
 
 def _finish_program() -> None:
@@ -139,31 +196,34 @@ def _finish_program() -> None:
     atexit._run_exitfuncs()
 
 
-def _evaluate(expression: str, namespace: dict[str, Any]) -> Any:
-    return _eval(_compile(expression, "<test>", "eval", dont_inherit=True), namespace)
-
-
 def _execute(program: str, name: str, namespace: dict[str, Any]) -> None:
     _exec(_compile(program, name, "exec", dont_inherit=True), namespace)
 
 
-def _answer_one(send: Send, thunk: Callable[[], Any], *position: int) -> str:
-    """The text of what one call returned or raised. Leaving the program ends the job."""
+def _answer_one(
+    send: Send, thunk: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS
+) -> str:
+    """The text of what one call returned or raised. Leaving the program ends the job.
+
+    Without a position it is the reply to a test program (`stand_in`).
+    """
     try:
         value = thunk()
         try:
-            return f'["value",{"".join(f"{place}," for place in position)}{_encode(value)}]'
+            text = _encode(value, max_chars=most_chars)
+            return f'["value",{"".join(f"{place}," for place in position)}{text}]'
         except _PlainDataError as error:
             return _dumps(["opaque", *position, str(error)[:MAX_MESSAGE_CHARS]])
     except SystemExit as error:
         _end(send, "exited", *_describe(error))
     except BaseException as error:
-        return _dumps(["raised", *position, *_describe(error)])
+        base = () if position else (stand_in.builtin_base(type(error)),)
+        return _dumps(["raised", *position, *_describe(error), *base])
 
 
 def _describe(error: BaseException) -> tuple[str, str]:
     """Class name and bounded message of an exception whose methods cannot be trusted."""
-    name = _class_name(type(error))[:MAX_MESSAGE_CHARS]
+    name = str.__getitem__(_class_name(type(error)), slice(MAX_MESSAGE_CHARS))
     try:
         message = str(error)
     except BaseException:

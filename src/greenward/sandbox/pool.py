@@ -179,10 +179,11 @@ class LocalExecutor:
             else:
                 if result is not None:
                     news.setdefault(slot, result)
+        # Reading those reports took time, in which those of other slots may have come.
         now = time.monotonic()
-        for slot in self._busy:
-            if now >= slot.deadline:
-                news.setdefault(slot, None)
+        late = [slot for slot in self._busy if now >= slot.deadline and slot not in news]
+        heard = {key.data for key, _ in self._selector.select(0)} if late else set()
+        news.update((slot, None) for slot in late if slot not in heard)
         return list(news.items())
 
     def _start_slots(self, count: int) -> list[Slot]:

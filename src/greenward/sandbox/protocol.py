@@ -16,6 +16,7 @@ from greenward.sandbox.codec import encode
 from greenward.sandbox.isolation import Isolation
 
 MAX_JOB_CHARS = 64 << 20
+MAX_RESULT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Job:
     """One answer to run: load `code`, then make each call of `entry_point` in one fresh process.
 
     `expressions` are Python expressions evaluated in the answer's namespace after it is loaded
-    (the left-hand sides of split assertions). `checks` are test programs that run, one after the
+    (the calls split off assertions); of calls of `entry_point`, arguments that are plain data are
+    computed before it is loaded. `checks` are test programs that run, one after the
     other in one namespace, in another process, which has never seen an answer: there `entry_point`
     is a stand-in that hands arguments and results over as plain data. With `check_setup` that
     namespace begins. Results come in the order calls, expressions, checks; a check that completed
@@ -58,6 +60,8 @@ class Job:
 
     With no entry point the program is run as `__main__`, its output captured: once, or once in a
     fresh process for each text of `stdins`, each giving its standard output as one result.
+
+    `result_bytes` bounds what all results take as text: reading them costs the caller's time.
 
     `trusted` code comes from a problem, not from an answer (expected values are computed so): it
     runs where no answer has been.
@@ -72,6 +76,7 @@ class Job:
     checks: tuple[str, ...] = ()
     check_setup: str = ""
     stdins: tuple[str, ...] = ()
+    result_bytes: int = MAX_RESULT_BYTES
     trusted: bool = False
 
 

@@ -2,10 +2,15 @@
 
 A problem's test program runs in a process that has never seen an answer and calls a stand-in; the
 answer's process serves those calls. What the test program gets is rebuilt from text: no object of
-the answer ever takes part in a test. Changes that the answer makes to its arguments do not come back.
+the answer ever takes part in a test. An iterator stays with the answer, and the test program gets a
+generator that asks for its elements one by one. Changes that the answer makes to its arguments do
+not come back.
 
-On the socket: a length, then a list as text of `codec`. Standard library only: this module is
-loaded in the worker, too.
+On the socket: a length, then a list as text of `codec`. A request is ["call", args, kwargs] or
+["next", number of an iterator]; a reply is ["value", value], ["iterator", number], ["opaque",
+message] or ["raised", class, message, built-in base class].
+
+Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
@@ -13,64 +18,137 @@ from __future__ import annotations
 import builtins
 import os
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from greenward.sandbox import codec
 
 CALL_FD = 4
 LENGTH = struct.Struct("!I")
 MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 
 # Bound once: the answer's code can swap the names in `os`, not these.
 _read, _write = os.read, os.write
 
 
 class AnswerError(Exception):
-    """Raised in a test for an exception of the answer that is not a built-in one, or for no reply."""
+    """In a test: an exception of the answer that derives from `Exception` alone, or a fault of the answer."""
 
 
-def make_stand_in(name: str) -> Callable[..., Any]:
-    """A function that has each call made by the answer's process.
+class _Fault(BaseException):
+    """Ends a test whose answer has done what no test may expect; `StandIn.run` gives the reason."""
 
-    It raises what the answer raised, as the built-in exception of that name or as `AnswerError`.
+
+class StandIn:
+    """The answer's function as test programs see it: `function` has each call made by the answer's process.
+
+    It raises an exception of the answer as the built-in exception of that name (or that it derives
+    from), or as `AnswerError`. A test may expect such an exception. It may not expect what ends
+    Python's loops or a program (StopIteration, StopAsyncIteration and all that is no `Exception`), a
+    result that is not plain data, or no reply: such a fault is kept, and `run` raises it whatever
+    the test has made of it.
     """
 
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        _send(codec.encode([args, kwargs]).encode("ascii"))
-        reply = _receive()
-        if reply is None:
-            raise AnswerError("the answer's process did not reply")
-        return _unpack(reply)
+    def __init__(self, name: str) -> None:
+        self.was_called = False
+        self._faults: list[Exception] = []
 
-    stand_in.__name__ = stand_in.__qualname__ = name
-    return stand_in
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self._ask(["call", args, kwargs])
+
+        function.__name__ = function.__qualname__ = name
+        self.function = function
+
+    def run(self, test: Callable[[], None]) -> None:
+        """Runs a test. Raises what it raises, or the first fault of the answer since the last test."""
+        try:
+            test()
+        finally:
+            faults, self._faults = self._faults, []
+            if faults:
+                raise faults[0]
+
+    def _ask(self, request: list[Any], *, ends: bool = False) -> Any:
+        """The value of a request; with `ends`, the answer's StopIteration is raised as what it is."""
+        self.was_called = True
+        try:
+            _send(codec.encode(request).encode("ascii"))
+            reply = _receive()
+        except codec.PlainDataError as error:
+            self._fail(TypeError(f"a test cannot hand this over to the answer: {error}"))
+        except OSError:
+            reply = None
+        if reply is None:
+            self._fail(AnswerError("the answer's process did not reply"))
+        try:
+            kind, *fields = codec.decode(reply.decode("ascii"))
+            if kind in ("value", "iterator"):
+                (value,) = fields
+                return value if kind == "value" else self._elements(value)
+            error_class, message, base = map(str, ["", *fields, ""] if kind == "opaque" else fields)
+        except Exception:  # text that only an answer in its own process can have written
+            self._fail(AnswerError("the answer's process sent a reply that is not plain data"))
+        if kind == "opaque":
+            self._fail(TypeError(message))
+        known = getattr(builtins, base, None)
+        if ends and known is StopIteration:
+            raise StopIteration
+        raised = _rebuilt(known, error_class, message)
+        if raised is None:
+            self._fail(AnswerError(f"{error_class}: {message}"))
+        raise raised
+
+    def _elements(self, number: int) -> Iterator[Any]:
+        while True:
+            try:
+                element = self._ask(["next", number], ends=True)
+            except StopIteration:
+                return
+            yield element
+
+    def _fail(self, fault: Exception) -> NoReturn:
+        self._faults.append(fault)
+        raise _Fault
+
+
+def _rebuilt(known: Any, error_class: str, message: str) -> Exception | None:
+    """What a test gets for an exception that is a built-in one or derives from it; None for a fault."""
+    if not (isinstance(known, type) and issubclass(known, Exception)):
+        return None
+    if issubclass(known, _ENDS_LOOPS):
+        return None
+    if known is not Exception or error_class == "Exception":
+        try:
+            return known(message)
+        except TypeError:  # a class that wants more arguments (UnicodeDecodeError)
+            pass
+    return AnswerError(f"{error_class}: {message}")
 
 
 def serve(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
-    """Makes the calls that arrive until the other side closes; `answer_one` gives the text of a reply."""
+    """Serves requests until the other side closes; `answer_one` gives the text of a reply."""
+    iterators: list[Any] = []
     while (request := _receive()) is not None:
-        args, kwargs = codec.decode(request.decode("ascii"))
-        _send(answer_one(lambda a=args, k=kwargs: function(*a, **k)).encode("ascii"))  # type: ignore[misc]
+        kind, *fields = codec.decode(request.decode("ascii"))
+        value: Any = None
 
-
-def _unpack(reply: bytes) -> Any:
-    try:
-        kind, *fields = codec.decode(reply.decode("ascii"))
-        if kind == "value":
-            (value,) = fields
+        def act(kind: str = kind, fields: list[Any] = fields) -> Any:
+            nonlocal value
+            value = next(iterators[fields[0]]) if kind == "next" else function(*fields[0], **fields[1])
             return value
-        error_class, message = map(str, ["TypeError", *fields] if kind == "opaque" else fields)
-    except Exception:  # text that only an answer in its own process can have written
-        raise AnswerError("the answer's process sent a reply that is not plain data") from None
-    known = getattr(builtins, error_class, None)
-    if isinstance(known, type) and issubclass(known, Exception):
-        try:
-            error = known(message)
-        except TypeError:  # a class that wants more arguments (UnicodeDecodeError)
-            error = AnswerError(f"{error_class}: {message}")
-        raise error
-    raise AnswerError(f"{error_class}: {message}")
+
+        reply = answer_one(act)
+        if reply.startswith('["opaque"') and hasattr(type(value), "__next__"):
+            reply = f'["iterator",{len(iterators)}]'
+            iterators.append(value)
+        _send(reply.encode("ascii"))
+
+
+def builtin_base(kind: type) -> str:
+    """The name of the built-in class that a class is or derives from: one that ends loops, or the nearest."""
+    bases = [one for one in kind.__mro__ if one.__module__ == "builtins"]
+    return next((one for one in bases if one in _ENDS_LOOPS), bases[0]).__name__
 
 
 def _send(payload: bytes) -> None:

@@ -43,7 +43,11 @@ class Task:
     @property
     def header(self) -> dict[str, Any]:
         """What the worker must know."""
-        return {**asdict(self.job.limits), "stdin_bytes": len(self._stdin) if self.job.stdins else None}
+        return {
+            **asdict(self.job.limits),
+            "result_bytes": self.job.result_bytes,
+            "stdin_bytes": len(self._stdin) if self.job.stdins else None,
+        }
 
     @property
     def _stdin(self) -> bytes:

@@ -34,7 +34,6 @@ from greenward.sandbox.processes import (
     waiting_seconds,
 )
 
-MAX_RESULT_BYTES = 16 << 20
 MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
 MAX_PROCESSES = 64
 MAX_FOLDER_BYTES = 16 << 20
@@ -249,7 +248,7 @@ class Watch:
     def _read(self, descriptor: int) -> bool:
         """Takes what one pipe holds now; False at its end."""
         index = self._reads[descriptor]
-        keep = MAX_RESULT_BYTES if index == 0 else self._limits["output_bytes"]
+        keep = self._limits["result_bytes" if index == 0 else "output_bytes"]
         try:
             count = self.kept[index].read(descriptor, keep)
         except BlockingIOError:

@@ -32,13 +32,15 @@ class HostileProgram:
 
     `wanted` names what `f` must return to pass (`World.problem`): the `secret` that no answer
     knows, `access` (True: "I got through", for probes), a random value of a type that the program
-    lies about, or the `successor` of its argument, which anyone can compute.
+    lies about, the number behind a `hexadecimal` argument, or the `successor` of its argument, which
+    anyone can compute.
 
     `stopped_by` are the means each of which suffices to stop it. With `may_pass` the answers are
     right and only the effects are forbidden. `then` is a second program, run next on the same
     worker, that passes only if the first left something for it. `unprotected` says where the
     program is certain to get through when only the resource limits are in force. `form` is the kind
-    of tests that it meets: `cases`, `tests`, `checks` or `stdio`.
+    of tests that it meets: `cases`, `tests`, `checks`, `stdio`, `wrapped` (assert statements that do
+    something with the value) or `loops` (test programs that loop over calls).
     """
 
     name: str

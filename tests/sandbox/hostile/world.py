@@ -76,9 +76,25 @@ class World:
         if form == "stdio":
             runs = tuple(StdioCase(f"{case.args[0]}\n", f"{case.expected}\n") for case in cases)
             return Problem(wanted, "", "", stdio_cases=runs)
+        if form == "loops":
+            arguments, values = [case.args[0] for case in cases], [case.expected for case in cases]
+            sources = (
+                f"assert all(v == w for v, w in zip(map({name}, {arguments}), {values}))",
+                f"for v, w in zip(map({name}, {arguments}), {values}):\n    assert v == w",
+                f"assert not [*filter(lambda v: v not in {values}, map({name}, {arguments}))]",
+            )
+            return Problem(wanted, "", name, checks=sources)
+        if form == "wrapped":
+            pairs = [(f"{name}({case.args[0]!r})", repr(case.expected)) for case in cases]
+            sources = tuple(f"assert ({call} == {value}) == True" for call, value in pairs)
+            sources += tuple(f"assert (sorted([{call}]) == [{value}]) == True" for call, value in pairs)
+            sources += tuple(f"assert (abs({call}) == {value}) is True" for call, value in pairs)
+            return Problem(wanted, "", name, tests=sources)
         if wanted == "close":
             one, other = (repr(case.expected) for case in cases)
             sources = (f"assert math.isclose({name}(0), {one})", f"assert abs({name}(1) - {other}) < 1e-6")
+        elif wanted == "hexadecimal":
+            sources = tuple(f"assert {name}(hex({case.expected})) == {case.expected}" for case in cases)
         else:
             calls = (f"{name}({', '.join(map(repr, case.args))})" for case in cases)
             sources = tuple(
@@ -175,6 +191,7 @@ class World:
             "access": (Case((0,), True),),
             "successor": (Case((0,), 1), Case((1,), 2)),
             "add": (Case((2, 3), 5), Case((-1, 1), 0)),
+            "hexadecimal": (Case(("0xff",), 255), Case(("0x10",), 16)),
             "digest of a source file": (Case((0,), hashlib.sha256(Path(__file__).read_bytes()).hexdigest()),),
         }[wanted]
 

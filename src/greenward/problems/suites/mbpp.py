@@ -29,7 +29,6 @@ PARTS = {
     "validation": range(511, 601),
     "train": range(601, 975),
 }
-_RETURN_MATCHES = ("check_str", "text_match_three", "text_starta_endb")
 _TASK_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
 
 
@@ -107,7 +106,7 @@ def _problem(row: Row, challenge: bool) -> Problem:
         task_id=task_id,
         prompt=prompt,
         entry_point=name,
-        tests=tuple(_of_truth(test, name) for test in (*tests, *challenge_tests)),
+        tests=(*tests, *challenge_tests),
         setup_code=_with_plain_line_ends("\n".join(part for part in set_up if part.strip())),
         # The docstring prompt of InCoder, which EvalPlus and bigcode use, too.
         starter_code=f'"""\n{prompt}\n{tests[0]}\n"""\n',
@@ -130,17 +129,6 @@ def _imports_that_tests_use(code: str, tests: Iterable[str]) -> list[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         and any((alias.asname or alias.name.partition(".")[0]) in used for alias in node.names)
     ]
-
-
-def _of_truth(test: str, name: str) -> str:
-    """`assert f(x)` as `assert bool(f(x)) == True` where f returns match objects; else as it is."""
-    if name not in _RETURN_MATCHES:
-        return test
-    statement = parse(test).body[0]
-    holds = statement.test if isinstance(statement, ast.Assert) else None
-    negated = isinstance(holds, ast.UnaryOp) and isinstance(holds.op, ast.Not)
-    call = holds.operand if isinstance(holds, ast.UnaryOp) else holds
-    return f"assert bool({ast.unparse(call)}) == {not negated}" if isinstance(call, ast.Call) else test
 
 
 def _with_plain_line_ends(source: str) -> str:

@@ -30,7 +30,30 @@ def _check(name: str, code: str, *stopped_by: str, **fields: str) -> HostileProg
     )
 
 
+def _loop(name: str, raised: str) -> HostileProgram:
+    code = f"def f(i): raise {raised}" if "\n" not in raised else raised
+    return hostile(name, "attacking the test process", code, GRADING_OUTSIDE, form="loops", prelude=_SOCKET)
+
+
 PROGRAMS = (
+    _loop("stop_iteration", "StopIteration"),
+    _loop("stop_iteration_with_the_value", "StopIteration('@FIRST_HALF@')"),
+    _loop("stop_iteration_of_its_own", "type('Done', (StopIteration,), {})()"),
+    _loop("stop_iteration_that_derives_from_more", "type('E', (ValueError, StopIteration), {})()"),
+    _loop("stop_iteration_by_another_name", "type('ValueError', (StopIteration,), {'__str__': lambda s: 1 / 0})()"),
+    _loop("stop_async_iteration", "StopAsyncIteration"),
+    _loop("generator_exit", "GeneratorExit"),
+    _loop("keyboard_interrupt", "KeyboardInterrupt"),
+    _loop("system_exit", "SystemExit(0)"),
+    _loop("base_exception_called_stop_iteration", "type('StopIteration', (BaseException,), {})()"),
+    _loop("stop_iteration_forged_on_the_socket", """
+        for reply in (["raised", "StopIteration", "", "StopIteration"], ["raised", "StopIteration", ""], ["end"]): send(reply)
+        def f(i): time.sleep(9)
+        """),
+    _loop("iterators_in_place_of_values", """
+        send(["iterator", 0]); send(["iterator", 0]); send(["raised", "StopIteration", "", "StopIteration"])
+        def f(i): return iter(())
+        """),
     _check("replies_before_the_calls", """
         for value in (True, None, "passed", {"tuple": []}): send(["value", value])
         def f(i): return "x"
@@ -94,7 +117,7 @@ PROGRAMS = (
     _check("errors_named_like_anything", """
         NAMES = ["__import__", "exit", "print", "BaseException", "type", "Warning", "OSError", "open"]
         def f(i):
-            for name in NAMES: send(["raised", name, "x"])
+            for name in NAMES: send(["raised", name, "x", name])
         """),
     _check("result_channel_of_the_tests_forged", """
         for fd in range(3, 64):

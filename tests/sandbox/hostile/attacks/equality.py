@@ -15,8 +15,13 @@ def liar(base, *arguments, **more): return type("Liar", (base,), {**LIES, **more
 """
 
 
-def _lie(name: str, code: str, wanted: str = "secret") -> HostileProgram:
-    return hostile(name, "lying equality and types", code, GRADING_OUTSIDE, wanted=wanted, prelude=_LIES)
+def _lie(name: str, code: str, wanted: str = "secret", form: str = "cases") -> HostileProgram:
+    family = "lying equality and types"
+    return hostile(name, family, code, GRADING_OUTSIDE, wanted=wanted, form=form, prelude=_LIES)
+
+
+def _wrapped(name: str, code: str, wanted: str = "int") -> HostileProgram:
+    return _lie(name, code, wanted, form="tests" if wanted == "hexadecimal" else "wrapped")
 
 
 PROGRAMS = (
@@ -132,4 +137,31 @@ PROGRAMS = (
     _lie("reflected_operators", "def f(i): return liar(object, __rsub__=lambda s, o: 0.0, __sub__=lambda s, o: 0.0, __abs__=lambda s: 0.0, __float__=lambda s: 0.0)", "close"),
     _lie("float_that_is_close_to_all", "def f(i): return liar(float, 3.0, __rsub__=lambda s, o: 0.0, __sub__=lambda s, o: 0.0, __float__=lambda s: float('inf'))", "close"),
     _lie("infinity_close_to_all", "def f(i): return float('inf')", "close"),
+    _wrapped("object_that_agrees_inside_an_expression", "def f(i): return liar(object, __abs__=lambda s: s)"),
+    _wrapped("int_that_agrees_inside_an_expression", "def f(i): return liar(int, 7, __abs__=lambda s: s)"),
+    _wrapped("functions_of_the_test_shadowed", """
+        abs = sorted = lambda value, **_: liar(list, [liar(object)], __getitem__=lambda s, k: liar(object))
+        def f(i): return liar(int, 7)
+        """),
+    _wrapped("built_in_functions_replaced", """
+        import builtins
+        builtins.abs = lambda value: liar(object)
+        builtins.sorted = lambda values, **_: [liar(object)]
+        def f(i): return liar(int, 7)
+        """),
+    _wrapped("constants_of_the_expression_around_the_call", """
+        import sys
+        def f(i):
+            frame = sys._getframe()
+            while frame:
+                found = [one for one in frame.f_code.co_consts if type(one) is int and one >= 1 << 20]
+                if found: return found[0]
+                frame = frame.f_back
+        """),
+    _wrapped("functions_of_the_arguments_shadowed", "hex = lambda n: n\ndef f(x): return x", "hexadecimal"),
+    _wrapped("functions_of_the_arguments_replaced", """
+        import builtins
+        builtins.hex = lambda n: n
+        def f(x): return x
+        """, "hexadecimal"),
 )  # fmt: skip

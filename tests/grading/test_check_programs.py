@@ -1,0 +1,214 @@
+"""What a check program may make of what an answer raises or returns, and what it may not."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from greenward.grading.verdict import Status
+from greenward.problems.problem import Problem
+
+SETUP = """
+import contextlib, itertools, threading
+def swallow(call):
+    try:
+        call()
+    except:
+        return True
+    finally:
+        return True
+"""
+# Each passes for an answer whose calls could end a loop or a test early, or could be ignored.
+CARELESS = [
+    "assert all(map(f, [1, 2, 3]))",
+    "assert not any(v != w for v, w in zip(map(f, [1, 2]), [1, 4]))",
+    "assert all(v == w for w, v in zip([1, 4], map(f, [1, 2])))",
+    "assert list(filter(f, [1, 2])) in ([], [1, 2])",
+    "assert list(itertools.takewhile(f, [1, 2])) in ([], [1, 2])",
+    "assert list(itertools.starmap(f, [(1,), (2,)])) in ([], [1, 4])",
+    "assert list(iter(lambda: f(1), 1)) == []",
+    "assert list(iter(f, None)) == [] if False else swallow(lambda: f(1))",
+    "assert next(map(f, [1]), 1) == 1",
+    "assert max(map(f, [1]), default=1) == 1",
+    "assert sum(map(f, [0])) == 0",
+    "assert dict(zip([1], map(f, [1]))) in ({}, {1: 1})",
+    "assert sorted(map(f, [2, 1])) in ([], [1, 4])",
+    "for v in map(f, [1, 2]):\n    assert v in (1, 4)",
+    "with contextlib.suppress(BaseException):\n    assert f(1) == 1",
+    "with contextlib.suppress(StopIteration, TypeError):\n    assert f(1) == 1",
+    "try:\n    assert f(1) == 1\nexcept Exception:\n    pass",
+    "try:\n    assert f(1) == 1\nexcept StopIteration:\n    pass",
+    "try:\n    assert f(1) == 1\nexcept BaseException:\n    pass",
+    "assert swallow(lambda: f(1))",
+    "class S:\n    def __iter__(s): return s\n    def __next__(s): return [f(1)].__getitem__(s.i())\n    n = -1\n"
+    "    def i(s):\n        s.n += 1\n        if s.n: raise StopIteration\n        return 0\nassert list(S()) in ([], [1])",
+    "t = threading.Thread(target=swallow, args=(lambda: f(1),))\nt.start()\nt.join()",
+]
+RAISED = {
+    "StopIteration": "raise StopIteration",
+    "StopIteration with a value": "raise StopIteration(4)",
+    "StopIteration of a built-in": "return next(iter(()))",
+    "StopAsyncIteration": "raise StopAsyncIteration",
+    "GeneratorExit": "raise GeneratorExit",
+    "KeyboardInterrupt": "raise KeyboardInterrupt",
+    "SystemExit": "raise SystemExit(0)",
+    "BaseException": "raise BaseException('x')",
+    "own StopIteration": "raise type('Done', (StopIteration,), {})()",
+    "own StopIteration by another name": "raise type('ValueError', (StopIteration,), {'__str__': lambda s: 1 / 0})()",
+    "StopIteration of several bases": "raise type('E', (ValueError, StopIteration), {})()",
+    "own KeyboardInterrupt": "raise type('StopIteration', (KeyboardInterrupt,), {})()",
+    "own BaseException": "raise type('Exception', (BaseException,), {'args': property(lambda s: 1 / 0)})()",
+    "object": "return object()",
+    "callable": "return lambda *a: True",
+    "closed channel": "import os\n    os.close(4)",
+    "garbled replies": "import os\n    while os.write(4, b'\\0\\0\\0\\2[]'): os.read(4, 1 << 16)",
+    "forged StopIteration": "import os, struct\n    t = b'[\"raised\",\"StopIteration\",\"\",\"StopIteration\"]'\n"
+    "    while os.write(4, struct.pack('!I', len(t)) + t): os.read(4, 1 << 16)",
+    "no process": "import os\n    os._exit(0)",
+}  # fmt: skip
+if sys.version_info >= (3, 11):
+    RAISED["group"] = "raise BaseExceptionGroup('x', [KeyboardInterrupt()])"
+
+
+def grade(grader, checks, code, **fields):
+    fields = {"check_setup_code": SETUP, **fields}
+    (verdict,) = grader.grade([(Problem("p", "", "f", checks=tuple(checks), **fields), code)])
+    return verdict
+
+
+def test_these_programs_pass_for_a_right_answer(grader):
+    verdict = grade(grader, CARELESS, "def f(x): return x * x")
+    assert verdict.passed, verdict.first_failure
+
+
+@pytest.mark.parametrize("body", RAISED.values(), ids=RAISED)
+def test_no_program_can_take_what_ends_python_loops_for_success(grader, body):
+    verdict = grade(grader, CARELESS, f"def f(x):\n    {body}")
+    passed = [one for one, ok in zip(CARELESS, verdict.tests_passed, strict=True) if ok]
+    assert passed == []
+    assert verdict.status is Status.ERROR
+
+
+def test_the_same_holds_for_assert_statements_that_run_as_programs(grader):
+    problem = Problem("p", "", "f", tests=("assert all(map(f, [1, 2]))", "assert all([f(x) for x in [1]])"))
+    verdicts = grader.grade(
+        [(problem, f"def f(x): {body}") for body in ("raise StopIteration", "return x", "raise SystemExit")]
+    )
+    assert [verdict.tests_passed for verdict in verdicts] == [(False, False), (True, True), (False, False)]
+
+
+def test_a_fault_counts_against_its_own_test_only(grader):
+    code = "def f(x):\n    if x == 2: raise StopIteration\n    return x"
+    verdict = grade(grader, ["assert f(1) == 1", "assert all(map(f, [2]))", "assert f(3) == 3"], code)
+    assert verdict.tests_passed == (True, False, True)
+    assert (verdict.status, verdict.error_class) == (Status.ERROR, "AnswerError")
+
+
+EXPECTS = """
+class raises:
+    def __init__(self, kind): self.kind = kind
+    def __enter__(self): return self
+    def __exit__(self, kind, error, trace):
+        assert kind is not None and issubclass(kind, self.kind), f"{kind} is not {self.kind}"
+        self.value = error
+        return True
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "passes"),
+    [
+        ("ValueError('no')", "ValueError", True),
+        ("ValueError('no')", "Exception", True),
+        ("KeyError('no')", "LookupError", True),
+        ("IndexError('no')", "KeyError", False),
+        ("type('Own', (Exception,), {})('no')", "Exception", True),
+        ("type('Own', (Exception,), {})('no')", "ValueError", False),
+        ("type('Own', (ValueError,), {})('no')", "ValueError", True),
+        ("type('Own', (type('Base', (KeyError,), {}),), {})('no')", "LookupError", True),
+        ("type('ValueError', (Exception,), {})('no')", "ValueError", False),
+        ("UnicodeDecodeError('utf-8', b'', 0, 1, 'no')", "Exception", True),
+        ("StopIteration('no')", "StopIteration", False),
+        ("StopIteration('no')", "Exception", False),
+        ("KeyboardInterrupt('no')", "BaseException", False),
+    ],
+)
+def test_a_program_may_expect_an_exception(grader, raised, expected, passes):
+    checks = [
+        f"try:\n    f(-1)\nexcept {expected}:\n    pass\nelse:\n    assert False, 'nothing was raised'",
+        f"with raises({expected}):\n    f(-1)",
+        f"with raises({expected}) as caught:\n    f(-1)\nassert 'no' in str(caught.value)",
+    ]
+    code = f"def f(x):\n    if x < 0: raise {raised}\n    return x"
+    assert grade(grader, checks, code, check_setup_code=EXPECTS).tests_passed == (passes,) * 3
+    assert not any(grade(grader, checks, "def f(x): return x", check_setup_code=EXPECTS).tests_passed)
+
+
+ITERATORS = [
+    "assert list(f(3)) == [0, 1, 2]",
+    "assert sorted(f(3), reverse=True) == [2, 1, 0]",
+    "assert next(f(3)) == 0 and next(f(0), None) is None",
+    "a, b = f(2), f(3)\nassert [next(b), next(a), next(b), *a, *b] == [0, 0, 1, 1, 2]",
+    "import itertools\nassert [*itertools.islice(f(10 ** 9), 2)] == [0, 1]",
+    "assert not isinstance(f(3), list) and iter(f(3)) is not None",
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return iter(range(n))",
+        "return map(int, range(n))",
+        "yield from range(n)",
+        "return type('I', (), {'__iter__': lambda s: s, '__next__': iter(range(n)).__next__})()",
+        "return type('I', (), {'__iter__': lambda s: s, '__next__': lambda s, i=iter(range(n)): next(i)})()",
+    ],
+)
+def test_elements_of_an_iterator_are_asked_for_one_by_one(grader, body):
+    verdict = grade(grader, ITERATORS, f"def f(n):\n    {body}")
+    assert verdict.passed, verdict.first_failure
+
+
+def test_iterators_may_hold_iterators_and_raise(grader):
+    code = "def f(n):\n    yield iter([n, n + 1])\n    raise KeyError(n)"
+    checks = [
+        "assert list(next(f(3))) == [3, 4]",
+        "i = f(3)\nnext(i)\ntry:\n    next(i)\nexcept KeyError:\n    pass\nelse:\n    assert False",
+    ]
+    assert grade(grader, checks, code).passed
+    assert not grade(grader, ["assert list(f(3))"], "def f(n): yield object()").passed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "yield StopIteration",
+        "yield 0\n    raise StopIteration",
+        "yield 0\n    raise GeneratorExit",
+        "yield 0\n    raise KeyboardInterrupt",
+        "return type('I', (), {'__next__': lambda s: exec('raise StopAsyncIteration')})()",
+    ],
+)
+def test_an_iterator_that_breaks_off_is_no_short_one(grader, body):
+    checks = [
+        "assert all(v == 0 for v in f(3))",
+        "try:\n    [*f(3)]\nexcept BaseException:\n    pass",
+    ]
+    verdict = grade(grader, checks, f"def f(n):\n    {body}")
+    assert not verdict.tests_passed[0]
+    assert not verdict.passed
+
+
+def test_a_setup_that_calls_the_answer_fails_because_of_the_answer(grader):
+    fields = {"check_setup_code": "first = f(1)"}
+    assert grade(grader, ["assert first == 1"], "def f(x): return x", **fields).passed
+    for body in ("raise ValueError", "raise StopIteration", "return object()", "raise SystemExit"):
+        assert grade(grader, ["assert 1"], f"def f(x): {body}", **fields).status is Status.ERROR
+
+
+def test_a_test_that_hands_over_what_is_not_plain_data_cannot_pass_by_that(grader):
+    test = "try:\n    f(lambda: 1)\nexcept Exception:\n    pass\nelse:\n    assert False"
+    verdict = grade(grader, [test], "def f(x): raise ValueError")
+    assert verdict.status is Status.ERROR
+    assert "cannot hand this over" in verdict.error_message
