@@ -99,7 +99,7 @@ class AlgorithmConfig(Section):
     updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
     minibatches: PositiveInt = Field(1, description="optimizer steps per pass")
     max_step_kl: PositiveFloat | None = Field(
-        None, description="approx_kl of a minibatch above which the rest of the update is skipped"
+        None, description="approx_kl of a minibatch above which the policy's update of the batch ends"
     )
     critic: CriticConfig | None = Field(None, description="kind: ppo only, where it is always on")
     kl: KLConfig = KLConfig()
