@@ -241,6 +241,21 @@ def test_advantages_of_a_useful_critic_are_whitened_in_full() -> None:
     assert found.std() == pytest.approx(1.0, abs=1e-3) and found.mean() == pytest.approx(0.0, abs=1e-5)
 
 
+def test_a_critic_without_error_leaves_no_advantage() -> None:
+    """Rewards that differ and values that equal them: there is no variance to divide by."""
+
+    class Oracle:
+        reads_policy = False
+
+        def __call__(self, batch: GroupBatch, hidden_SE: None) -> torch.Tensor:
+            return batch.completion_ids_BT.float()
+
+    turns = [replace(make_turn(1, wrote=[True]), completion_ids=np.array([token])) for token in (3, 5, 8)]
+    episodes = [make_episode(turn, rewards={"programmer": float(turn.completion_ids[0])}) for turn in turns]
+    estimator = make_estimator(make_policy(), Oracle(), whiten_advantages=True)  # type: ignore[arg-type]
+    assert not flat(estimator(episodes).advantages).any()
+
+
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_equal_rewards_leave_the_kl_in_the_reward_its_pull(reward: float) -> None:
     """What remains are the costs still to come, around their mean, at their own scale."""

@@ -223,7 +223,8 @@ def _whiten(advantages: PerToken, places: Sequence[_Place], trajectories: Sequen
     tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
     of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
     variance = _reward_variance(places, trajectories)
-    signal = min(1.0, NOISE_MARGIN * variance / float(tokens.var())) if variance else 0.0
+    bound = NOISE_MARGIN * variance
+    signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
     deviation = np.hypot(tokens.std(), STD_EPSILON)
     for place, trajectory in zip(places, trajectories, strict=True):
         whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation

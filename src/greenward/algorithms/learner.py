@@ -282,15 +282,14 @@ class Learner:
         value_gradients = GradientsApart(trunk)
         losses, moved, tokens = [], [], []
         for micro in micros:
-            scores = self._forward(micro, temperature, policy_learns)
+            scores, hidden_SE = self._forward(micro, temperature, policy_learns)
             if critic_learns:
-                value = self._value_loss(micro, batch, scores)
+                value = self._value_loss(micro, batch, hidden_SE)
                 with value_gradients:
                     value.loss.backward(retain_graph=bool(trunk))
                 losses.append(value.loss.detach())
                 statistics.add(value.sums, micro.mask_BT)
-            if policy_learns:
-                assert scores is not None
+            if scores is not None:
                 output = self._policy_loss(micro, batch, scores)
                 output.loss.backward()
                 losses.append(output.loss.detach())
@@ -304,7 +303,7 @@ class Learner:
         if policy_learns:
             statistics.add_loss(torch.stack(losses).sum())
             limit = self._algorithm.max_step_kl
-            within = limit is None or float(torch.stack(moved).sum() / torch.stack(tokens).sum()) <= limit
+            within = limit is None or not torch.stack(moved).sum() / torch.stack(tokens).sum() > limit
         self._apply(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
         return within
 
@@ -339,15 +338,21 @@ class Learner:
             statistics.add_step(norms, applied=finite)
         self._optimizer.zero_grad()
 
-    def _forward(self, micro: MicroBatch, temperature: float, policy_learns: bool) -> TokenScores | None:
-        """The policy's scores with a graph, if it learns; else at most its hidden states, without one."""
+    def _forward(
+        self, micro: MicroBatch, temperature: float, policy_learns: bool
+    ) -> tuple[TokenScores | None, Tensor | None]:
+        """The policy's scores if it learns, and the hidden states that the critic reads, if it reads them.
+
+        If the policy does not learn, the hidden states have no gradient.
+        """
         critic_reads = self._critic is not None and self._critic.reads_policy
-        if not policy_learns and not critic_reads:
-            return None
-        with torch.set_grad_enabled(policy_learns):
-            return self._policy.completion_logprobs(
-                micro.groups, temperature=temperature, entropy=policy_learns, hidden=critic_reads
+        if policy_learns:
+            scores = self._policy.completion_logprobs(
+                micro.groups, temperature=temperature, entropy=True, hidden=critic_reads
             )
+            return scores, scores.hidden_SE
+        with torch.no_grad():
+            return None, self._policy.completion_hidden(micro.groups) if critic_reads else None
 
     def _policy_loss(self, micro: MicroBatch, batch: Minibatch, scores: TokenScores) -> LossOutput:
         return policy_loss(
@@ -366,13 +371,13 @@ class Learner:
             entropy_coefficient=self._entropy_control.coefficient,
         )
 
-    def _value_loss(self, micro: MicroBatch, batch: Minibatch, scores: TokenScores | None) -> LossOutput:
+    def _value_loss(self, micro: MicroBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
         """The critic's loss with its weight."""
         critic, section = self._critic, self._algorithm.critic
         assert critic is not None and section is not None
         assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs an Estimate"
         output = value_loss(
-            critic(micro.groups, None if scores is None else scores.hidden_SE),
+            critic(micro.groups, hidden_SE),
             micro.values_BT,
             micro.returns_BT,
             micro.mask_BT,
