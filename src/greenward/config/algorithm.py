@@ -104,7 +104,8 @@ class AlgorithmConfig(Section):
     critic: CriticConfig | None = Field(None, description="kind: ppo only, where it is always on")
     kl: KLConfig = KLConfig()
     entropy_coefficient: NonNegativeFloat = Field(
-        0.0, description="weight of the entropy bonus in the loss; with entropy_target, only the first one"
+        0.0,
+        description="weight of the entropy bonus (kind: ppo has the default 0.01); with a target, the first one",
     )
     entropy_target: PositiveFloat | None = Field(
         None, description="nats per token that entropy_coefficient is steered to; none = fixed coefficient"
