@@ -246,6 +246,7 @@ def test_a_critic_without_error_leaves_no_advantage() -> None:
 
     class Oracle:
         reads_policy = False
+        reward_scale = torch.zeros(2, dtype=torch.float64)
 
         def __call__(self, batch: GroupBatch, hidden_SE: None) -> torch.Tensor:
             return batch.completion_ids_BT.float()

@@ -201,7 +201,6 @@ def test_ppo_comes_within_5_percent_of_the_best_policy(trunk: str) -> None:
     started, reached = [], []
     section = {"updates_per_batch": 3, "minibatches": 2, "critic": {"trunk": trunk, "clip": None}}
     algorithm = Recipe.model_validate({"kind": "ppo", "algorithm": section}).algorithm.model_dump()
-    assert algorithm["entropy_coefficient"] > 0
     for seed in range(20):
         training = Training(seed=seed, algorithm=algorithm, learning_rate=2e-3)
         started.append(expected_reward(training))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ class CriticEstimator:
             place.scatter(trajectory.advantages_T, advantages)
             place.scatter(trajectory.returns_T, returns)
         if places and self._config.whiten_advantages:
-            _whiten(advantages, places, trajectories)
+            self._whiten(advantages, places, trajectories)
         return Estimate(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
 
     def _trajectory(self, place: _Place, scores: _Scores) -> _Trajectory:
@@ -104,6 +105,35 @@ class CriticEstimator:
             discount=self._config.discount,
             gae_lambda=self._config.gae_lambda,
         )
+
+    def _whiten(
+        self, advantages: PerToken, places: Sequence[_Place], trajectories: Sequence[_Trajectory]
+    ) -> None:
+        """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
+
+        1. Rewards differ less and less while a policy converges. Division by the deviation of the batch
+           would keep advantages, and with them the steps, as large as ever. The divisor is therefore at
+           least the deviation of rewards that was usual in the earlier batches of the run.
+        2. A useful critic makes advantages vary less than rewards. Where their variance is more than
+           `NOISE_MARGIN` times that of the rewards, most of it is the critic's error. The result is then
+           multiplied by NOISE_MARGIN * Var(reward) / Var(advantage), so that the error is not raised to
+           the scale of a signal. Where no reward varies, this is 0, and the KL in the rewards alone
+           remains: it enters with the rest of the weight, unscaled and around its mean.
+
+        Variances are over tokens, those of rewards within each role.
+        """
+        tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+        of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
+        variance = _reward_variance(places, trajectories)
+        bound = NOISE_MARGIN * variance
+        signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
+        batches, usual = self._critic.reward_scale.tolist()
+        deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
+        self._critic.reward_scale[0] = batches + 1
+        self._critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
+        for place, trajectory in zip(places, trajectories, strict=True):
+            whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
+            place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
 
     @torch.no_grad()
     def _score(self, episodes: Sequence[Episode]) -> _Scores:
@@ -208,27 +238,6 @@ def _zeros(episodes: Sequence[Episode]) -> PerToken:
         tuple(np.zeros(len(turn.completion_ids), dtype=np.float32) for turn in episode.turns)
         for episode in episodes
     ]
-
-
-def _whiten(advantages: PerToken, places: Sequence[_Place], trajectories: Sequence[_Trajectory]) -> None:
-    """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place.
-
-    A useful critic makes advantages vary less than rewards. Where they vary more than `NOISE_MARGIN`
-    times as much, most of what varies is the critic's error, and division by its deviation would raise it
-    to the scale of a signal. The result is then multiplied by NOISE_MARGIN * Var(reward) /
-    Var(advantage), over tokens, the rewards of each role around their mean. Where no reward varies, this
-    is 0, and the KL in the rewards alone remains: it enters with the rest of the weight, unscaled and
-    around its mean.
-    """
-    tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
-    of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
-    variance = _reward_variance(places, trajectories)
-    bound = NOISE_MARGIN * variance
-    signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
-    deviation = np.hypot(tokens.std(), STD_EPSILON)
-    for place, trajectory in zip(places, trajectories, strict=True):
-        whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
-        place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
 
 
 def _reward_variance(places: Sequence[_Place], trajectories: Sequence[_Trajectory]) -> float:

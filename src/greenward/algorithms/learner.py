@@ -135,6 +135,8 @@ class Learner:
         critic_passes = self._critic_passes()
         count = self._algorithm.minibatches
         groups = self._score(groups, temperature, off_policy=passes * count > 1, all_groups=all_groups)
+        if self._critic is not None:  # its baseline is not of the group, which may therefore be split
+            groups = [[row] for group in groups for row in group]
         statistics = UpdateStatistics()
         self._measure_entropy(left_out, temperature, statistics)
         stopped_early = False
@@ -255,13 +257,14 @@ class Learner:
     def _minibatches(
         self, groups: Sequence[RowGroup], step: int, number: int, *, all_groups: bool
     ) -> list[tuple[Minibatch, list[MicroBatch]]]:
-        """The minibatches of pass `number`: in order at first, then shuffled anew for each pass."""
+        """The minibatches of pass `number`, shuffled anew for each; whole groups are in order at first."""
+        in_order = number == 0 and self._critic is None
         batches = minibatches(
             groups,
             count=self._algorithm.minibatches,
             max_completion_tokens=self._max_completion_tokens,
             all_groups=all_groups,
-            shuffle_seed=step_seed(self._seed, step, f"minibatches/{number}") if number else None,
+            shuffle_seed=None if in_order else step_seed(self._seed, step, f"minibatches/{number}"),
         )
         return [(batch, [micro for _, micro in self._micro_batches(batch.rows)]) for batch in batches]
 

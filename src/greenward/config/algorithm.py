@@ -105,7 +105,7 @@ class AlgorithmConfig(Section):
     kl: KLConfig = KLConfig()
     entropy_coefficient: NonNegativeFloat = Field(
         0.0,
-        description="weight of the entropy bonus (0.01 for kind: ppo); with a target, only the first one",
+        description="weight of the entropy bonus in the loss; with entropy_target, only the first one",
     )
     entropy_target: PositiveFloat | None = Field(
         None, description="nats per token that entropy_coefficient is steered to; none = fixed coefficient"

@@ -267,12 +267,7 @@ class Recipe(Section):
     def _defaults_of_ppo(cls, algorithm: AlgorithmConfig, recipe: ValidationInfo) -> AlgorithmConfig:
         if recipe.data.get("kind") != "ppo":
             return algorithm
-        defaults = {
-            "advantage": "gae",
-            "loss": "ppo",
-            "critic": CriticConfig(),
-            "entropy_coefficient": 0.01,  # c2 of the PPO paper, arXiv 1707.06347, section 6.1
-        }
+        defaults = {"advantage": "gae", "loss": "ppo", "critic": CriticConfig()}
         left_out = {key: value for key, value in defaults.items() if key not in algorithm.model_fields_set}
         return algorithm.model_copy(update=left_out)
 
