@@ -241,6 +241,22 @@ def test_advantages_of_a_useful_critic_are_whitened_in_full() -> None:
     assert found.std() == pytest.approx(1.0, abs=1e-3) and found.mean() == pytest.approx(0.0, abs=1e-5)
 
 
+def test_advantages_shrink_with_the_rewards_of_a_converging_policy() -> None:
+    """They are divided by the usual deviation of rewards so far, which is saved with the critic."""
+    policy = make_policy()
+    critic = Critic(policy, separate_trunk=False)
+    rewards = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    first = make_estimator(policy, critic, gae_lambda=1.0, whiten_advantages=True)
+    assert flat(first(with_rewards(rewards.tolist())).advantages).std() == pytest.approx(1.0, abs=1e-3)
+    resumed = Critic(policy, separate_trunk=False)
+    resumed.load_state_dict(critic.state_dict())
+    later = make_estimator(policy, resumed, gae_lambda=1.0, whiten_advantages=True)
+    found = flat(later(with_rewards((1 - 0.01 * rewards).tolist())).advantages)
+    assert found.std() == pytest.approx(0.01, rel=1e-3)
+    again = flat(later(with_rewards((2 * rewards).tolist())).advantages)
+    assert again.std() == pytest.approx(1.0, abs=1e-3)
+
+
 def test_a_critic_without_error_leaves_no_advantage() -> None:
     """Rewards that differ and values that equal them: there is no variance to divide by."""
 

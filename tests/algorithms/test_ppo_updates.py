@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +268,16 @@ def test_critic_has_its_own_number_of_passes(trunk: str, policy_passes: int, cri
     assert metrics["updates/applied"] == policy_passes
     assert sum(norm(of_policy) > 0 for of_policy, _ in gradients) == policy_passes
     assert sum(norm(of_critic) > 0 for _, of_critic in gradients) == critic_passes
+
+
+def test_minibatches_split_a_group_from_the_first_pass_on() -> None:
+    """The answers to one prompt alone may all be above the baseline of the batch, or all below it."""
+    single = [replace(episode, group_id=0) for episode in make_episodes()]
+    agent = Agent(algorithm={"minibatches": 3, "updates_per_batch": 2})
+    gradients = applied_gradients(agent)
+    metrics = agent.step(episodes=single)
+    assert metrics["updates/applied"] == len(gradients) == 6
+    assert metrics["groups/trained"] == 1
 
 
 @pytest.mark.parametrize("trunk", ["shared", "separate"])

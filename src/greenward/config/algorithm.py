@@ -81,7 +81,8 @@ class CriticConfig(Section):
         None, description="passes of the critic over each batch; none = algorithm.updates_per_batch"
     )
     whiten_advantages: bool = Field(
-        True, description="mean 0 and deviation 1 over each batch's tokens; less where the critic adds noise"
+        True,
+        description="to mean 0 and deviation 1 over each batch's tokens, or less where rewards vary little",
     )
 
 
