@@ -2,6 +2,7 @@
 # make demo    watch a small model learn to write Python, and read the report
 # make demo-code-fix    a small model learns to repair buggy Python by PPO, on two cores in minutes
 # make test    everything that must hold: static checks, then the tests
+# make test-slow    whole trainings over several seeds: minutes on two cores
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -16,9 +17,11 @@ UV_VERSION := 0.13.8
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# One thread per test process: two of them share the machine with the sandbox's workers.
+PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix test check lock clean
+.PHONY: install demo demo-code-fix test test-slow check lock clean
 
 install: $(INSTALLED)
 
@@ -28,9 +31,11 @@ demo: $(INSTALLED)
 demo-code-fix: $(INSTALLED)
 	$(BIN)/greenward train ppo_code_fix --output runs/code_fix $(ARGS)
 
-# One thread per test process: two of them share the machine with the sandbox's workers.
 test: check
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check

@@ -175,12 +175,118 @@ def test_whitened_advantages_have_mean_0_and_deviation_1_over_trained_tokens() -
 
     before, after = trained(plain), trained(whitened)
     np.testing.assert_allclose(after, (before - before.mean()) / before.std(), atol=1e-4)
+    np.testing.assert_allclose([after.mean(), after.std()], [0, 1], atol=1e-4)
     assert whitened.metrics["advantage/mean"] == pytest.approx(before.mean(), abs=1e-6)
     assert whitened.metrics["advantage/std"] == pytest.approx(before.std(), abs=1e-6)
     for one, other in zip(plain.returns, whitened.returns, strict=True):
         for returns_T, same_T in zip(one, other, strict=True):
             np.testing.assert_array_equal(returns_T, same_T)
     assert whitened.advantages[-2][0][1] == 0
+
+
+def with_rewards(rewards: list[float]) -> list[Episode]:
+    return [
+        replace(episode, rewards={"programmer": reward})
+        for episode, reward in zip(make_episodes(), rewards, strict=True)
+    ]
+
+
+def flat(arrays: Any) -> np.ndarray:
+    return np.concatenate([array_T for turns in arrays for array_T in turns])
+
+
+@pytest.mark.parametrize("reward", [1.0, 0.0, -3.0, 0.1])
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+def test_equal_rewards_leave_a_noisy_critic_no_advantage_at_all(reward: float, discount: float) -> None:
+    policy = make_policy()
+    critic = make_critic(policy)
+    plain = make_estimator(policy, critic, discount=discount)(with_rewards([reward] * 8))
+    whitened = make_estimator(policy, critic, discount=discount, whiten_advantages=True)(
+        with_rewards([reward] * 8)
+    )
+    assert flat(plain.advantages).std() > 0.1
+    assert not flat(whitened.advantages).any()
+    np.testing.assert_array_equal(flat(plain.returns), flat(whitened.returns))
+
+
+def test_equal_rewards_within_each_role_leave_no_advantage() -> None:
+    policy = make_policy()
+    rewards = {"programmer": 1.0, "judge": -1.0}
+    episodes = [make_episode(make_turn(n), make_turn(n + 9, role="judge"), rewards=rewards) for n in range(4)]
+    estimate = make_estimator(policy, make_critic(policy), whiten_advantages=True)(episodes)
+    assert not flat(estimate.advantages).any()
+
+
+@pytest.mark.parametrize("difference", [1e-12, 1e-6, 1e-3, 1e-2])
+def test_nearly_equal_rewards_do_not_raise_the_noise_of_a_critic(difference: float) -> None:
+    """Whatever the critic's noise, it ends up smaller than it was, in proportion to what rewards say."""
+    for scale in (0.03, 0.3, 3.0):
+        policy = make_policy()
+        critic = make_critic(policy)
+        with torch.no_grad():
+            critic.head.weight.mul_(scale)
+        episodes = with_rewards([1.0] * 7 + [1.0 - difference])
+        noise = flat(make_estimator(policy, critic)(episodes).advantages)
+        found = flat(make_estimator(policy, critic, whiten_advantages=True)(episodes).advantages)
+        bound = 2 * difference / noise.std()  # the ratio of signal to noise, with room
+        assert 0 < np.abs(found).max() < 4 * min(1.0, bound)
+
+
+def test_advantages_of_a_useful_critic_are_whitened_in_full() -> None:
+    """Rewards of a tiny scale are no reason to shrink them, where the critic is as small."""
+    policy = make_policy()
+    episodes = with_rewards([0.01, 0.0, 0.02, 0.0, 0.01, 0.01, 0.0, 0.02])
+    estimator = make_estimator(policy, Critic(policy, separate_trunk=False), whiten_advantages=True)
+    found = flat(estimator(episodes).advantages)
+    assert found.std() == pytest.approx(1.0, abs=1e-3) and found.mean() == pytest.approx(0.0, abs=1e-5)
+
+
+def test_advantages_shrink_with_the_rewards_of_a_converging_policy() -> None:
+    """They are divided by the usual deviation of rewards so far, which is saved with the critic."""
+    policy = make_policy()
+    critic = Critic(policy, separate_trunk=False)
+    rewards = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    first = make_estimator(policy, critic, gae_lambda=1.0, whiten_advantages=True)
+    assert flat(first(with_rewards(rewards.tolist())).advantages).std() == pytest.approx(1.0, abs=1e-3)
+    resumed = Critic(policy, separate_trunk=False)
+    resumed.load_state_dict(critic.state_dict())
+    later = make_estimator(policy, resumed, gae_lambda=1.0, whiten_advantages=True)
+    found = flat(later(with_rewards((1 - 0.01 * rewards).tolist())).advantages)
+    assert found.std() == pytest.approx(0.01, rel=1e-3)
+    again = flat(later(with_rewards((2 * rewards).tolist())).advantages)
+    assert again.std() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_critic_without_error_leaves_no_advantage() -> None:
+    """Rewards that differ and values that equal them: there is no variance to divide by."""
+
+    class Oracle:
+        reads_policy = False
+        reward_scale = torch.zeros(2, dtype=torch.float64)
+
+        def __call__(self, batch: GroupBatch, hidden_SE: None) -> torch.Tensor:
+            return batch.completion_ids_BT.float()
+
+    turns = [replace(make_turn(1, wrote=[True]), completion_ids=np.array([token])) for token in (3, 5, 8)]
+    episodes = [make_episode(turn, rewards={"programmer": float(turn.completion_ids[0])}) for turn in turns]
+    estimator = make_estimator(make_policy(), Oracle(), whiten_advantages=True)  # type: ignore[arg-type]
+    assert not flat(estimator(episodes).advantages).any()
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_equal_rewards_leave_the_kl_in_the_reward_its_pull(reward: float) -> None:
+    """What remains are the costs still to come, around their mean, at their own scale."""
+    policy, reference = make_policy(), make_policy(seed=1)
+    kl = {"coefficient": 0.3, "estimator": "k1", "in_reward": True}
+    estimator = make_estimator(policy, make_critic(policy), kl=kl, gae_lambda=1.0, whiten_advantages=True)
+    episodes = with_rewards([reward] * 8)
+    costs = []
+    for episode in episodes:
+        (turn,) = episode.turns
+        log_ratio = (logprobs_alone(policy, turn) - logprobs_alone(reference, turn)).astype(np.float64)
+        costs.append(-0.3 * log_ratio[::-1].cumsum()[::-1])
+    expected = np.concatenate(costs)
+    np.testing.assert_allclose(flat(estimator(episodes).advantages), expected - expected.mean(), atol=1e-4)
 
 
 def test_infrastructure_failures_change_nothing_for_the_others() -> None:

@@ -87,7 +87,12 @@ REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 1.0, 1.0], [0.25, 0.0, 0.0, 0.0]]
 
 
 def make_learner(
-    policy: Any, *, algorithm: dict[str, Any] | None = None, reference: Any = None, **training: Any
+    policy: Any,
+    *,
+    algorithm: dict[str, Any] | None = None,
+    reference: Any = None,
+    seed: int = 0,
+    **training: Any,
 ) -> Learner:
     training = {"max_grad_norm": 1e9, "learning_rate": 0.1, **training}
     return Learner(
@@ -96,7 +101,17 @@ def make_learner(
         TrainingConfig.model_validate(training),
         max_completion_tokens=8,
         reference_policy=reference,
+        seed=seed,
     )
+
+
+def states_of(episodes: list[Episode]) -> list[int]:
+    """The token before each token of the answers, which is all that a bigram policy sees."""
+    return [
+        token
+        for episode in episodes
+        for token in (episode.turns[0].prompt_ids[-1], *episode.turns[0].completion_ids[:-1].tolist())
+    ]
 
 
 def captured_gradients(learner: Learner, policy: BigramPolicy) -> list[Tensor]:
@@ -165,10 +180,81 @@ def test_gradient_does_not_depend_on_the_micro_batch_size(loss: str) -> None:
         torch.testing.assert_close(accumulated, whole, atol=1e-6, rtol=0)
 
 
-def test_dead_groups_give_no_gradient_even_with_kl() -> None:
-    """Without KL they change nothing but stay in the average; with KL they would pull, and must not."""
+def batch_with_dead_groups(dead: int) -> tuple[list[list[float]], list[Episode]]:
+    """Five groups of the same answers; of `dead` of them all rewards are equal."""
+    rewards = [[1.0] * 4] * dead + [[1.0, 0.0, 0.0, 0.5]] * (5 - dead)
+    return rewards, make_episodes(rewards, seed=3)
+
+
+@pytest.mark.parametrize("term", [{"kl": {"coefficient": 0.5}}, {"entropy_coefficient": 0.5}])
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce"])
+def test_groups_without_signal_keep_the_gradient_of_every_other_term(loss: str, term: dict[str, Any]) -> None:
+    """The gradient of KL and entropy is the same with 0 to 5 dead groups of 5."""
+    parts = []
+    for dead in range(6):
+        _, episodes = batch_with_dead_groups(dead)
+        whole = gradient_of_update(episodes, algorithm={"loss": loss, **term})
+        surrogate = torch.zeros_like(whole)
+        if dead < 5:
+            surrogate = gradient_of_update(episodes, algorithm={"loss": loss})
+        parts.append(whole - surrogate)
+    assert parts[0].norm() > 1e-2
+    for part in parts[1:]:
+        torch.testing.assert_close(part, parts[0], atol=1e-6, rtol=0)
+
+
+def test_kl_of_all_scored_groups_is_measured_and_steers_the_coefficient() -> None:
+    found = []
+    for dead in (0, 5):
+        kl = {"coefficient": 0.5, "target": 1e-3, "horizon": 100}
+        learner = make_learner(BigramPolicy(), algorithm={"kl": kl}, reference=BigramPolicy(seed=1))
+        _, episodes = batch_with_dead_groups(dead)
+        found.append((update(learner, episodes)["kl"], learner.state_dict()["kl"]["coefficient"]))
+    assert found[0] == pytest.approx(found[1])
+    assert found[0][1] == pytest.approx(0.5 * (1 + 0.2 * 20 / 100))
+
+
+def test_entropy_bonus_has_the_gradient_of_the_closed_form() -> None:
+    """d entropy / d logit_i = -p_i (log p_i + entropy) / temperature, at the state of each token."""
+    episodes = make_episodes([[1.0] * 4, [0.0] * 4], seed=2)
+    found = gradient_of_update(episodes, algorithm={"entropy_coefficient": 0.3})
+    logprobs = (BigramPolicy().table.detach() / TEMPERATURE).log_softmax(-1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1, keepdim=True)
+    slope = -logprobs.exp() * (logprobs + entropy) / TEMPERATURE
+    previous = states_of(episodes)
+    expected = torch.zeros_like(slope)
+    for state in previous:
+        expected[state] -= 0.3 * slope[state] / len(previous)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_entropy_is_steered_to_its_target_and_resumes_bit_for_bit() -> None:
+    section = {"entropy_coefficient": 0.01, "entropy_target": 1.8}
+    episodes = make_episodes(REWARDS)
+
+    def run(steps: int, learner: Learner, start: int = 0) -> list[dict[str, float]]:
+        return [update(learner, episodes, step=start + n) for n in range(steps)]
+
     policy = BigramPolicy()
-    learner = make_learner(policy, algorithm={"kl": {"coefficient": 0.5}}, reference=BigramPolicy(seed=1))
+    learner = make_learner(policy, algorithm=section)
+    rows = run(4, learner)
+    coefficients = [row["entropy/coefficient"] for row in rows]
+    assert coefficients[0] == 0.01
+    for row, before, after in zip(rows, coefficients, coefficients[1:], strict=False):
+        assert after == pytest.approx(before * math.exp(0.05 * max(-1, min(1, 1 - row["entropy"] / 1.8))))
+    saved = copy.deepcopy((learner.state_dict(), policy.table.detach()))
+    resumed_policy = BigramPolicy(seed=9)
+    with torch.no_grad():
+        resumed_policy.table.copy_(saved[1])
+    resumed = make_learner(resumed_policy, algorithm=section)
+    resumed.load_state_dict(saved[0])
+    assert run(3, resumed, start=4) == run(3, learner, start=4)
+    assert torch.equal(resumed_policy.table, policy.table)
+
+
+def test_dead_groups_are_not_trained_on_where_nothing_gives_them_a_gradient() -> None:
+    policy = BigramPolicy()
+    learner = make_learner(policy)
     before = policy.table.detach().clone()
     metrics = update(learner, make_episodes([[1.0] * 4, [0.0] * 4]))
     torch.testing.assert_close(policy.table.detach(), before, rtol=0, atol=0)
@@ -286,16 +372,50 @@ def test_entropy_and_ratio_metrics_are_means_over_trained_tokens() -> None:
     policy = BigramPolicy()
     logprobs = (policy.table.detach() / TEMPERATURE).log_softmax(-1)
     entropies = -(logprobs.exp() * logprobs).sum(-1)
-    previous = [
-        token
-        for episode in episodes
-        for token in (episode.turns[0].prompt_ids[-1], *episode.turns[0].completion_ids[:-1].tolist())
-    ]
     metrics = update(make_learner(policy, micro_batch_sequences=5), episodes)
-    assert metrics["entropy"] == pytest.approx(float(entropies[previous].mean()))
+    assert metrics["entropy"] == pytest.approx(float(entropies[states_of(episodes)].mean()))
     assert metrics["ratio/mean"] == pytest.approx(1.0)
     assert metrics["clip/low"] == metrics["clip/high"] == metrics["approx_kl"] == 0
     assert metrics["groups/trained"] == 3
+
+
+@pytest.mark.parametrize("dead", range(6))
+@pytest.mark.parametrize(
+    "algorithm", [{}, {"kl": {"coefficient": 0.1}}, {"overlong": {"mask_truncated": True}}]
+)
+def test_entropy_is_that_of_all_scored_answers(dead: int, algorithm: dict[str, Any]) -> None:
+    """Groups without signal and truncated answers count; those that infrastructure failed do not."""
+    rewards, _ = batch_with_dead_groups(dead)
+    episodes = make_episodes(rewards, seed=3, failed=(4, 1), truncated=True)
+    scored = [episode for episode in episodes if episode.scored]
+    policy = BigramPolicy()
+    logprobs = (policy.table.detach() / TEMPERATURE).log_softmax(-1)
+    entropies = -(logprobs.exp() * logprobs).sum(-1)
+    metrics = update(make_learner(policy, algorithm=algorithm, reference=BigramPolicy(seed=1)), episodes)
+    assert metrics["entropy"] == pytest.approx(float(entropies[states_of(scored)].mean()))
+
+
+def test_minibatches_are_shuffled_anew_between_passes_by_seed_and_step() -> None:
+    """Every pass takes every group once; which of them share a step changes, and only with the seed."""
+    episodes = make_episodes([[1.0, 0.0, 0.5]] * 8, seed=1)
+
+    def gradients(seed: int, step: int) -> list[Tensor]:
+        policy = BigramPolicy()
+        algorithm = {"updates_per_batch": 4, "minibatches": 4, "loss": "reinforce"}
+        learner = make_learner(policy, algorithm=algorithm, seed=seed, learning_rate=1e-9)
+        found = captured_gradients(learner, policy)
+        update(learner, episodes, step=step)
+        return found
+
+    first = gradients(0, 0)
+    passes = [torch.stack(first[start : start + 4]) for start in range(0, 16, 4)]
+    for one in passes[1:]:  # the policy stays where it is, so each pass has the same sum
+        torch.testing.assert_close(one.sum(0), passes[0].sum(0), atol=1e-6, rtol=0)
+        assert not any(torch.allclose(one[0], each, atol=1e-6) for each in passes[0])
+    assert all(torch.equal(a, b) for a, b in zip(first, gradients(0, 0), strict=True))
+    for other in (gradients(1, 0), gradients(0, 1)):
+        assert all(torch.equal(a, b) for a, b in zip(first[:4], other[:4], strict=True))
+        assert not all(torch.allclose(a, b, atol=1e-6) for a, b in zip(first[4:], other[4:], strict=True))
 
 
 def test_learning_rate_follows_its_schedule_by_step() -> None:

@@ -17,7 +17,7 @@ from greenward.algorithms.kl import KLControl
 from greenward.algorithms.learner import Learner
 from greenward.algorithms.losses import BatchTotals, LossInputs, policy_loss
 from greenward.config.algorithm import AlgorithmConfig
-from greenward.config.schema import ShapeConfig, TrainingConfig
+from greenward.config.schema import Recipe, ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.critic import Critic
@@ -114,16 +114,20 @@ def test_with_exact_values_the_expected_ppo_gradient_is_that_of_the_expected_rew
 
 
 class Training:
-    """The real policy, critic, estimator and learner, and episodes without a sandbox."""
+    """The real policy, critic, estimator and learner, and episodes without a sandbox.
 
-    def __init__(self, *, algorithm: dict[str, Any] | None = None, **training: Any) -> None:
+    `seed` decides the weights at the start and every sample.
+    """
+
+    def __init__(self, *, seed: int = 0, algorithm: dict[str, Any] | None = None, **training: Any) -> None:
+        self.seed = seed
         critic_section = {"clip": None, **(algorithm or {}).get("critic", {})}
         self.algorithm = AlgorithmConfig(
             **{"advantage": "gae", "loss": "ppo", **(algorithm or {}), "critic": critic_section}
         )
         section = self.algorithm.critic
         assert section is not None
-        self.policy = Policy.random(SHAPE, TOKENIZER, seed=0, device="cpu")
+        self.policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
         self.critic = Critic(self.policy, separate_trunk=section.trunk == "separate")
         control = KLControl(self.algorithm.kl)
         self.estimator = CriticEstimator(
@@ -169,7 +173,7 @@ class Training:
         ]
 
     def step(self, step: int) -> dict[str, float]:
-        episodes = self.episodes(seed=step)
+        episodes = self.episodes(seed=1000 * self.seed + step)
         return self.learner.update(episodes, self.estimator(episodes), step=step, temperature=1.0)
 
     @torch.no_grad()
@@ -184,22 +188,49 @@ class Training:
         return self.critic(batch, self.policy.completion_hidden(batch))[0].numpy()
 
 
+def expected_reward(training: Training) -> float:
+    """By enumeration, as a share of the best policy's."""
+    exact = [exact_value(prompt, (), training.probability) for prompt in PROMPTS]
+    return float(np.mean(exact) / OPTIMUM)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("trunk", ["shared", "separate"])
 def test_ppo_comes_within_5_percent_of_the_best_policy(trunk: str) -> None:
-    training = Training(
-        algorithm={"updates_per_batch": 3, "minibatches": 2, "critic": {"trunk": trunk}}, learning_rate=2e-3
-    )
-    start = np.mean([exact_value(prompt, (), training.probability) for prompt in PROMPTS])
-    for step in range(40):
-        training.step(step)
-    reached = np.mean([exact_value(prompt, (), training.probability) for prompt in PROMPTS])
-    assert start < 0.8 * OPTIMUM
-    assert reached >= 0.95 * OPTIMUM
+    """From 20 initialisations with the defaults of kind: ppo.
+
+    About one in 60 collapses late, so the two worst may be anywhere; the third worst may not.
+    """
+    started, reached = [], []
+    section = {"updates_per_batch": 3, "minibatches": 2, "critic": {"trunk": trunk, "clip": None}}
+    algorithm = Recipe.model_validate({"kind": "ppo", "algorithm": section}).algorithm.model_dump()
+    for seed in range(20):
+        training = Training(seed=seed, algorithm=algorithm, learning_rate=2e-3)
+        started.append(expected_reward(training))
+        for step in range(40):
+            training.step(step)
+        reached.append(expected_reward(training))
+    assert max(started) < 0.8
+    assert np.median(reached) >= 0.965
+    assert np.mean(reached) >= 0.92
+    assert sorted(reached)[2] >= 0.9, sorted(reached)
 
 
+@pytest.mark.slow
 def test_critic_of_a_resting_policy_learns_the_enumerated_values() -> None:
-    """The values of a policy that does not move, weighted by how often it visits each state."""
+    results = [error_and_explained_variance(seed) for seed in range(5)]
+    errors, explained = np.array(results).T
+    assert np.median(errors) < 0.3 and max(errors) < 0.6  # a constant leaves 1
+    assert np.median(explained) > 0.1 and min(explained) > 0.0
+
+
+def error_and_explained_variance(seed: int) -> tuple[float, float]:
+    """The squared error of the values of a policy that does not move, as a share of their variance.
+
+    States weigh as often as the policy visits them. The second number is the metric, over the last steps.
+    """
     training = Training(
+        seed=seed,
         algorithm={
             "updates_per_batch": 5,
             "critic": {"trunk": "separate", "learning_rate": 3e-3, "gae_lambda": 1.0},
@@ -220,5 +251,5 @@ def test_critic_of_a_resting_policy_learns_the_enumerated_values() -> None:
             )
     spread = np.average((exact - np.average(exact, weights=chance)) ** 2, weights=chance)
     error = np.average((np.array(found) - exact) ** 2, weights=chance)
-    assert error < 0.4 * spread  # a constant leaves all of it
-    assert explained[0] == pytest.approx(0.0, abs=1e-6) and np.mean(explained[-5:]) > 0.1
+    assert explained[0] == pytest.approx(0.0, abs=1e-6)
+    return float(error / spread), float(np.mean(explained[-5:]))

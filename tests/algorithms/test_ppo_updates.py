@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,10 +127,14 @@ def test_groups_without_signal_train_the_critic() -> None:
 
 
 def test_repeated_updates_bring_the_values_to_the_returns() -> None:
-    agent = Agent(algorithm={"critic": {"clip": None, "gae_lambda": 1.0}})
-    episodes = make_episodes()
-    losses = [agent.step(episodes=episodes)["value/loss"] for _ in range(40)]
-    assert losses[-1] < 0.25 * losses[0]
+    shares = []
+    for seed in range(3):
+        policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
+        agent = Agent(policy, algorithm={"critic": {"clip": None, "gae_lambda": 1.0}})
+        episodes = make_episodes(seed=seed)
+        losses = [agent.step(episodes=episodes)["value/loss"] for _ in range(40)]
+        shares.append(losses[-1] / losses[0])
+    assert np.median(shares) < 0.25 and max(shares) < 0.5
 
 
 def test_learning_rates_of_policy_and_critic_follow_schedule_and_knob() -> None:
@@ -142,35 +147,151 @@ def test_learning_rates_of_policy_and_critic_follow_schedule_and_knob() -> None:
     assert rates == pytest.approx([0.15, 0.75])
 
 
+def applied_gradients(agent: Agent) -> list[tuple[list[torch.Tensor | None], list[torch.Tensor | None]]]:
+    """Of policy and critic at each optimizer step, as the optimizer finds them."""
+    found: list[tuple[list[torch.Tensor | None], list[torch.Tensor | None]]] = []
+
+    def record(*_: object) -> None:
+        parts = [
+            [None if p.grad is None else p.grad.clone() for p in part.parameters()]
+            for part in (agent.policy, agent.critic)
+        ]
+        found.append((parts[0], parts[1]))
+
+    agent.learner._optimizer.register_step_pre_hook(record)
+    return found
+
+
+def norm(gradients: list[torch.Tensor | None]) -> float:
+    return math.sqrt(sum(float(g.square().sum()) for g in gradients if g is not None))
+
+
+def noisy(agent: Agent) -> Agent:
+    """A critic whose values differ, so that its gradient reaches its trunk."""
+    torch.nn.init.normal_(agent.critic.head.weight, generator=torch.Generator().manual_seed(0))
+    return agent
+
+
 def test_max_grad_norm_is_read_at_each_update() -> None:
     norms, changes = [], []
     for limit in (1e-9, math.inf):
-        agent = Agent()
+        agent = Agent(algorithm={"critic": {"trunk": "separate"}})
         agent.learner.max_grad_norm = limit
         before = agent.weights()
-        gradients: list[float] = []
-        agent.learner._optimizer.register_step_pre_hook(
-            lambda *_, agent=agent, gradients=gradients: gradients.append(
-                math.sqrt(sum(float(p.grad.square().sum()) for p in agent.learner._parameters))
-            )
-        )
-        norms.append(agent.step()["grad_norm"])
-        changes.append(gradients[0])
+        gradients = applied_gradients(agent)
+        metrics = agent.step()
+        norms.append((metrics["grad_norm/policy"], metrics["grad_norm/critic"]))
+        changes.append(tuple(norm(part) for part in gradients[0]))
+        assert metrics["grad_norm"] == pytest.approx(math.hypot(*norms[-1]))
         assert any(not torch.equal(a, b) for a, b in zip(before, agent.weights(), strict=True))
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
-    assert changes == pytest.approx([1e-9, norms[1]], rel=1e-2)
+    assert changes[0] == pytest.approx((1e-9, 1e-9), rel=1e-2)
+    assert changes[1] == pytest.approx(norms[1], rel=1e-2)
 
 
-def test_update_stops_at_the_first_minibatch_beyond_the_step_kl() -> None:
-    """With a rate this high the first step moves the policy too far: the second is not taken."""
-    section = {"updates_per_batch": 4, "max_step_kl": 1e-4}
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+def test_policy_and_critic_are_clipped_apart(trunk: str) -> None:
+    """A huge error of the critic leaves the policy's step as it is; on a shared trunk it adds at most 0.01."""
+
+    def gradients(returns_scale: float) -> tuple[float, float, list[torch.Tensor | None]]:
+        section = {"critic": {"trunk": trunk, "max_grad_norm": 0.01, "clip": None}}
+        agent = noisy(Agent(algorithm=section, max_grad_norm=0.02))
+        found = applied_gradients(agent)
+        episodes = make_episodes()
+        estimate = agent.estimator(episodes)
+        assert estimate.returns is not None
+        for turns in estimate.returns:
+            turns[0][:] *= returns_scale
+        metrics = agent.learner.update(episodes, estimate, step=0, temperature=1.0)
+        assert metrics["grad_norm/critic"] > 0.01
+        return metrics["grad_norm/policy"], norm(found[0][1]), found[0][0]
+
+    calm, wild = gradients(1.0), gradients(1e6)
+    assert calm[0] == pytest.approx(wild[0], rel=1e-4)
+    difference = norm(
+        [a - b for a, b in zip(calm[2], wild[2], strict=True) if a is not None and b is not None]
+    )
+    assert difference <= (0.0201 if trunk == "shared" else 1e-6)
+    assert norm(wild[2]) > 0.009
+    if trunk == "separate":
+        assert (calm[1], wild[1]) == pytest.approx((0.01, 0.01), rel=1e-3)
+
+
+def test_gradients_of_both_losses_add_up_on_a_shared_trunk_in_micro_batches() -> None:
+    """Without clipping, the step has the gradient of policy loss + loss_weight * value loss."""
+    whole, parts = (noisy(Agent(micro_batch_sequences=size)) for size in (6, 1))
+    found = [applied_gradients(agent) for agent in (whole, parts)]
+    for agent in (whole, parts):
+        agent.step()
+    zero = noisy(Agent(algorithm={"critic": {"loss_weight": 1e-12}}))
+    alone = applied_gradients(zero)
+    zero.step()
+    episodes, estimate = only_the_critic_errs(critic_only := noisy(Agent()))
+    of_critic = applied_gradients(critic_only)
+    critic_only.learner.update(episodes, estimate, step=0, temperature=1.0)
+    for one, other, policy, critic in zip(
+        found[0][0][0], found[1][0][0], alone[0][0], of_critic[0][0], strict=True
+    ):
+        assert one is not None and other is not None and policy is not None and critic is not None
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(one, policy + critic, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+def test_update_stops_at_the_first_minibatch_beyond_the_step_kl(trunk: str) -> None:
+    """The first step moves the policy too far: it takes no other, and the critic takes all of its four."""
+    section = {"updates_per_batch": 4, "max_step_kl": 1e-4, "critic": {"trunk": trunk}}
     agent = Agent(algorithm=section, learning_rate=0.05)
+    gradients = applied_gradients(agent)
     metrics = agent.step()
     assert metrics["updates/applied"] == metrics["updates/stopped_early"] == 1
-    once = Agent(learning_rate=0.05)
+    once = Agent(algorithm={"critic": {"trunk": trunk}}, learning_rate=0.05)
     once.step()
-    for one, other in zip(agent.weights(), once.weights(), strict=True):
+    for one, other in zip(agent.policy.parameters(), once.policy.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+    assert len(gradients) == 4
+    for of_policy, of_critic in gradients[1:]:
+        assert all(gradient is None for gradient in of_policy) and norm(of_critic) > 0
+    assert not torch.allclose(agent.critic.head.weight, once.critic.head.weight, atol=1e-4)
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+@pytest.mark.parametrize(("policy_passes", "critic_passes"), [(1, 3), (3, 1)])
+def test_critic_has_its_own_number_of_passes(trunk: str, policy_passes: int, critic_passes: int) -> None:
+    section = {
+        "updates_per_batch": policy_passes,
+        "critic": {"trunk": trunk, "updates_per_batch": critic_passes},
+    }
+    agent = Agent(algorithm=section, learning_rate=1e-4)
+    gradients = applied_gradients(agent)
+    metrics = agent.step()
+    assert metrics["updates/applied"] == policy_passes
+    assert sum(norm(of_policy) > 0 for of_policy, _ in gradients) == policy_passes
+    assert sum(norm(of_critic) > 0 for _, of_critic in gradients) == critic_passes
+
+
+def test_minibatches_split_a_group_from_the_first_pass_on() -> None:
+    """The answers to one prompt alone may all be above the baseline of the batch, or all below it."""
+    single = [replace(episode, group_id=0) for episode in make_episodes()]
+    agent = Agent(algorithm={"minibatches": 3, "updates_per_batch": 2})
+    gradients = applied_gradients(agent)
+    metrics = agent.step(episodes=single)
+    assert metrics["updates/applied"] == len(gradients) == 6
+    assert metrics["groups/trained"] == 1
+
+
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
+@pytest.mark.parametrize("term", [{}, {"entropy_coefficient": 0.1}, {"kl": {"coefficient": 0.5}}])
+def test_equal_rewards_move_the_policy_by_kl_and_entropy_alone(trunk: str, term: dict[str, Any]) -> None:
+    agent = noisy(Agent(algorithm={"critic": {"trunk": trunk}, **term}))
+    with torch.no_grad():  # away from the reference, where the KL has a gradient
+        for n, parameter in enumerate(agent.policy.parameters()):
+            generator = torch.Generator().manual_seed(n)
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    metrics = agent.step(episodes=make_episodes([1.0] * 6))
+    assert metrics["advantage/std"] > 0.1
+    assert (metrics["grad_norm/policy"] > 0) == bool(term)
+    assert metrics["grad_norm/critic"] > 0
 
 
 def test_update_that_stays_near_is_not_stopped() -> None:
@@ -207,6 +328,8 @@ def test_resumed_agent_goes_on_bit_for_bit(trunk: str, tmp_path: Path) -> None:
         "updates_per_batch": 2,
         "minibatches": 2,
         "kl": {"coefficient": 0.1, "in_reward": True, "target": 0.01, "horizon": 50},
+        "entropy_coefficient": 0.01,
+        "entropy_target": 1.0,
     }
     straight = Agent(algorithm=section)
     for step in range(2):

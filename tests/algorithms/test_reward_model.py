@@ -85,15 +85,19 @@ def test_predictions_do_not_depend_on_how_answers_are_batched(trunk):
 
 
 def test_the_head_learns_what_can_be_told_apart(trunk):
-    model = RewardModel(trunk, FAST, seed=0)
-    assert model.predict(batch(0)).tolist() == [0.5] * 32  # it knows nothing yet
-    metrics = model.learn(0)
-    assert metrics["reward_model/brier"] == 0.25
-    for step in range(1, 40):
-        model.predict(batch(step))
-        metrics = model.learn(step)
-    assert metrics["reward_model/accuracy"] > 0.9
-    assert metrics["reward_model/brier"] < 0.1
+    last = []
+    for seed in range(3):
+        model = RewardModel(trunk, FAST, seed=seed)
+        assert model.predict(batch(1000 * seed)).tolist() == [0.5] * 32  # it knows nothing yet
+        metrics = model.learn(0)
+        assert metrics["reward_model/brier"] == 0.25
+        for step in range(1, 40):
+            model.predict(batch(1000 * seed + step))
+            metrics = model.learn(step)
+        last.append((metrics["reward_model/accuracy"], metrics["reward_model/brier"]))
+    accuracy, brier = zip(*last, strict=True)
+    assert np.median(accuracy) > 0.9 and min(accuracy) > 0.8
+    assert np.median(brier) < 0.1 and max(brier) < 0.15
 
 
 def test_an_outcome_cannot_influence_the_prediction_that_comes_before_it(trunk):
@@ -114,16 +118,22 @@ def test_an_outcome_cannot_influence_the_prediction_that_comes_before_it(trunk):
 
 
 def test_fresh_predictions_are_calibrated_although_labels_are_noisy_and_drift(trunk):
-    model, predicted, passed = RewardModel(trunk, FAST, seed=0), [], []
-    for step in range(120):
-        drift = step / 400
-        episodes = batch(step, truth=lambda good, rng, d=drift: rng.random() < (0.6 if good else 0.2) + d)
-        predicted.append(model.predict(episodes))
-        passed.append([one.verdict.passed for one in episodes])
-        model.learn(step)
-    half = slice(60, None)
-    calibration = measure_calibration(np.concatenate(predicted[half]), np.concatenate(passed[half]))
-    assert calibration.score >= 0.85
+    scores = []
+    for seed in range(3):
+        model, predicted, passed = RewardModel(trunk, FAST, seed=seed), [], []
+        for step in range(120):
+            drift = step / 400
+            episodes = batch(
+                1000 * seed + step,
+                truth=lambda good, rng, d=drift: rng.random() < (0.6 if good else 0.2) + d,
+            )
+            predicted.append(model.predict(episodes))
+            passed.append([one.verdict.passed for one in episodes])
+            model.learn(step)
+        half = slice(60, None)
+        calibration = measure_calibration(np.concatenate(predicted[half]), np.concatenate(passed[half]))
+        scores.append(calibration.score)
+    assert np.median(scores) >= 0.85 and min(scores) >= 0.8
 
 
 def test_the_logit_scale_changes_predictions_and_nothing_that_is_learned(trunk):

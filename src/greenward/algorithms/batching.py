@@ -30,43 +30,69 @@ class Row:
     values_T: np.ndarray | None = None
     returns_T: np.ndarray | None = None
     old_logprobs_T: np.ndarray | None = None
+    ref_logprobs_T: np.ndarray | None = None
+
+
+RowGroup = list[Row]
+"""The rows of one group of episodes; empty if its infrastructure failed throughout."""
 
 
 @dataclass(frozen=True)
 class Minibatch:
     """The rows of one optimizer step and the totals that its loss is divided by.
 
-    `rows` holds only groups with signal: advantages other than 0, or returns for a critic. `totals`
-    also counts the groups without: their gradient is 0, so leaving them out of the backward pass
-    changes nothing but the time it takes.
+    `rows` holds the groups that receive a gradient. `totals` also counts the other groups: their
+    gradient is 0, so a loss that is divided by `totals` is that of the whole minibatch.
     """
 
     rows: tuple[Row, ...]
-    groups: int
     totals: BatchTotals
 
 
+def row_groups(
+    episodes: Sequence[Episode], estimate: Estimate, *, mask_truncated: bool
+) -> tuple[list[RowGroup], list[Row]]:
+    """The rows of every group, in order of first appearance, and the rows that leave the loss.
+
+    Episodes that were not scored are in neither. With `mask_truncated`, turns that hit the token
+    limit leave the loss.
+    """
+    groups: dict[int, RowGroup] = {}
+    masked: list[Row] = []
+    for index, episode in enumerate(episodes):
+        group = groups.setdefault(episode.group_id, [])
+        for row in _rows(episode, index, estimate) if episode.scored else ():
+            leaves = mask_truncated and row.turn.stop_reason is StopReason.LENGTH
+            (masked if leaves else group).append(row)
+    return list(groups.values()), masked
+
+
+def has_signal(group: RowGroup) -> bool:
+    """Whether the surrogate or a critic has a gradient on any row of the group."""
+    return any(row.returns_T is not None or row.advantages_T[row.trained_T].any() for row in group)
+
+
 def minibatches(
-    episodes: Sequence[Episode],
-    estimate: Estimate,
+    groups: Sequence[RowGroup],
     *,
     count: int,
     max_completion_tokens: int,
-    mask_truncated: bool,
+    all_groups: bool,
+    shuffle_seed: int | None = None,
 ) -> list[Minibatch]:
-    """Splits whole groups, in order, over `count` minibatches.
+    """Splits whole groups over `count` minibatches, in order or in an order drawn from `shuffle_seed`.
 
-    Episodes that were not scored leave the batch; with `mask_truncated`, so do turns that hit the
-    token limit. A group whose remaining advantages are all 0 has no signal but for a critic.
+    A minibatch trains on its groups with signal, or on all of them (`all_groups`: a KL or entropy term
+    gives every row a gradient). A minibatch without such rows is left out.
     """
-    groups: dict[int, list[Row]] = {}
-    for index, episode in enumerate(episodes):
-        rows = groups.setdefault(episode.group_id, [])
-        if episode.scored:
-            rows += _trained_rows(episode, index, estimate, mask_truncated)
-    parts = np.array_split(np.arange(len(groups)), count)
-    members = list(groups.values())
-    return [_minibatch([members[i] for i in part], max_completion_tokens) for part in parts]
+    order = np.arange(len(groups))
+    if shuffle_seed is not None:
+        order = np.random.default_rng(shuffle_seed).permutation(order)
+    split = [
+        _minibatch([groups[i] for i in part], max_completion_tokens, all_groups)
+        for part in np.array_split(order, count)
+    ]
+    return [minibatch for minibatch in split if minibatch.rows]
 
 
 def micro_batches(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
@@ -94,7 +120,7 @@ def micro_batches(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
         yield batch
 
 
-def _trained_rows(episode: Episode, index: int, estimate: Estimate, mask_truncated: bool) -> list[Row]:
+def _rows(episode: Episode, index: int, estimate: Estimate) -> list[Row]:
     def of_turn(arrays: PerToken | None, number: int) -> np.ndarray | None:
         return None if arrays is None else arrays[index][number]
 
@@ -108,20 +134,14 @@ def _trained_rows(episode: Episode, index: int, estimate: Estimate, mask_truncat
             old_logprobs_T=of_turn(estimate.logprobs, number),
         )
         for number, turn in enumerate(episode.turns)
-        if turn.policy_wrote_T.any() and not (mask_truncated and turn.stop_reason is StopReason.LENGTH)
+        if turn.policy_wrote_T.any()
     ]
 
 
-def _has_signal(row: Row) -> bool:
-    return row.returns_T is not None or bool(row.advantages_T[row.trained_T].any())
-
-
-def _minibatch(groups: Sequence[Sequence[Row]], max_completion_tokens: int) -> Minibatch:
+def _minibatch(groups: Sequence[RowGroup], max_completion_tokens: int, all_groups: bool) -> Minibatch:
     everything = [row for group in groups for row in group]
-    alive = [group for group in groups if any(_has_signal(row) for row in group)]
     return Minibatch(
-        rows=tuple(row for group in alive for row in group),
-        groups=len(alive),
+        rows=tuple(row for group in groups if all_groups or has_signal(group) for row in group),
         totals=BatchTotals(
             sequences=len(everything),
             tokens=sum(int(row.trained_T.sum()) for row in everything),

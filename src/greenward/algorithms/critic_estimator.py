@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from greenward.algorithms.advantages import Estimate, PerToken
+from greenward.algorithms.advantages import STD_EPSILON, Estimate, PerToken
 from greenward.algorithms.batching import Row, micro_batches
 from greenward.algorithms.gae import discounted_returns, generalised_advantages
 from greenward.algorithms.kl import KL_ESTIMATORS, KLControl
@@ -19,7 +20,8 @@ from greenward.environments.episode import Episode, Turn
 from greenward.policies.critic import Critic
 from greenward.policies.policy import Policy
 
-WHITENING_EPSILON = 1e-8
+NOISE_MARGIN = 4.0
+"""How much larger than that of rewards the variance of advantages may be before whitening shrinks them."""
 
 
 class CriticEstimator:
@@ -30,10 +32,11 @@ class CriticEstimator:
     costs coefficient * k(log p - log p_ref), k one of Schulman's estimators (InstructGPT, arXiv
     2203.02155, eq. 2); `reference_policy` is needed then.
 
-    Advantages are whitened over all trained tokens of the batch where the config says so. The returns
-    that the critic learns have a λ of their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic
-    that starts at nothing learns slowly from its own values, whatever λ serves the policy. Episodes whose
-    infrastructure failed get zeros and count nowhere.
+    Advantages are whitened over all trained tokens of the batch where the config says so; where no reward
+    varies they are then 0, but for the KL in the rewards. The returns that the critic learns have a λ of
+    their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic that starts at nothing learns
+    slowly from its own values, whatever λ serves the policy. Episodes whose infrastructure failed get
+    zeros and count nowhere.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class CriticEstimator:
             place.scatter(trajectory.advantages_T, advantages)
             place.scatter(trajectory.returns_T, returns)
         if places and self._config.whiten_advantages:
-            _whiten(advantages, places)
+            self._whiten(advantages, places, trajectories)
         return Estimate(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
 
     def _trajectory(self, place: _Place, scores: _Scores) -> _Trajectory:
@@ -91,7 +94,46 @@ class CriticEstimator:
             advantages_T(config.value_lambda) + values_T,
             discounted_returns(rewards_T, discount=config.discount),
             kl_T,
+            np.zeros(len(values_T)) if kl_T is None else self._of_kl_alone(kl_T),
         )
+
+    def _of_kl_alone(self, kl_T: np.ndarray) -> np.ndarray:
+        """The part of the advantages that the KL in the rewards has, without a baseline."""
+        return generalised_advantages(
+            -self._kl_control.coefficient * kl_T,
+            np.zeros(len(kl_T)),
+            discount=self._config.discount,
+            gae_lambda=self._config.gae_lambda,
+        )
+
+    def _whiten(
+        self, advantages: PerToken, places: Sequence[_Place], trajectories: Sequence[_Trajectory]
+    ) -> None:
+        """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
+
+        1. Rewards differ less and less while a policy converges. Division by the deviation of the batch
+           would keep advantages, and with them the steps, as large as ever. The divisor is therefore at
+           least the deviation of rewards that was usual in the earlier batches of the run.
+        2. A useful critic makes advantages vary less than rewards. Where their variance is more than
+           `NOISE_MARGIN` times that of the rewards, most of it is the critic's error. The result is then
+           multiplied by NOISE_MARGIN * Var(reward) / Var(advantage), so that the error is not raised to
+           the scale of a signal. Where no reward varies, this is 0, and the KL in the rewards alone
+           remains: it enters with the rest of the weight, unscaled and around its mean.
+
+        Variances are over tokens, those of rewards within each role.
+        """
+        tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+        of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
+        variance = _reward_variance(places, trajectories)
+        bound = NOISE_MARGIN * variance
+        signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
+        batches, usual = self._critic.reward_scale.tolist()
+        deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
+        self._critic.reward_scale[0] = batches + 1
+        self._critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
+        for place, trajectory in zip(places, trajectories, strict=True):
+            whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
+            place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
 
     @torch.no_grad()
     def _score(self, episodes: Sequence[Episode]) -> _Scores:
@@ -157,6 +199,7 @@ class _Trajectory:
     returns_T: np.ndarray
     rewards_to_go_T: np.ndarray
     kl_T: np.ndarray | None
+    kl_advantages_T: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -164,6 +207,7 @@ class _Place:
     """Where the tokens of a trajectory are: the turns of one role of the episode at `index`."""
 
     index: int
+    role: str
     turns: tuple[tuple[int, Turn], ...]
     reward: float
 
@@ -186,7 +230,7 @@ def _trajectories(episodes: Sequence[Episode]) -> Iterator[_Place]:
         for role, reward in episode.rewards.items() if episode.scored else ():
             turns = tuple((number, turn) for number, turn in enumerate(episode.turns) if turn.role == role)
             if any(turn.policy_wrote_T.any() for _, turn in turns):
-                yield _Place(index, turns, reward)
+                yield _Place(index, role, turns, reward)
 
 
 def _zeros(episodes: Sequence[Episode]) -> PerToken:
@@ -196,12 +240,16 @@ def _zeros(episodes: Sequence[Episode]) -> PerToken:
     ]
 
 
-def _whiten(advantages: PerToken, places: Sequence[_Place]) -> None:
-    """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place."""
-    tokens = np.concatenate([place.gather(advantages) for place in places])
-    for place in places:
-        whitened_T = (place.gather(advantages) - tokens.mean()) / (tokens.std() + WHITENING_EPSILON)
-        place.scatter(whitened_T, advantages)
+def _reward_variance(places: Sequence[_Place], trajectories: Sequence[_Trajectory]) -> float:
+    """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
+    total = 0.0
+    for role in {place.role for place in places}:
+        pairs = [pair for pair in zip(places, trajectories, strict=True) if pair[0].role == role]
+        rewards = np.array([place.reward for place, _ in pairs])
+        tokens = np.array([len(trajectory.values_T) for _, trajectory in pairs])
+        if np.ptp(rewards):
+            total += float((tokens * (rewards - np.average(rewards, weights=tokens)) ** 2).sum())
+    return total / sum(len(trajectory.values_T) for trajectory in trajectories)
 
 
 def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:

@@ -1,17 +1,30 @@
-"""Estimates of KL(policy || reference) at sampled tokens, each with an unbiased gradient; its weight.
+"""Estimates of KL(policy || reference) at sampled tokens, and the control of their coefficient.
 
 With l = log p - log p_ref and tokens from the policy, Schulman's estimators
 (joschu.net/blog/kl-approx.html) are
 
-    k1 = l                     unbiased, may be negative
-    k2 = l^2 / 2               biased, low variance
-    k3 = exp(-l) - 1 + l       unbiased, never negative
+    k1 = l                     unbiased value, may be negative
+    k2 = l^2 / 2               biased value, low variance
+    k3 = exp(-l) - 1 + l       unbiased value, never negative
 
-Differentiating k1 or k3 as they stand gives a *wrong* gradient, since the expectation also depends
-on the policy through the sampling. Weighted by the importance ratio r = p / p_old (whose value is 1
-on policy, but whose gradient is not 0) both get the right one, E[l * grad log p], on and off policy
-(DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's `use_bias_correction_kl`). k2 gets it when r is held
-constant; k2 and k3 then have the same gradient at every token.
+Differentiating k1 or k3 as they stand gives a wrong gradient, since the expectation also depends
+on the policy through the sampling. Weighted by the importance ratio of the token r = p / p_old (whose
+value is 1 on policy, but whose gradient is not 0) both get the gradient E[l * grad log p] of the KL of
+the next-token distribution, on and off policy (DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's
+`use_bias_correction_kl`). k2 gets it when r is held constant; k2 and k3 then have the same gradient at
+every token. The ratio of a whole sequence does not do: its gradient at one token is 1/T of the ratio's
+own, so k1 would lose all but 1/T of its gradient.
+
+The limits of this:
+
+- The gradient is that of the KL at the prefixes in the batch. How an earlier token changes which
+  prefixes are reached, and with them the KL of later tokens, has no part in it. A critic with the KL in
+  its rewards accounts for that.
+- Off policy, r corrects the choice of the token and not the frequency of its prefix, which stays that of
+  the old policy.
+- p_old is the trainer's. Where the sampler's probabilities differ, the KL term is not corrected for it.
+- r is not bounded, so far off policy the variance is large, and k1 and k3 are unbiased only where the
+  policy gives every token of the reference's support some probability.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A loss is three choices: the level of the importance ratio, the surrogate, and how tokens are
 averaged. `LOSSES` names the known combinations; `policy_loss` evaluates one of them, adds the KL
-term and corrects for a sampler that is not the trainer.
+and entropy terms and corrects for a sampler that is not the trainer.
 
 Names carry shapes: B rows (one turn of one episode each), T completion positions, right-padded.
 All log-probabilities are natural and of the tokens that were sampled.
@@ -25,10 +25,11 @@ from greenward.config.algorithm import AlgorithmConfig
 class LossInputs:
     """The tensors of one micro-batch, all of shape (B, T).
 
-    `logprobs_BT` carries the gradient. `old_logprobs_BT` are the trainer's before the first update
-    on this batch; None means that this *is* the first update, so the ratio is 1 and only its
-    gradient counts. `mask_BT` is True for the tokens that are trained on. `sampler_logprobs_BT`
-    are those that the sampler reported.
+    `logprobs_BT` and `entropy_BT` carry gradients; the latter is the entropy in nats of the whole
+    next-token distribution that each token was drawn from. `old_logprobs_BT` are the trainer's before
+    the first update on this batch; None means that this *is* the first update, so the ratio is 1 and
+    only its gradient counts. `mask_BT` is True for the tokens that are trained on.
+    `sampler_logprobs_BT` are those that the sampler reported.
     """
 
     logprobs_BT: Tensor
@@ -37,6 +38,7 @@ class LossInputs:
     old_logprobs_BT: Tensor | None = None
     ref_logprobs_BT: Tensor | None = None
     sampler_logprobs_BT: Tensor | None = None
+    entropy_BT: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -155,15 +157,21 @@ def policy_loss(
     algorithm: AlgorithmConfig,
     *,
     kl_coefficient: float | None = None,
+    entropy_coefficient: float | None = None,
 ) -> LossOutput:
-    """The loss `algorithm.loss` of one micro-batch, with its KL term and importance correction.
+    """The loss `algorithm.loss` of one micro-batch, with its KL and entropy terms and importance correction.
 
-    The surrogate is multiplied by min(p_old / p_sampler, `importance_cap`) when a cap is set
-    (truncated importance sampling); the KL term is not. That needs `ref_logprobs_BT` when
-    `kl_coefficient` (none: `algorithm.kl.coefficient`) is above 0.
+    At each token the loss is surrogate + `kl_coefficient` * KL estimate - `entropy_coefficient` *
+    entropy; all three are averaged alike. The surrogate is multiplied by min(p_old / p_sampler,
+    `importance_cap`) when a cap is set (truncated importance sampling); the other terms are not. The KL
+    estimate is weighted by the ratio of each token, also where the surrogate's ratio is of the sequence.
+
+    Coefficients default to those of `algorithm`. Above 0 they need `ref_logprobs_BT` and `entropy_BT`.
     """
     if kl_coefficient is None:
         kl_coefficient = algorithm.kl.coefficient
+    if entropy_coefficient is None:
+        entropy_coefficient = algorithm.entropy_coefficient
     parts = LOSSES[algorithm.loss]
     inputs = _zero_outside_mask(inputs)
     old_BT = inputs.logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
@@ -184,9 +192,12 @@ def policy_loss(
     if kl_coefficient > 0:
         assert inputs.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
         estimate = KL_ESTIMATORS[algorithm.kl.estimator]
-        kl_BT = estimate(inputs.logprobs_BT - inputs.ref_logprobs_BT, ratio_BT)
+        kl_BT = estimate(inputs.logprobs_BT - inputs.ref_logprobs_BT, token_log_ratio_BT.exp())
         values_BT = values_BT + kl_coefficient * kl_BT
         sums["kl"] = kl_BT
+    if entropy_coefficient > 0:
+        assert inputs.entropy_BT is not None, "an entropy coefficient above 0 needs entropy_BT"
+        values_BT = values_BT - entropy_coefficient * inputs.entropy_BT
 
     return LossOutput(
         loss=parts.average(values_BT * inputs.mask_BT, inputs.mask_BT, totals),
@@ -209,6 +220,7 @@ def _zero_outside_mask(inputs: LossInputs) -> LossInputs:
         old_logprobs_BT=zeroed(inputs.old_logprobs_BT),
         ref_logprobs_BT=zeroed(inputs.ref_logprobs_BT),
         sampler_logprobs_BT=zeroed(inputs.sampler_logprobs_BT),
+        entropy_BT=zeroed(inputs.entropy_BT),
     )
 
 

@@ -35,7 +35,7 @@ class MicroBatch:
 
     @classmethod
     def build(cls, groups: Sequence[Sequence[Row]], *, pad_id: int, device: torch.device) -> MicroBatch:
-        """From rows that share a prompt in each list; old log-probabilities only if the rows have them."""
+        """From rows that share a prompt in each list; optional tensors only where all rows have them."""
         batch = GroupBatch.build(
             [rows[0].turn.prompt_ids for rows in groups],
             [[row.turn.completion_ids for row in rows] for rows in groups],
@@ -61,6 +61,7 @@ class MicroBatch:
             mask_BT=padded([row.trained_T for row in rows], np.dtype(np.bool_)),
             sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows], np.dtype(np.float32)),
             old_logprobs_BT=padded_if_there([row.old_logprobs_T for row in rows]),
+            ref_logprobs_BT=padded_if_there([row.ref_logprobs_T for row in rows]),
             values_BT=padded_if_there([row.values_T for row in rows]),
             returns_BT=padded_if_there([row.returns_T for row in rows]),
         )

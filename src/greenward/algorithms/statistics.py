@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -9,53 +10,65 @@ from torch import Tensor
 
 
 class UpdateStatistics:
-    """Sums over the micro-batches of one update; means over its trained tokens in the end."""
+    """Statistics of one update. Each sum is divided by the number of tokens that it was taken over."""
 
     def __init__(self) -> None:
-        self._loss: list[Tensor] = []
-        self._sums: dict[str, list[Tensor]] = {}
+        self._losses: list[Tensor] = []
+        self._sums: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self._maxima: dict[str, list[Tensor]] = {}
-        self._tokens: list[Tensor] = []
-        self._minibatch_starts = [0]  # into the micro-batches; the last one is open
-        self._norms: list[float] = []
-        self.applied = 0
+        self._norms: list[dict[str, float]] = []
+        self._non_finite = 0
+        self.policy_steps = 0
 
-    def add(
-        self, loss: Tensor, sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor], mask_BT: Tensor
-    ) -> None:
-        self._loss.append(loss.detach())
-        self._tokens.append(mask_BT.sum())
+    def add(self, sums: Mapping[str, Tensor], mask_BT: Tensor) -> None:
+        """Add sums over the tokens of one micro-batch that are True in `mask_BT`."""
+        tokens = mask_BT.sum()
         for name, value in sums.items():
-            self._sums.setdefault(name, []).append(value)
+            self._sums.setdefault(name, []).append((value, tokens))
+
+    def add_maxima(self, maxima: Mapping[str, Tensor]) -> None:
         for name, value in maxima.items():
             self._maxima.setdefault(name, []).append(value)
 
-    def close_minibatch(self) -> None:
-        """The micro-batches added from now on belong to the next minibatch."""
-        self._minibatch_starts.append(len(self._tokens))
+    def add_loss(self, loss: Tensor) -> None:
+        """Add the loss of one minibatch on which the policy was evaluated."""
+        self._losses.append(loss)
 
-    def last_minibatch_mean(self, name: str) -> float:
-        """The mean of a sum over the trained tokens of the minibatch closed last."""
-        start = self._minibatch_starts[-2]
-        tokens = torch.stack(self._tokens[start:]).sum()
-        return float(torch.stack(self._sums[name][start:]).sum() / tokens)
+    def add_step(self, norms: Mapping[str, float], *, applied: bool) -> None:
+        """Add an optimizer step: gradient norms before clipping, by the part (policy, critic) that stepped.
 
-    def add_step(self, norm: float, *, applied: bool) -> None:
-        """An optimizer step with the norm of its gradient before clipping; not `applied` if skipped."""
-        self._norms.append(norm)
-        self.applied += applied
+        `applied` is False if the step was skipped because a norm is not finite.
+        """
+        self._norms.append(dict(norms))
+        self.policy_steps += applied and "policy" in norms
+        self._non_finite += not applied
 
     def metrics(self) -> dict[str, float]:
-        """Means over trained tokens; `loss` over minibatches; `grad_norm` over steps, finite or not."""
-        steps, minibatches = len(self._norms), len(self._minibatch_starts) - 1
-        metrics = {"updates/applied": float(self.applied), "updates/non_finite": float(steps - self.applied)}
-        if not steps:
-            return metrics
-        tokens = float(torch.stack(self._tokens).sum())
-        metrics["loss"] = float(torch.stack(self._loss).sum()) / minibatches
-        metrics["grad_norm"] = sum(self._norms) / steps
+        """Means over tokens; `loss` over minibatches; gradient norms over the steps, finite or not.
+
+        `grad_norm` is of the whole gradient: the root of the sum of the squares of its parts, which
+        are given by name if there are several.
+        """
+        metrics = {
+            "updates/applied": float(self.policy_steps),
+            "updates/non_finite": float(self._non_finite),
+        }
         for name, values in self._sums.items():
-            metrics[name] = float(torch.stack(values).sum()) / tokens
-        for name, values in self._maxima.items():
-            metrics[name] = float(torch.stack(values).max())
+            sums, tokens = (torch.stack(part).sum() for part in zip(*values, strict=True))
+            metrics[name] = float(sums / tokens)
+        for name, maxima in self._maxima.items():
+            metrics[name] = float(torch.stack(maxima).max())
+        if self._losses:
+            metrics["loss"] = float(torch.stack(self._losses).mean())
+        if self._norms:
+            metrics["grad_norm"] = _mean([math.hypot(*norms.values()) for norms in self._norms])
+            if any("critic" in norms for norms in self._norms):
+                for part in ("policy", "critic"):
+                    found = [norms[part] for norms in self._norms if part in norms]
+                    if found:
+                        metrics[f"grad_norm/{part}"] = _mean(found)
         return metrics
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -74,7 +74,16 @@ class CriticConfig(Section):
     learning_rate: PositiveFloat | None = Field(
         None, description="of the head and of a separate trunk; none = training.learning_rate"
     )
-    whiten_advantages: bool = Field(True, description="mean 0 and deviation 1 over each batch's tokens")
+    max_grad_norm: PositiveFloat | None = Field(
+        None, description="of the gradient of the value loss; none = training.max_grad_norm"
+    )
+    updates_per_batch: PositiveInt | None = Field(
+        None, description="passes of the critic over each batch; none = algorithm.updates_per_batch"
+    )
+    whiten_advantages: bool = Field(
+        True,
+        description="to mean 0 and deviation 1 over each batch's tokens, or less where rewards vary little",
+    )
 
 
 class AlgorithmConfig(Section):
@@ -91,10 +100,17 @@ class AlgorithmConfig(Section):
     updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
     minibatches: PositiveInt = Field(1, description="optimizer steps per pass")
     max_step_kl: PositiveFloat | None = Field(
-        None, description="approx_kl of a minibatch above which the rest of the update is skipped"
+        None, description="approx_kl of a minibatch above which the policy's update of the batch ends"
     )
     critic: CriticConfig | None = Field(None, description="kind: ppo only, where it is always on")
     kl: KLConfig = KLConfig()
+    entropy_coefficient: NonNegativeFloat = Field(
+        0.0,
+        description="weight of the entropy bonus in the loss; with entropy_target, only the first one",
+    )
+    entropy_target: PositiveFloat | None = Field(
+        None, description="nats per token that entropy_coefficient is steered to; none = fixed coefficient"
+    )
     dynamic_sampling: bool = Field(
         False, description="resample until the batch is full of groups with signal"
     )
@@ -103,3 +119,12 @@ class AlgorithmConfig(Section):
     importance_cap: PositiveFloat | None = Field(
         None, description="truncated importance sampling between sampler and trainer, capped here"
     )
+
+    @model_validator(mode="after")
+    def _can_steer_entropy(self) -> AlgorithmConfig:
+        if self.entropy_target is not None and self.entropy_coefficient == 0:
+            raise ValueError(
+                "entropy_target adapts entropy_coefficient by factors, and entropy_coefficient is 0: "
+                "give it a first value above 0 (0.01 is usual)"
+            )
+        return self

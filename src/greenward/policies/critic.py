@@ -21,13 +21,19 @@ class Critic(nn.Module):
     With one (`separate_trunk`) it reads those of a trainable copy of the policy, made here, and leaves
     the policy alone. The head starts at 0, so that all values do. Weights are float32; the trunk
     computes in the policy's type, the head in float32.
+
+    `reward_scale` is saved with the weights: the number of batches that the critic has judged and the mean
+    variance of their rewards.
     """
+
+    reward_scale: Tensor
 
     def __init__(self, policy: Policy, *, separate_trunk: bool) -> None:
         super().__init__()
         self.head = nn.Linear(policy.hidden_size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.register_buffer("reward_scale", torch.zeros(2, dtype=torch.float64))
         self.trunk = copy.deepcopy(policy.model).requires_grad_() if separate_trunk else None
         self._trunk_policy = (
             None if self.trunk is None else type(policy)(self.trunk, policy.tokenizer, dtype=policy.dtype)

@@ -65,6 +65,7 @@ def build_reinforcement(
         reference_policy=reference,
         critic=critic,
         kl_control=kl_control,
+        seed=recipe.seed,
     )
     scorer = _scorer(recipe, start, predictions)
     method = OnPolicy(
