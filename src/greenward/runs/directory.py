@@ -38,6 +38,7 @@ MAY_CHANGE_ON_RESUME = (
     "tracking",
     "model.cache_dir",
     "training.max_steps",
+    "training.max_seconds",
     "training.checkpoint_interval_steps",
     "training.keep_checkpoints",
     "sandbox.workers",
