@@ -11,7 +11,7 @@
     faults.json                  what was planted; diagnostics never read it
     summary.json, report.html
 
-An arm of a run (`warm_start/`, `control/`) is a run directory inside it.
+An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory inside it.
 """
 
 from __future__ import annotations
