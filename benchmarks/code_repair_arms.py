@@ -150,10 +150,10 @@ def table(record: dict[str, Any]) -> str:
     steps = ", ".join(f"{label} {fmean(count):.0f}" for label, count in record["arm_steps"].items())
     lines.append(
         f"\nMeans over {len(record['seeds'])} seeds, with the lowest and the highest. {record['problems']} "
-        f"held-out problems, {record['samples']} answers each at temperature 1. Differences of sampled pass@1 in "
-        f"points, paired by problem, with 95 % intervals: {shown}. All arms of a seed start from one warm start "
-        f"and train for the same time, {fmean(main_seconds):.0f} s on one thread ({record['device']}); steps: "
-        f"{steps}.\n"
+        f"held-out problems, {record['samples']} answers each at temperature 1. Differences of sampled "
+        f"pass@1 in points, paired by problem, with 95 % intervals: {shown}. All arms of a seed start from "
+        f"one warm start and train for the same time, {fmean(main_seconds):.0f} s on one thread "
+        f"({record['device']}); steps: {steps}.\n"
     )
     return "\n".join(lines)
 

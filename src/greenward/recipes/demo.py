@@ -15,7 +15,7 @@ from pathlib import Path
 from greenward.config.loading import load_recipe
 from greenward.config.schema import Recipe
 from greenward.errors import ConfigError, RunError
-from greenward.recipes.arms import Arm, run_arms
+from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
 from greenward.recipes.train import WARM_START, show_report
 from greenward.runs.directory import is_run, read_evaluations
 from greenward.runs.metrics import read_metrics
@@ -79,7 +79,8 @@ class SeedStudy:
             raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
         self._warm_start_steps = self._recipe.warm_start.max_steps
         rate = self._recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
-        main = Arm(folder, RECIPE, overrides)
+        only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
+        main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
         rejection = Arm(folder / REJECTION, REJECTION_RECIPE, overrides, after=main, beside=main)
         supervised = ("kind=sft", "warm_start.schedule=constant", f"warm_start.learning_rate={rate:.6g}")
         control = Arm(folder / CONTROL, RECIPE, [*overrides, *supervised], after=rejection, beside=main)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from greenward.reports.record import CONTROL, Arm, ReportRecord, SeedRun
+from greenward.reports.record import CONTROL, Arm, ReportRecord, SeedRun, in_a_sentence
 from greenward.reports.results import PRIMARY, compare, final_evaluation, metric_label, percent, pooled
 
 Role = Literal["main", "control", "second", "third"]
@@ -103,13 +103,13 @@ def held_out_charts(record: ReportRecord) -> tuple[Chart, ...]:
     over_time = _evaluation_series(record.main_arms, metric.name, "elapsed_seconds", label, "main")
     over_steps = _evaluation_series(record.main_arms, metric.name, "step", label, "main")
     last_step = max(series.points[-1][0] for series in over_steps)
-    for name_beside in record.labels_beside:
-        role = _ROLES_BESIDE.get(name_beside, "third")
-        arms = [_from_the_start(seed, name_beside) for seed in record.seeds if name_beside in seed.beside]
-        over_time += _evaluation_series(arms, metric.name, "elapsed_seconds", name_beside, role)
-        if end := metric.beside.get(name_beside):
+    for other in record.labels_beside:
+        role, shown = _ROLES_BESIDE.get(other, "third"), in_a_sentence(other)
+        arms = [_from_the_start(seed, other) for seed in record.seeds if other in seed.beside]
+        over_time += _evaluation_series(arms, metric.name, "elapsed_seconds", shown, role)
+        if end := metric.beside.get(other):
             level = ((0.0, end.value), (last_step, end.value))
-            over_steps.append(Series(name_beside, role, level, weight="dashed"))
+            over_steps.append(Series(shown, role, level, weight="dashed"))
     series, unit = _in_readable_time(over_time)
     return (
         Chart(

@@ -48,6 +48,11 @@ class Arm:
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
 
+def in_a_sentence(label: str) -> str:
+    """The label of an arm as it is written in the middle of a sentence."""
+    return label if label.isupper() else label.lower()
+
+
 @dataclass(frozen=True)
 class SeedRun:
     """One seed: the main arm, and the arms that are compared with it by their labels."""
@@ -202,7 +207,9 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
         for arm in (seed.main, *seed.beside.values()):
             of_arm = prefix if arm is seed.main else f"{prefix}{arm.label}: "
             notes += [f"{of_arm}{text}" for text in (*_lost(arm), *_empty_rounds(arm), *_non_finite(arm))]
-    if seeds[0].main.config.get("kind") in ("grpo", "ppo") and not any(seed.beside for seed in seeds):
+    if seeds[0].main.config.get("kind") in ("grpo", "ppo") and not any(
+        CONTROL in seed.beside for seed in seeds
+    ):
         notes.append(
             "There is no control arm, so this report cannot tell reinforcement learning from more training."
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from greenward.reports.record import CONTROL, Arm, ReportRecord
+from greenward.reports.record import CONTROL, Arm, ReportRecord, in_a_sentence
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
@@ -198,7 +198,7 @@ def _movement(before: Estimate, after: Estimate, change: Estimate | None) -> str
 def _arm_sentence(arm: ArmResult, metric: MetricResult, record: ReportRecord) -> str:
     """How an arm beside changed, and whether the main arm can be told apart from it."""
     main, shown = record.main_arms[0].label, percent(metric.beside[arm.label])
-    subject, name = f"{arm.label}, trained", arm.label if arm.label.isupper() else arm.label.lower()
+    subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
     if arm.label == CONTROL:
         subject, name = "The control, further supervised training", "the control"
     subject += f"{_time_beside(record, arm.label)},"
