@@ -89,8 +89,8 @@ def run_arms(
                     waiting.remove(arm)
                     running.append(_Process(arm, resume=resume))
             time.sleep(POLL_SECONDS)
-            watch()
             running = [process for process in running if not process.has_finished()]
+            watch()
     finally:
         for process in running:
             process.stop()
