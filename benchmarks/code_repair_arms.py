@@ -40,8 +40,8 @@ EVERY_ARM = (
     "training.checkpoint_interval_steps=100",
     "training.keep_checkpoints=1",
 )
-# What differs from the recipe in the arms beside PPO. GRPO takes the settings of `quickstart`, rejection
-# sampling those of `rejection_sampling`; answers a step and all else stay the recipe's.
+# What differs from the recipe in the arms beside PPO: GRPO takes the algorithm of `quickstart`, rejection
+# sampling the settings of `rejection_sampling`. Model, problems, rewards and sampling stay the recipe's.
 GRPO = (
     "kind=grpo",
     "algorithm.advantage=grpo",
@@ -54,7 +54,14 @@ GRPO = (
     "algorithm.kl={}",
     "training.learning_rate=3e-4",
 )
-REJECTION = ("kind=rejection",)
+REJECTION = (
+    "kind=rejection",
+    "algorithm.overlong.mask_truncated=true",
+    "rejection={max_per_prompt: 4, replay_rounds: 4, epochs: 1, batch_size: 64}",
+    "training.prompts_per_step=32",
+    "training.num_generations=8",
+    "training.learning_rate=1e-3",
+)
 
 
 def main() -> None:
@@ -102,11 +109,11 @@ def arms_of(output: Path, seeds: Sequence[int], steps: int, overrides: Sequence[
     main, beside = [], []
     for seed in seeds:
         folder = output / f"seed_{seed}"
-        common = [f"seed={seed}", *EVERY_ARM, *overrides]
-        ppo = Arm(folder, RECIPE, [*common, f"training.max_steps={steps}"])
+        common = [f"seed={seed}", *EVERY_ARM]
+        ppo = Arm(folder, RECIPE, [*common, f"training.max_steps={steps}", *overrides])
         main.append(ppo)
-        beside.append(Arm(folder / "grpo", RECIPE, [*common, *GRPO], beside=ppo))
-        beside.append(Arm(folder / "rejection", RECIPE, [*common, *REJECTION], beside=ppo))
+        beside.append(Arm(folder / "grpo", RECIPE, [*common, *GRPO, *overrides], beside=ppo))
+        beside.append(Arm(folder / "rejection", RECIPE, [*common, *REJECTION, *overrides], beside=ppo))
     for arm in (*main, *beside):
         summary = read_summary(arm.folder)
         arm.finished = summary is not None and summary["status"] == "finished"
