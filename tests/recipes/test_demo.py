@@ -28,6 +28,8 @@ def test_a_demo_without_a_warm_start_is_refused(tmp_path):
 
 
 TINY = (
+    "training.threads=1",
+    "sandbox.workers=1",
     "problems.families.limit=60",
     "model.shape.layers=1",
     "model.shape.hidden_size=32",
