@@ -31,7 +31,7 @@ TINY = (
 def run(folder: Path) -> str:
     command = [sys.executable, str(BENCHMARK), *TINY, "--seeds", "4", "--steps", "2"]
     command += ["--output", str(folder / "study"), "--json", str(folder / "kept.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
