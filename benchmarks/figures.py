@@ -1,9 +1,9 @@
 """Puts measured figures into README.md, between `<!-- NAME -->` and `<!-- /NAME -->`.
 
-    .venv/bin/python benchmarks/figures.py --demo runs/demo/report.json --code-fix runs/code_fix/report.json
+    .venv/bin/python benchmarks/figures.py --demo runs/demo/report.json
 
-keeps what the README quotes of the demos in `results/demo.json` and `results/code_fix.json`; without an
-option the kept one is used. The other figures come from `results/grpo_vs_trl_*.json`, `results/sandbox.json`,
+keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used. The
+other figures come from `results/code_repair_arms.json`, `results/grpo_vs_trl_*.json`, `results/sandbox.json`,
 `results/evalplus_agreement.json` and `results/planted_faults.json`, which the programs of these names write
 with `--json`.
 """
@@ -16,6 +16,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import code_repair_arms
+
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 RESULTS = HERE / "results"
@@ -25,11 +27,10 @@ KEPT = ("headline", "facts", "before_after", "seeds", "time_parts", "made_with")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--demo", type=Path, help="report.json of a finished `make demo`")
-    parser.add_argument("--code-fix", type=Path, help="report.json of a finished `make demo-code-fix`")
     arguments = parser.parse_args()
     text = README.read_text(encoding="utf-8")
     text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
-    text = replaced(text, "code_fix", demo_block(kept("code_fix", arguments.code_fix)))
+    text = replaced(text, "code_fix", code_repair_block())
     text = replaced(text, "faults", faults_block())
     text = replaced(text, "speed", speed_block())
     text = replaced(text, "sandbox", sandbox_block())
@@ -63,12 +64,15 @@ def demo_block(record: dict[str, Any]) -> str:
     facts = {fact["label"]: fact["value"] for fact in record["facts"]}
     seconds = sum(part[1] for part in record["time_parts"])
     made = {row[0]: row[1] for row in record["made_with"]["rows"]}
-    seeds = f"{facts['seeds']} seeds side by side on" if "seeds" in facts else f"{facts['steps']} steps on"
     lines.append(
-        f"\n{table['caption']} {seeds} {made['cpu count']} cores ({made['device']}): "
-        f"{seconds / 60:.1f} minutes, {facts['peak memory']} at the most{' per seed' * ('seeds' in facts)}.\n"
+        f"\n{table['caption']} {facts['seeds']} seeds side by side on {made['cpu count']} cores "
+        f"({made['device']}): {seconds / 60:.1f} minutes, {facts['peak memory']} at the most per seed.\n"
     )
     return "\n".join(lines)
+
+
+def code_repair_block() -> str:
+    return code_repair_arms.table(json.loads((RESULTS / "code_repair_arms.json").read_text(encoding="utf-8")))
 
 
 def speed_block() -> str:

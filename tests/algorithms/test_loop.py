@@ -150,3 +150,28 @@ def test_a_model_without_trainer_state_cannot_be_resumed_from(tmp_path):
 
     with pytest.raises(CheckpointError, match=r"no trainer\.pt"):
         load_trainer_state(tmp_path)
+
+
+def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("greenward.algorithms.loop.time.perf_counter", lambda: now[0])
+
+    class OneSecond(RandomWalk):
+        def step(self, step):
+            now[0] += 1.0
+            return super().step(step)
+
+    def slow_evaluation(policy, step, elapsed):
+        now[0] += 1000.0
+        return evaluate(policy, step, elapsed)
+
+    with RunDirectory.create(tmp_path, {"seed": 7}) as run, Progress(quiet=True) as progress:
+        settings = {"seed": 7, "max_steps": 50, "max_seconds": 6.0, "progress": progress}
+        first = Loop(
+            OneSecond(interrupt_at=2), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings
+        )
+        first.run()
+        assert first.interrupted and first.steps_done == 3
+        second = Loop(OneSecond(), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings)
+        second.run()
+    assert (second.steps_done, second.training_seconds) == (6, 6.0) and not second.interrupted

@@ -217,4 +217,4 @@ def complete(words: str, position: int) -> set[str]:
 def test_commands_recipes_and_keys_are_completed() -> None:
     assert complete("greenward tr", 1) == {"train"}
     assert "quickstart" in complete("greenward train quick", 2)
-    assert complete("greenward train quickstart training.max_s", 3) == {"training.max_steps="}
+    assert complete("greenward train quickstart training.max_st", 3) == {"training.max_steps="}

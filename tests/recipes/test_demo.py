@@ -1,8 +1,12 @@
+import json
+
 import pytest
 
 from greenward.errors import ConfigError, RunError
 from greenward.recipes.demo import demo
-from greenward.runs.directory import RunDirectory
+from greenward.runs.directory import RunDirectory, read_config, read_evaluations
+from greenward.runs.metrics import read_metrics
+from greenward.runs.summary import read_summary
 
 
 def test_a_second_demo_in_the_same_directory_is_refused_before_anything_starts(tmp_path):
@@ -21,3 +25,45 @@ def test_a_seed_that_fails_is_reported_with_its_message(tmp_path):
 def test_a_demo_without_a_warm_start_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="warm_start cannot be null"):
         demo(tmp_path, seeds=(0,), overrides=("warm_start=null",), quiet=True)
+
+
+TINY = (
+    "training.threads=1",
+    "sandbox.workers=1",
+    "problems.families.limit=60",
+    "model.shape.layers=1",
+    "model.shape.hidden_size=32",
+    "model.shape.heads=2",
+    "model.shape.kv_heads=2",
+    "model.shape.intermediate_size=64",
+    "warm_start.max_steps=5",
+    "warm_start.batch_size=8",
+    "training.max_steps=2",
+    "training.prompts_per_step=2",
+    "training.num_generations=2",
+    "training.micro_batch_sequences=8",
+    "sampling.max_tokens=16",
+    "evaluation.num_questions=4",
+    "evaluation.samples=2",
+    "evaluation.k=[1,2]",
+)
+
+
+def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp_path):
+    assert demo(tmp_path, seeds=(3,), overrides=TINY, quiet=True)
+    run = tmp_path / "seed_3"
+    grpo = read_summary(run)
+    assert grpo["arms"].keys() == {"warm_start"} and len(read_evaluations(run)) == 2
+    for name, kind, limits in (("rejection", "rejection", "training"), ("control", "sft", "warm_start")):
+        config, summary = read_config(run / name), read_summary(run / name)
+        assert config["kind"] == kind and config["seed"] == 3
+        assert config["model"]["id"] == str(run / "warm_start/checkpoints/last")
+        assert config[limits]["max_seconds"] == pytest.approx(grpo["training_seconds"], abs=1e-3)
+        # It stops with the first step that ends after the limit.
+        rows = read_metrics(run / name / "metrics.jsonl").rows
+        assert rows[-1]["time/training"] >= config[limits]["max_seconds"]
+        assert all(row["time/training"] < config[limits]["max_seconds"] for row in rows[:-1])
+        assert summary["status"] == "finished" and len(read_evaluations(run / name)) == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    stages = [row[0] for row in report["before_after"]["rows"]]
+    assert stages == ["Before", "After GRPO", "Rejection sampling", "Control"]

@@ -46,7 +46,7 @@ FAILURES = {
 
 
 def write_study(folder: Path, *, seeds: int = 2, steps: int = 80, problems: int = 300) -> Path:
-    """Write seed_0, seed_1 … each with a warm start and a control, and return the folder."""
+    """Write seed_0, seed_1 … each with a warm start, rejection sampling and a control, and return the folder."""
     for seed in range(seeds):
         write_seed(folder / f"seed_{seed}", seed=seed, steps=steps, problems=problems)
     return folder
@@ -83,7 +83,19 @@ def write_seed(folder: Path, *, seed: int = 0, steps: int = 80, problems: int = 
     for step in (0, count):
         _write_evaluation(control, rng, step, 0.14 * step, 0.31 + 0.008 * bool(step), problems)
     _write_summary(control, count, elapsed + 22, 960)
+    _write_rejection(folder / "rejection", config, rows, elapsed, problems)
     return folder
+
+
+def _write_rejection(
+    folder: Path, config: dict[str, Any], rows: list[dict[str, Any]], elapsed: float, problems: int
+) -> None:
+    """Rejection sampling for the time that GRPO took, to 0.6; two of its rounds kept nothing."""
+    _write_arm(folder, {**config, "kind": "rejection", "name": "rejection_sampling"})
+    kept = {"rejection/kept": 90, "rejection/pool": 30, "rejection/empty_rounds": 2}
+    _write_rows(folder, [row | kept for row in rows])
+    _write_evaluation(folder, random.Random(7), len(rows), elapsed, 0.6, problems)
+    _write_summary(folder, len(rows), elapsed + 20, 950)
 
 
 def _climb(step: int, steps: int, end: float) -> float:

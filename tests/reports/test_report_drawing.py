@@ -93,17 +93,19 @@ def test_the_parts_of_a_bar_fill_it():
     assert [float(rect.get("x")) for rect in root.iter("rect")] == [0.0, 100.0]
 
 
-def test_held_out_curves_show_each_seed_the_mean_and_the_control(study):
+def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
     over_time, over_steps = held_out_charts(read_report(study))
     named = {series.name: series for series in over_time.series if series.name}
-    assert set(named) == {"GRPO", "control"}
-    assert sum(series.weight == "faint" for series in over_time.series) == 4
+    assert set(named) == {"GRPO", "rejection sampling", "control"}
+    assert sum(series.weight == "faint" for series in over_time.series) == 6
+    start = named["GRPO"].points[0]
+    assert named["rejection sampling"].points[0] == start  # they share it; it is evaluated once
     assert len(named["GRPO"].points) == len(named["GRPO"].band) == 5
     assert all(
         low <= y <= high
         for (_, y), (_, low, high) in zip(named["GRPO"].points, named["GRPO"].band, strict=True)
     )
-    assert any(series.weight == "dashed" for series in over_steps.series)
+    assert sum(series.weight == "dashed" for series in over_steps.series) == 2
 
 
 def test_training_charts_leave_out_what_was_not_measured(study):

@@ -65,7 +65,9 @@ def test_the_gain_is_paired_by_problem(study):
 def test_the_headline_says_what_happened_and_what_the_control_did(study):
     text = said(study)
     assert text.startswith("GRPO: held-out sampled pass@1 rose from ")
-    assert "mean of 2 seeds" in text and "stayed at" in text
+    assert "mean of 2 seeds" in text
+    assert "Rejection sampling, trained for the same time, rose to " in text
+    assert "GRPO is ahead of rejection sampling (+" in text and "GRPO is ahead of the control (+" in text
 
 
 def test_a_change_within_its_interval_is_not_called_a_rise(run):
@@ -81,13 +83,88 @@ def test_a_fall_is_called_a_fall(run):
     assert "fell from 50.0 %" in said(run)
 
 
+def last_step(folder) -> int:
+    return max(int(path.stem[5:]) for path in (folder / "evaluations").iterdir())
+
+
+def set_spread(folder, step, shares):
+    """Rewrite one evaluation so that problem after problem takes its share of eight answers from `shares`."""
+    path = folder / "evaluations" / f"step_{step:06d}.json"
+    record = json.loads(path.read_text())
+    for index, row in enumerate(record["rows"]):
+        row["passed"] = round(8 * shares[index % len(shares)])
+    mean = float(np.mean([row["passed"] / 8 for row in record["rows"]]))
+    record["metrics"]["pass@1"] = {"value": mean, "low": mean - 0.03, "high": mean + 0.03}
+    path.write_text(json.dumps(record))
+
+
 def test_a_control_that_rose_as_well_takes_the_credit_away(run):
-    last = max((run / "control/evaluations").iterdir())
     set_level(run, 0, 0.25)
     set_level(run, 80, 0.75)
-    set_level(run / "control", int(last.stem[5:]), 0.625)
+    set_level(run / "control", last_step(run / "control"), 0.625)
     text = said(run)
-    assert "reached 62.5 %" in text and "not reinforcement learning's alone" in text
+    assert "The control, further supervised training" in text and "rose to 62.5 %" in text
+    assert "not reinforcement learning's alone" in text
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.875, "GRPO is behind rejection sampling (−12.5 "),
+        (0.625, "GRPO is ahead of rejection sampling (+12.5 "),
+        (0.75, "GRPO is not distinguishable from rejection sampling (+0.0 "),
+    ],
+)
+def test_the_arms_are_compared_by_their_paired_interval_whoever_wins(run, share, words):
+    set_level(run, 80, 0.75)
+    set_level(run / "rejection", 80, share)
+    assert words in said(run)
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        (
+            [0.5, 0.5, 0.5, 0.5, 0.375],
+            "fell to 47.5 %",
+        ),  # by 2.5 points, all in one direction: no 5-point margin
+        ([0.5, 0.5, 0.5, 0.5, 0.625], "rose to 52.5 %"),
+        ([1.0, 0.125], "did not change measurably and ended at 56.2 %"),  # by 6.25 points, as much down as up
+        ([0.5], "did not change measurably and ended at 50.0 %"),
+    ],
+)
+def test_a_change_is_called_one_exactly_where_its_interval_excludes_zero(run, shares, words):
+    set_level(run, 0, 0.5)
+    set_spread(run / "control", last_step(run / "control"), shares)
+    assert words in said(run)
+    change = compare(read_report(run)).arms[-1].change
+    assert ("measurably" in words) == (change.low <= 0 <= change.high)
+
+
+def test_each_metric_has_a_paired_gain_of_its_own(run):
+    by_name = {metric.name: metric for metric in compare(read_report(run)).metrics}
+    before, after = (evaluation(run, step)["rows"] for step in (0, 80))
+    for name, share in {
+        "greedy_pass@1": lambda row: float(row["greedy_passed"]),
+        "pass@8": lambda row: float(row["passed"] > 0),
+    }.items():
+        differences = np.array([share(b) - share(a) for a, b in zip(before, after, strict=True)])
+        gain, half = by_name[name].gain, 1.959964 * differences.std(ddof=1) / np.sqrt(len(differences))
+        assert (gain.value, gain.low) == pytest.approx((differences.mean(), differences.mean() - half))
+
+
+def test_a_seed_without_a_second_evaluation_enters_no_difference(study, tmp_path):
+    shutil.copytree(study, tmp_path / "study")
+    for path in sorted((tmp_path / "study/seed_1/evaluations").iterdir())[1:]:
+        path.unlink()
+    alone = compare(read_report(tmp_path / "study/seed_0"))
+    assert compare(read_report(tmp_path / "study")).gain == alone.gain
+
+
+def test_rounds_that_kept_nothing_are_a_note(run):
+    assert (
+        "Rejection sampling: 2 of 80 rounds kept no answer and taught nothing new." in read_report(run).notes
+    )
 
 
 def test_without_evaluations_the_report_says_so(run):
@@ -143,4 +220,4 @@ def test_the_headline_says_how_long_the_control_trained(run, factor, words):
     seconds = sum(json.loads(line)["time/step"] for line in (run / "metrics.jsonl").read_text().splitlines())
     row = {"step": 1, "loss": 0.1, "time/step": factor * seconds}
     (run / "control" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    assert f"further supervised training {words}, stayed" in said(run)
+    assert f"further supervised training {words}, " in said(run)

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -127,6 +128,7 @@ def test_what_a_model_or_a_file_says_is_shown_and_never_acts(tmp_path):
         "evaluations",
         "metrics.jsonl",
         "warm_start",
+        "rejection",
         "control",
         "summary.json",
         "provenance.json",
@@ -159,6 +161,57 @@ def test_sample_answers_are_the_first_of_their_outcome(study):
     shown = [problem.task_id for problem in samples.problems if problem.outcome == "fixed"]
     assert shown == fixed[:3]
     assert f"3 of {len(fixed)} fixed" in samples.caption
+
+
+def test_a_sample_called_fixed_shows_an_answer_that_fails_and_then_one_that_passes(tmp_path):
+    run = write_seed(tmp_path / "run", problems=60)
+    wanted = {"fixed": (False, True), "still failing": (False, False), "broken": (True, False)}
+    shown = load_report(run).samples.problems
+    assert {problem.outcome for problem in shown} >= {"fixed"}
+    for problem in shown:
+        passed = tuple(answer.status == "passed" for answer in (problem.before, problem.after))
+        assert passed == wanted[problem.outcome]
+    path = run / "evaluations/step_000080.json"
+    record = json.loads(path.read_text())
+    for row in record["rows"]:  # the answers that passed were not recorded
+        row["answers"] = [answer for answer in row["answers"] if answer["status"] != "passed"]
+    path.write_text(json.dumps(record))
+    assert not any(problem.outcome == "fixed" for problem in load_report(run).samples.problems)
+
+
+@pytest.mark.parametrize(("step", "kind"), [(0, ""), (80, " good")])
+def test_only_a_change_whose_interval_excludes_zero_is_coloured(tmp_path, step, kind):
+    run = write_seed(tmp_path / "run", problems=60)
+    same = json.loads((run / f"evaluations/step_{step:06d}.json").read_text())
+    (run / "evaluations/step_000080.json").write_text(json.dumps({**same, "step": 80}))
+    html = render_html(load_report(run))
+    tiles = re.findall(r'<h3>GRPO, ([^<]*)</h3>.*?class="(to[^"]*)"', html)
+    assert tiles == [(name, f"to{kind}") for name in ("sampled pass@1", "greedy pass@1", "pass@8")]
+
+
+def test_every_view_has_the_three_arms_side_by_side(study):
+    content = load_report(study)
+    labels = ["Before", "After GRPO", "Rejection sampling", "Control"]
+    assert [row[0] for row in content.before_after.rows if not row[0].startswith(" ")] == labels
+    views = (
+        render_markdown(content),
+        render_json(content),
+        Page(render_html(content)).text,
+        terminal(content),
+    )
+    for view in views:
+        assert all(label in view for label in labels)
+
+
+def test_a_table_too_wide_for_the_terminal_loses_no_figure(study):
+    content = load_report(study)
+    table = content.before_after
+    wide = replace(
+        table, columns=(*table.columns, "pass@2"), rows=tuple((*row, row[1]) for row in table.rows)
+    )
+    shown = terminal(replace(content, before_after=wide), width=80)
+    assert "…" not in shown
+    assert all(part in shown for part in table.rows[2][1].replace(" %", "%").split(" [")[0:1])
 
 
 def test_times_add_up_to_their_total(study):

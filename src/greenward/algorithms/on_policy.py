@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from greenward.algorithms.advantages import Estimator, group_signal
-from greenward.algorithms.learner import Learner
+from greenward.algorithms.advantages import Advantages, Estimate, Estimator, group_signal
 from greenward.algorithms.seeding import shuffled_index, step_seed
 from greenward.environments.episode import Episode
 from greenward.environments.single_turn import Collection, truncated
@@ -27,6 +26,18 @@ class Environment(Protocol):
     def collect(
         self, policy: Policy, problems: Sequence[Problem], *, seed: int, first_group_id: int = 0
     ) -> Collection: ...
+
+
+class EpisodeLearner(Protocol):
+    """Updates the policy from episodes and what the estimator made of them; gives metrics."""
+
+    def update(
+        self, episodes: Sequence[Episode], advantages: Advantages | Estimate, *, step: int, temperature: float
+    ) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Scorer(Protocol):
@@ -58,7 +69,7 @@ class OnPolicy:
         policy: Policy,
         environment: Environment,
         estimator: Estimator,
-        learner: Learner,
+        learner: EpisodeLearner,
         problems: ProblemSet,
         *,
         prompts_per_step: int,

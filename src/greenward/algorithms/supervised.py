@@ -1,30 +1,43 @@
 """Supervised training on (prompt, completion) pairs: warm start, control arm, users' own data.
 
-The loss is the mean negative log-likelihood of the completions' tokens; prompts are only read.
+The loss is the mean negative log-likelihood of the completions' tokens; prompts are only read. Rejection
+sampling (`rejection.py`) takes the same optimizer step on answers that the policy sampled itself.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from greenward.algorithms.schedules import learning_rate_factor
 from greenward.algorithms.seeding import shuffled_index
 from greenward.config.schema import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.policy import Policy
+from greenward.policies.policy import Policy, spread
 
 
 @dataclass(frozen=True)
 class Example:
-    """One pair, as token ids. The completion ends with the end-of-sequence token."""
+    """One pair, as token ids. The completion ends with the end-of-sequence token.
+
+    `trained` says of each token of the completion whether it is trained on; None means all of them.
+    """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
+    trained: tuple[bool, ...] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens trained on."""
+        return len(self.completion_ids) if self.trained is None else sum(self.trained)
 
 
 class Supervised:
@@ -55,30 +68,18 @@ class Supervised:
         )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        rows = GroupBatch.build(
-            [example.prompt_ids for example in batch],
-            [[example.completion_ids] for example in batch],
-            pad_id=self.policy.tokenizer.pad_id,
-            device=self.policy.device,
+        update = supervised_update(
+            self.policy, self._optimizer, batch, max_grad_norm=self._config.max_grad_norm
         )
-        tokens = sum(len(example.completion_ids) for example in batch)
-        scores = self.policy.completion_logprobs(rows)
-        loss = -(scores.logprobs_BT * rows.completion_mask_BT).sum() / tokens
-        self._optimizer.zero_grad(set_to_none=False)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(
-            list(self.policy.parameters()), self._config.max_grad_norm, error_if_nonfinite=True
-        )
-        self._optimizer.step()
-        self.policy.version += 1
         seconds = time.perf_counter() - started
         return {
-            "loss": float(loss.detach()),
-            "grad_norm": float(norm),
+            "loss": update.loss,
+            "grad_norm": update.grad_norm,
             "learning_rate": rate,
-            "tokens": float(tokens),
+            "tokens": float(update.tokens),
+            "updates/non_finite": float(not update.applied),
             "time/update": seconds,
-            "perf/tokens_per_second": tokens / max(seconds, 1e-9),
+            "perf/tokens_per_second": update.tokens / max(seconds, 1e-9),
         }
 
     def _next_example(self) -> Example:
@@ -92,3 +93,65 @@ class Supervised:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._seen = state["seen"]
         self._optimizer.load_state_dict(state["optimizer"])
+
+
+@dataclass(frozen=True)
+class SupervisedUpdate:
+    """One optimizer step: mean loss in nats per token, norm of the gradient before clipping, tokens.
+
+    `applied` is False when the step was skipped because its gradient was not finite.
+    """
+
+    loss: float
+    grad_norm: float
+    tokens: int
+    applied: bool
+
+
+def supervised_update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Example],
+    *,
+    max_grad_norm: float,
+    micro_batch_sequences: int | None = None,
+) -> SupervisedUpdate:
+    """One optimizer step on the mean negative log-likelihood of the trained tokens of `batch`.
+
+    Gradients accumulate over micro-batches of `micro_batch_sequences` examples (None: all at once). Examples
+    with the same prompt share its forward pass within a micro-batch. A step whose gradient is not finite is
+    skipped: the weights stay as they are.
+    """
+    tokens = sum(example.tokens for example in batch)
+    size = micro_batch_sequences or len(batch)
+    optimizer.zero_grad(set_to_none=False)
+    total = 0.0
+    for start in range(0, len(batch), size):
+        loss = _negative_log_likelihood(policy, batch[start : start + size]) / tokens
+        loss.backward()
+        total += float(loss.detach())
+    norm = float(torch.nn.utils.clip_grad_norm_(list(policy.parameters()), max_grad_norm))
+    applied = math.isfinite(norm)
+    if applied:
+        optimizer.step()
+        policy.version += 1
+    return SupervisedUpdate(total, norm, tokens, applied)
+
+
+def _negative_log_likelihood(policy: Policy, examples: Sequence[Example]) -> Tensor:
+    """The sum over the trained tokens of `examples`, in nats; differentiable."""
+    sharers: defaultdict[tuple[int, ...], list[Example]] = defaultdict(list)
+    for example in examples:
+        sharers[example.prompt_ids].append(example)
+    rows = GroupBatch.build(
+        list(sharers),
+        [[example.completion_ids for example in group] for group in sharers.values()],
+        pad_id=policy.tokenizer.pad_id,
+        device=policy.device,
+    )
+    mask_BT = rows.completion_mask_BT
+    in_order = [example for group in sharers.values() for example in group]
+    if any(example.trained is not None for example in in_order):
+        trained_S = [t for e in in_order for t in (e.trained or (True,) * len(e.completion_ids))]
+        mask_BT = spread(torch.tensor(trained_S, device=policy.device), mask_BT)
+    return -(policy.completion_logprobs(rows).logprobs_BT * mask_BT).sum()

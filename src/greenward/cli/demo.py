@@ -1,4 +1,4 @@
-"""`greenward demo`: from random weights to passing tests, with the control beside it."""
+"""`greenward demo`: from random weights to passing tests, with other arms beside it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def demo(
 ) -> None:
     """Watch a small model learn to write Python.
 
-    Warm start from random weights, GRPO, the control beside it, and a report of all three.
+    Warm start from random weights, then GRPO, rejection sampling and further supervised training for the
+    same time each, and a report that compares them.
     """
     from greenward.recipes import demo as recipes
 

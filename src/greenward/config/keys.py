@@ -38,7 +38,7 @@ def nearest_keys(path: Sequence[str | int]) -> list[str]:
     *parent, mistyped = path
     section = section_at(parent)
     prefix = "".join(f"{part}." for part in parent)
-    beside = get_close_matches(str(mistyped), section.model_fields, n=3, cutoff=0.7) if section else []
+    beside = get_close_matches(str(mistyped), section.model_fields, n=3, cutoff=0.72) if section else []
     if beside:
         return [prefix + name for name in beside]
     by_name: dict[str, list[str]] = {}

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from greenward.config.algorithm import AlgorithmConfig, CriticConfig
 from greenward.config.faults import FaultsConfig
+from greenward.config.rejection import RejectionConfig
 from greenward.config.reward_model import RewardModelConfig
 from greenward.config.section import (
     Fraction,
@@ -141,9 +142,14 @@ class TrainingConfig(Section):
     """The loop: sizes, optimizer, schedule, checkpoints."""
 
     max_steps: PositiveInt = 100
+    max_seconds: PositiveFloat | None = Field(
+        None,
+        description="stop after so much training time, evaluation aside, over all sessions of the run; "
+        "kind: sft has warm_start.max_seconds",
+    )
     prompts_per_step: PositiveInt = 16
     num_generations: PositiveInt = Field(
-        16, description="answers per prompt (G); at least 2, except for kind: ppo, which needs no group"
+        16, description="answers per prompt (G); at least 2 for kind: grpo, which compares them"
     )
     micro_batch_sequences: PositiveInt = Field(
         64, description="answers per forward/backward; gradients accumulate over the rest"
@@ -240,15 +246,17 @@ class TrackingConfig(Section):
 class Recipe(Section):
     """A whole recipe: one YAML file."""
 
-    kind: Literal["grpo", "ppo", "sft"] = Field(
-        "grpo", description="ppo learns with a critic, grpo with any other advantage; sft is supervised"
+    kind: Literal["grpo", "ppo", "rejection", "sft"] = Field(
+        "grpo",
+        description="ppo learns with a critic, grpo with any other advantage; rejection trains on its own "
+        "answers that pass; sft is supervised",
     )
     name: str = "run"
     seed: int = 0
     model: ModelConfig = ModelConfig()
     problems: ProblemsConfig = ProblemsConfig()
     warm_start: SupervisedConfig | None = Field(
-        None, description="supervised training before RL (kind: grpo, ppo), or all of it (kind: sft)"
+        None, description="supervised training before RL, or all of it (kind: sft)"
     )
     sampling: SamplingConfig = SamplingConfig()
     rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
@@ -256,6 +264,7 @@ class Recipe(Section):
         None, description="learn to predict which answers pass, beside the rewards or as one of them"
     )
     algorithm: AlgorithmConfig = Field(AlgorithmConfig(), validate_default=True)
+    rejection: RejectionConfig = RejectionConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -273,7 +282,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _one_kind_of_baseline(self) -> Recipe:
-        """A critic for `ppo`, a group for `grpo`; `sft` leaves the section unused."""
+        """A critic for `ppo`, a group for `grpo`; the other kinds have no baseline."""
         algorithm, generations = self.algorithm, self.training.num_generations
         if self.kind == "ppo":
             if algorithm.advantage != "gae":
@@ -317,7 +326,7 @@ class Recipe(Section):
                 "a group shares its prompt within one micro-batch"
             )
         narrowed = self.sampling.top_p < 1 or self.sampling.top_k > 0
-        if self.kind != "sft" and narrowed and self.algorithm.importance_cap is None:
+        if self.kind in ("grpo", "ppo") and narrowed and self.algorithm.importance_cap is None:
             raise ValueError(
                 "sampling.top_p or sampling.top_k draws from another distribution than the one that is "
                 "trained: set algorithm.importance_cap (2 is usual) to correct for it, or leave both off"
@@ -325,7 +334,7 @@ class Recipe(Section):
         if self.kind == "sft" and self.warm_start is None:
             raise ValueError("kind: sft needs the section warm_start (its data and settings)")
         if self.kind == "sft" and self.reward_model is not None:
-            raise ValueError("reward_model learns from graded answers: it needs kind: grpo or kind: ppo")
+            raise ValueError("reward_model learns from graded answers: kind: sft has none")
         if not self.rewards and self.kind != "sft":
             raise ValueError("rewards is empty: name at least one reward term")
         buffer = self.algorithm.overlong.penalty_buffer
@@ -341,9 +350,9 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _plantable(self) -> Recipe:
         explosion = self.faults.gradient_explosion
-        if self.faults.planted and self.kind == "sft":
+        if self.faults.planted and self.kind not in ("grpo", "ppo"):
             raise ValueError(
-                f"faults.{next(iter(self.faults.planted))} disturbs reinforcement learning: "
+                f"faults.{next(iter(self.faults.planted))} disturbs policy-gradient training: "
                 "it needs kind: grpo or kind: ppo"
             )
         if self.faults.reward_overconfidence is not None and self.reward_model is None:

@@ -1,15 +1,17 @@
-"""From a recipe to on-policy reinforcement learning: environment, estimator, learner and reward model."""
+"""From a recipe to on-policy training: environment, estimator, learner and reward model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from greenward.algorithms.advantages import ESTIMATORS, Estimator
 from greenward.algorithms.critic_estimator import CriticEstimator
 from greenward.algorithms.kl import KLControl
 from greenward.algorithms.learner import Learner
 from greenward.algorithms.on_policy import OnPolicy
+from greenward.algorithms.rejection import RejectionLearner, accepted
 from greenward.algorithms.reward_model import PredictionRecord, RewardModel, RewardModelScorer
 from greenward.config.schema import Recipe
 from greenward.environments.single_turn import SingleTurn
@@ -24,10 +26,10 @@ from greenward.recipes.build import build_renderer, build_sampling
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """The method, and the parts of it that planted faults may disturb."""
+    """The method, and the parts of it that planted faults may disturb (none for `kind: rejection`)."""
 
     method: OnPolicy
-    handles: Handles
+    handles: Handles | None
 
 
 def build_reinforcement(
@@ -52,34 +54,47 @@ def build_reinforcement(
         group_size=training.num_generations,
         overlong=algorithm.overlong,
     )
-    needs_start = algorithm.kl.coefficient > 0 or recipe.reward_model is not None
-    start = policy.frozen_copy() if needs_start else None
-    reference = start if algorithm.kl.coefficient > 0 else None
-    kl_control = KLControl(algorithm.kl)
-    critic = _critic(recipe, policy)
-    learner = Learner(
-        policy,
-        algorithm,
-        training,
-        max_completion_tokens=recipe.sampling.max_tokens,
-        reference_policy=reference,
-        critic=critic,
-        kl_control=kl_control,
-        seed=recipe.seed,
-    )
+    kl_coefficient = algorithm.kl.coefficient if recipe.kind in ("grpo", "ppo") else 0.0
+    start = policy.frozen_copy() if kl_coefficient > 0 or recipe.reward_model is not None else None
     scorer = _scorer(recipe, start, predictions)
+    learner: Learner | RejectionLearner
+    if recipe.kind == "rejection":
+        learner = RejectionLearner(policy, recipe.rejection, training, seed=recipe.seed)
+        estimator: Estimator = partial(
+            accepted,
+            min_reward=recipe.rejection.min_reward,
+            mask_truncated=algorithm.overlong.mask_truncated,
+        )
+    else:
+        reference = start if kl_coefficient > 0 else None
+        kl_control = KLControl(algorithm.kl)
+        critic = _critic(recipe, policy)
+        learner = Learner(
+            policy,
+            algorithm,
+            training,
+            max_completion_tokens=recipe.sampling.max_tokens,
+            reference_policy=reference,
+            critic=critic,
+            kl_control=kl_control,
+            seed=recipe.seed,
+        )
+        estimator = _estimator(recipe, policy, critic, kl_control, reference)
+    dynamic = algorithm.dynamic_sampling and recipe.kind == "grpo"
     method = OnPolicy(
         policy,
         environment,
-        _estimator(recipe, policy, critic, kl_control, reference),
+        estimator,
         learner,
         problems,
         prompts_per_step=training.prompts_per_step,
         temperature=recipe.sampling.temperature,
         seed=recipe.seed,
-        dynamic_rounds=algorithm.dynamic_sampling_max_rounds if algorithm.dynamic_sampling else 1,
+        dynamic_rounds=algorithm.dynamic_sampling_max_rounds if dynamic else 1,
         scorer=scorer,
     )
+    if isinstance(learner, RejectionLearner):
+        return Reinforcement(method, None)
     reward_model = None if scorer is None else scorer.model
     return Reinforcement(method, Handles(learner, reward_model, policy.device, training.max_steps))
 

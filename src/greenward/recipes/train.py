@@ -163,11 +163,13 @@ class Session:
         built = build_reinforcement(
             recipe, policy, self.train_problems, self.grader, self.reward_terms, run.predictions
         )
-        faults = make_faults(recipe.faults, built.handles)
+        faults = make_faults(recipe.faults, built.handles) if built.handles else []
         method = FaultyMethod(built.method, faults) if faults else built.method
-        self.progress.phase(f"{recipe.algorithm.loss} training", recipe.training.max_steps)
+        limits = recipe.training
+        name = "rejection sampling" if recipe.kind == "rejection" else f"{recipe.algorithm.loss} training"
+        self.progress.phase(name, limits.max_steps)
         with recorded_truth(run.path, faults, seed=recipe.seed):
-            return self._drive(run, method, max_steps=recipe.training.max_steps)
+            return self._drive(run, method, max_steps=limits.max_steps, max_seconds=limits.max_seconds)
 
     def _drive(
         self, run: RunDirectory, method: Method, *, max_steps: int, max_seconds: float | None = None

@@ -10,12 +10,18 @@ from typing import Any
 from greenward.reports.record import ReportRecord
 
 _SHOWN_OF = {"fixed": 3, "still failing": 2, "broken": 1}
+_OUTCOMES = {
+    (False, True): "fixed",
+    (False, False): "still failing",
+    (True, False): "broken",
+    (True, True): "still passing",
+}
 _MAX_CHARACTERS = 3000
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The first sampled answer to a problem, and how many of all its answers passed."""
+    """A sampled answer to a problem, and how many of all its answers passed."""
 
     code: str
     status: str
@@ -46,8 +52,9 @@ class SampleAnswers:
 def sample_answers(record: ReportRecord) -> SampleAnswers | None:
     """The first problems of each outcome, in the order of the evaluation, of the first seed.
 
-    An outcome looks at the majority of a problem's answers: fixed, still failing, broken. The
-    answer shown is the first that was sampled, whatever became of it.
+    An outcome looks at the majority of a problem's answers: fixed, still failing, broken. The answer
+    shown is the first sampled one that the outcome speaks of: before a problem is fixed one that fails,
+    after it one that passes. Problems of which no such answer was recorded are not shown.
     """
     evaluations = record.main_arms[0].evaluations
     if len(evaluations) < 2:
@@ -64,7 +71,8 @@ def sample_answers(record: ReportRecord) -> SampleAnswers | None:
         return None
     caption = (
         f"Shown: {', '.join(counts)} (by the majority of a problem's answers; {record.seeds[0].label}). "
-        "Each is the first of its outcome in the order of evaluation, with the first answer sampled."
+        "Each is the first of its outcome in the order of evaluation; the answers are the first sampled "
+        "ones that fail or pass as the outcome says."
     )
     return SampleAnswers(tuple(problems), caption)
 
@@ -75,33 +83,34 @@ def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Samp
         other = later.get(row.get("task_id"))
         if other is None or not (row.get("samples") and other.get("samples")):
             continue
-        if not (row.get("answers") and other.get("answers")):
-            continue
-        yield SampleProblem(
-            str(row["task_id"]),
-            _bounded(row.get("prompt", "")),
-            _outcome(row, other),
-            _answer(row),
-            _answer(other),
-        )
+        passes = _passes(row), _passes(other)
+        answers = _answer(row, passed=passes[0]), _answer(other, passed=passes[1])
+        if answers[0] is not None and answers[1] is not None:
+            yield SampleProblem(
+                str(row["task_id"]),
+                _bounded(row.get("prompt", "")),
+                _OUTCOMES[passes],
+                answers[0],
+                answers[1],
+            )
 
 
-def _outcome(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    first, last = (2 * row["passed"] >= row["samples"] for row in (before, after))
-    return {(False, True): "fixed", (False, False): "still failing", (True, False): "broken"}.get(
-        (first, last), "still passing"
-    )
+def _passes(row: Mapping[str, Any]) -> bool:
+    return bool(2 * row["passed"] >= row["samples"])
 
 
-def _answer(row: Mapping[str, Any]) -> Answer:
-    first = row["answers"][0]
-    return Answer(
-        code=_bounded(first.get("code") or ""),
-        status=str(first.get("status", "")),
-        first_failure=_bounded(first.get("first_failure") or ""),
-        passed=row["passed"],
-        samples=row["samples"],
-    )
+def _answer(row: Mapping[str, Any], *, passed: bool) -> Answer | None:
+    """The first recorded answer that passed, or that did not."""
+    for answer in row.get("answers") or ():
+        if (answer.get("status") == "passed") is passed:
+            return Answer(
+                code=_bounded(answer.get("code") or ""),
+                status=str(answer.get("status", "")),
+                first_failure=_bounded(answer.get("first_failure") or ""),
+                passed=row["passed"],
+                samples=row["samples"],
+            )
+    return None
 
 
 def _bounded(text: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from greenward.reports.record import Arm, ReportRecord
+from greenward.reports.record import CONTROL, Arm, ReportRecord, SeedRun, in_a_sentence
 from greenward.reports.results import PRIMARY, compare, final_evaluation, metric_label, percent, pooled
 
 Role = Literal["main", "control", "second", "third"]
@@ -16,6 +16,7 @@ Weight = Literal["bold", "faint", "dashed"]
 Unit = Literal["share", "number"]
 
 SECONDS_SHOWN_AS_MINUTES = 300
+_ROLES_BESIDE: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
 _SMOOTH_FROM = 30  # steps; shorter curves are shown as they are
 
 
@@ -76,6 +77,10 @@ _TRAINING_CURVES = (
         ),
     ),
     _Curve("Loss", (("loss", "", "main"),)),
+    _Curve(
+        "Kept answers per round",
+        (("rejection/kept", "kept", "main"), ("rejection/pool", "trained on", "second")),
+    ),
     _Curve("Entropy (nats per token)", (("entropy", "", "main"),)),
     _Curve("KL to the reference policy", (("kl", "", "main"),)),
     _Curve("Gradient norm", (("grad_norm", "", "main"),)),
@@ -88,7 +93,7 @@ _TRAINING_CURVES = (
 
 
 def held_out_charts(record: ReportRecord) -> tuple[Chart, ...]:
-    """Held-out pass@1 of the main arm and the control: over training time, and over steps."""
+    """Held-out pass@1 of the main arm and those beside it: over training time, and over steps."""
     metric = compare(record).primary
     if metric is None or all(len(arm.evaluations) < 2 for arm in record.main_arms):
         return ()
@@ -96,12 +101,15 @@ def held_out_charts(record: ReportRecord) -> tuple[Chart, ...]:
     name = metric_label(metric.name)
     seeds = "Thin lines are single seeds. " if len(record.seeds) > 1 else ""
     over_time = _evaluation_series(record.main_arms, metric.name, "elapsed_seconds", label, "main")
-    over_time += _evaluation_series(record.control_arms, metric.name, "elapsed_seconds", "control", "control")
     over_steps = _evaluation_series(record.main_arms, metric.name, "step", label, "main")
-    if metric.control is not None:
-        ends = [series.points[-1][0] for series in over_steps]
-        level = metric.control.value
-        over_steps.append(Series("control", "control", ((0.0, level), (max(ends), level)), weight="dashed"))
+    last_step = max(series.points[-1][0] for series in over_steps)
+    for other in record.labels_beside:
+        role, shown = _ROLES_BESIDE.get(other, "third"), in_a_sentence(other)
+        arms = [_from_the_start(seed, other) for seed in record.seeds if other in seed.beside]
+        over_time += _evaluation_series(arms, metric.name, "elapsed_seconds", shown, role)
+        if end := metric.beside.get(other):
+            level = ((0.0, end.value), (last_step, end.value))
+            over_steps.append(Series(shown, role, level, weight="dashed"))
     series, unit = _in_readable_time(over_time)
     return (
         Chart(
@@ -116,9 +124,17 @@ def held_out_charts(record: ReportRecord) -> tuple[Chart, ...]:
             "step",
             tuple(over_steps),
             "share",
-            "The dashed line is where the control ended." if metric.control else "",
+            "Dashed lines are where the arms beside it ended." if metric.beside else "",
         ),
     )
+
+
+def _from_the_start(seed: SeedRun, label: str) -> Arm:
+    """An arm beside, with the main arm's first evaluation where it has none of the start that they share."""
+    arm = seed.beside[label]
+    if seed.main.evaluations and arm.evaluations and arm.evaluations[0]["step"] > 0:
+        return replace(arm, evaluations=(seed.main.evaluations[0], *arm.evaluations))
+    return arm
 
 
 def suite_charts(record: ReportRecord) -> tuple[Chart, ...]:
@@ -202,7 +218,7 @@ def _evaluation_series(arms: Sequence[Arm], metric: str, x: str, name: str, role
     by_step: list[dict[int, Mapping[str, Any]]] = [
         {e["step"]: e for e in arm.evaluations if metric in e["metrics"]} for arm in arms
     ]
-    if role == "control":  # runs for a time, not for a number of steps: pair first and last
+    if role != "main":  # runs for a time, not for a number of steps: pair first and last
         by_step = [dict(enumerate(evaluations.values())) for evaluations in by_step]
     shared = sorted(set.intersection(*(set(evaluations) for evaluations in by_step)))
     points, band, hints = [], [], []

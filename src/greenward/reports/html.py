@@ -94,17 +94,22 @@ def head(
 def _tiles(content: Content) -> Iterable[str]:
     for metric in content.results.metrics:
         if metric.before is not None and metric.after is not None:
-            yield _tile(f"Held-out {metric_label(metric.name)}", metric.before, metric.after, "main")
+            title = f"{content.main_label}, {metric_label(metric.name)}"
+            yield _tile(title, metric.before, metric.after, metric.gain)
     primary = content.results.primary
-    if primary is not None and primary.before is not None and primary.control is not None:
-        yield _tile(f"Control, {metric_label(primary.name)}", primary.before, primary.control, "control")
+    for arm in content.results.arms if primary is not None else ():
+        if primary is not None and primary.before is not None and arm.label in primary.beside:
+            title = f"{arm.label}, {metric_label(primary.name)}"
+            yield _tile(title, primary.before, primary.beside[arm.label], arm.change)
 
 
-def _tile(title: str, before: Estimate, after: Estimate, role: str) -> str:
+def _tile(title: str, before: Estimate, after: Estimate, change: Estimate | None) -> str:
+    """Coloured only where the paired interval of the change excludes 0."""
+    kind = {1: " good", -1: " bad"}.get(change.sign, "") if change is not None else ""
     return (
         f'<div class="card tile"><h3>{escaped(title)}</h3>'
         f'<p><span class="from">{100 * before.value:.1f}</span>'
-        f'<span class="arrow">→</span><span class="to {role}">{100 * after.value:.1f} %</span></p>'
+        f'<span class="arrow">→</span><span class="to{kind}">{100 * after.value:.1f} %</span></p>'
         f'<p class="soft">[{100 * before.low:.1f}, {100 * before.high:.1f}] → '
         f"[{100 * after.low:.1f}, {100 * after.high:.1f}]</p></div>"
     )

@@ -2,8 +2,9 @@
 
 Reading is lenient where a run's own reader is strict: a report of a broken or half-finished run is
 worth most of all, so whatever cannot be read is left out and named in `notes`. Arms of a run are
-runs inside it: `warm_start/` (supervised training before) and `control/` (more of it, for the wall
-time that the main arm took). A study holds one such run per seed: `seed_0/`, `seed_1/` ….
+runs inside it: `warm_start/` (supervised training before) and those of `ARMS_BESIDE`, which trained from the
+same start for the wall time that the main arm took. A study holds one such run per seed: `seed_0/`,
+`seed_1/` ….
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import yaml
 from greenward.errors import RunError
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "sft": "supervised"}
+_ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "rejection": "Rejection sampling", "sft": "supervised"}
+ARMS_BESIDE = ("grpo", "rejection", "control")
+CONTROL = "Control"
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,19 @@ class Arm:
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
 
+def in_a_sentence(label: str) -> str:
+    """The label of an arm as it is written in the middle of a sentence."""
+    return label if label.isupper() else label.lower()
+
+
 @dataclass(frozen=True)
 class SeedRun:
-    """One seed: the main arm and what stands beside it."""
+    """One seed: the main arm, and the arms that are compared with it by their labels."""
 
     label: str
     main: Arm
     warm_start: Arm | None
-    control: Arm | None
+    beside: Mapping[str, Arm]
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,13 @@ class ReportRecord:
         return tuple(seed.main for seed in self.seeds)
 
     @property
-    def control_arms(self) -> tuple[Arm, ...]:
-        return tuple(seed.control for seed in self.seeds if seed.control is not None)
+    def labels_beside(self) -> tuple[str, ...]:
+        """The arms that are compared with the main one, in the order of `ARMS_BESIDE`."""
+        return tuple(dict.fromkeys(label for seed in self.seeds for label in seed.beside))
+
+    def arms_beside(self, label: str) -> tuple[Arm, ...]:
+        """The arms of this label, one for each seed that has it."""
+        return tuple(seed.beside[label] for seed in self.seeds if label in seed.beside)
 
     @property
     def warm_start_arms(self) -> tuple[Arm, ...]:
@@ -110,12 +123,14 @@ def _natural(path: Path) -> tuple[int, str]:
 
 def _read_seed(path: Path, notes: list[str]) -> SeedRun:
     main = _read_arm(path, None, notes)
-    inner = {
-        name: _read_arm(path / name, name.replace("_", " "), notes) if _is_run(path / name) else None
-        for name in ("warm_start", "control")
-    }
+    warm_start = _read_arm(path / "warm_start", "warm start", notes) if _is_run(path / "warm_start") else None
+    beside = [
+        _read_arm(path / name, CONTROL if name == "control" else None, notes)
+        for name in ARMS_BESIDE
+        if _is_run(path / name)
+    ]
     label = f"seed {main.config['seed']}" if "seed" in main.config else path.name
-    return SeedRun(label, main, inner["warm_start"], inner["control"])
+    return SeedRun(label, main, warm_start, {arm.label: arm for arm in beside})
 
 
 def _read_arm(path: Path, label: str | None, notes: list[str]) -> Arm:
@@ -189,15 +204,26 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
             notes.append(f"{prefix}stopped after {seed.main.steps} steps; go on with it by --resume.")
         elif not seed.main.summary:
             notes.append(f"{prefix}not finished: {seed.main.steps} steps so far.")
-        lost = sum(_count(row.get("episodes/infrastructure")) for row in seed.main.metrics)
-        if lost:
-            notes.append(f"{prefix}{lost:.0f} episodes were lost to the infrastructure and not trained on.")
-        notes += [f"{prefix}{text}" for text in _non_finite(seed.main)]
-    if seeds[0].main.config.get("kind") in ("grpo", "ppo") and all(seed.control is None for seed in seeds):
+        for arm in (seed.main, *seed.beside.values()):
+            of_arm = prefix if arm is seed.main else f"{prefix}{arm.label}: "
+            notes += [f"{of_arm}{text}" for text in (*_lost(arm), *_empty_rounds(arm), *_non_finite(arm))]
+    if seeds[0].main.config.get("kind") in ("grpo", "ppo") and not any(
+        CONTROL in seed.beside for seed in seeds
+    ):
         notes.append(
             "There is no control arm, so this report cannot tell reinforcement learning from more training."
         )
     return notes
+
+
+def _lost(arm: Arm) -> list[str]:
+    lost = sum(_count(row.get("episodes/infrastructure")) for row in arm.metrics)
+    return [f"{lost:.0f} episodes were lost to the infrastructure and not trained on."] if lost else []
+
+
+def _empty_rounds(arm: Arm) -> list[str]:
+    empty = max((_count(row.get("rejection/empty_rounds")) for row in arm.metrics), default=0)
+    return [f"{empty:.0f} of {arm.steps} rounds kept no answer and taught nothing new."] if empty else []
 
 
 def _count(value: Any) -> float:

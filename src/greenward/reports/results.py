@@ -1,9 +1,10 @@
-"""What the evaluations of a record add up to: before, after, control, and the gain between them.
+"""What the evaluations of a record add up to: before, after, the arms beside, and the paired differences.
 
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their
 bounds: the seeds answer the same problems, so this interval speaks of problems; the spread over
-seeds is shown beside it. A gain is paired: per problem, the share of passing answers after minus
-before, averaged over seeds; its interval is normal over problems (Miller 2024, arXiv 2411.00640).
+seeds is shown beside it. A difference is paired: per problem, the share of passing answers of one
+evaluation minus that of the other, averaged over seeds; its interval is normal over problems (Miller 2024,
+arXiv 2411.00640). What is said of a difference follows from that interval alone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from greenward.reports.record import Arm, ReportRecord
+from greenward.reports.record import CONTROL, Arm, ReportRecord, in_a_sentence
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
-CONTROL_MARGIN = 0.05  # a control that moves less has stayed where it was
 _Z_95 = 1.959964
+_ROUNDING = 1e-12  # sums of equal shares differ by less
+
+Evaluation = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,28 +34,45 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def sign(self) -> int:
+        """Of a difference: 1 or -1 when its interval is on one side of 0, 0 when it includes 0."""
+        return (self.low > _ROUNDING) - (self.high < -_ROUNDING)
+
 
 @dataclass(frozen=True)
 class MetricResult:
-    """One metric: pooled estimates, and the seeds' values behind them in the seeds' order."""
+    """One metric: pooled estimates, and the seeds' values behind them in the seeds' order.
+
+    `beside` has the final estimates of the arms beside, by label. `gain` is after minus before, paired.
+    """
 
     name: str
     before: Estimate | None
     after: Estimate | None
-    control: Estimate | None
+    beside: Mapping[str, Estimate]
+    gain: Estimate | None
     seeds_before: tuple[float, ...]
     seeds_after: tuple[float, ...]
-    seeds_control: tuple[float, ...]
+    seeds_beside: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """An arm beside: its paired change of pass@1 from the start, and the main arm's lead over it."""
+
+    label: str
+    change: Estimate | None
+    lead: Estimate | None
 
 
 @dataclass(frozen=True)
 class Results:
-    """The held-out results of a record. `gain` is the main arm's, `edge` its lead over the control."""
+    """The held-out results of a record. `gain` is the main arm's on pass@1."""
 
     metrics: tuple[MetricResult, ...]
     gain: Estimate | None
-    control_gain: Estimate | None
-    edge: Estimate | None
+    arms: tuple[ArmResult, ...]
 
     @property
     def primary(self) -> MetricResult | None:
@@ -64,28 +84,39 @@ class Results:
 def compare(record: ReportRecord) -> Results:
     """Pool the evaluations of all seeds and pair them by problem.
 
-    `after` is None while there is one evaluation only; `control` while it has none after its start.
+    `after` is None while there is one evaluation only; an arm beside is missing while it has none after
+    its start. Only seeds that have both evaluations enter a difference.
     """
-    before = [arm.evaluations[0] for arm in record.main_arms if arm.evaluations]
-    after = [arm.evaluations[-1] for arm in record.main_arms if len(arm.evaluations) > 1]
-    control = [last for arm in record.control_arms if (last := final_evaluation(arm))]
-    names = dict.fromkeys(name for evaluation in (*before, *after) for name in evaluation["metrics"])
+    before = [arm.evaluations[0] if arm.evaluations else None for arm in record.main_arms]
+    after = [arm.evaluations[-1] if len(arm.evaluations) > 1 else None for arm in record.main_arms]
+    beside = {
+        label: [
+            final_evaluation(seed.beside[label]) if label in seed.beside else None for seed in record.seeds
+        ]
+        for label in record.labels_beside
+    }
+    names = dict.fromkeys(
+        name for evaluation in (*before, *after) if evaluation for name in evaluation["metrics"]
+    )
     return Results(
         metrics=tuple(
             MetricResult(
                 name,
                 pooled(before, name),
                 pooled(after, name),
-                pooled(control, name),
+                {label: found for label, arms in beside.items() if (found := pooled(arms, name))},
+                paired_difference(before, after, name),
                 _values(before, name),
                 _values(after, name),
-                _values(control, name),
+                {label: _values(arms, name) for label, arms in beside.items()},
             )
             for name in sorted(names, key=metric_order)
         ),
         gain=paired_difference(before, after),
-        control_gain=paired_difference(before, control),
-        edge=paired_difference(control, after),
+        arms=tuple(
+            ArmResult(label, paired_difference(before, arms), paired_difference(arms, after))
+            for label, arms in beside.items()
+        ),
     )
 
 
@@ -94,19 +125,23 @@ def final_evaluation(arm: Arm) -> Mapping[str, Any] | None:
     return arm.evaluations[-1] if arm.evaluations and arm.evaluations[-1]["step"] > 0 else None
 
 
-def pooled(evaluations: Sequence[Mapping[str, Any]], name: str) -> Estimate | None:
+def pooled(evaluations: Sequence[Evaluation | None], name: str) -> Estimate | None:
     """The mean over seeds of one metric and of its bounds."""
-    found = [e["metrics"][name] for e in evaluations if name in e["metrics"]]
+    found = [e["metrics"][name] for e in evaluations if e and name in e["metrics"]]
     if not found:
         return None
     return Estimate(*(fmean(estimate[key] for estimate in found) for key in ("value", "low", "high")))
 
 
 def paired_difference(
-    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+    first: Sequence[Evaluation | None], second: Sequence[Evaluation | None], name: str = PRIMARY
 ) -> Estimate | None:
-    """Sampled pass@1 of `second` minus `first` over the problems that both answered, with interval."""
-    earlier, later = _pass_shares(first), _pass_shares(second)
+    """A metric in `second` minus `first` over the problems that both answered, with interval.
+
+    Both have one entry for each seed; None where there is no evaluation.
+    """
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    earlier, later = (_shares([pair[side] for pair in pairs], name) for side in (0, 1))
     differences = [later[task] - earlier[task] for task in earlier if task in later]
     if len(differences) < 2:
         return None
@@ -116,7 +151,7 @@ def paired_difference(
 
 
 def headline(record: ReportRecord, results: Results) -> str:
-    """The result in one or two plain sentences."""
+    """The result in plain sentences, one for each arm."""
     main = record.main_arms[0].label
     metric = results.primary
     if metric is None or metric.before is None:
@@ -124,10 +159,11 @@ def headline(record: ReportRecord, results: Results) -> str:
     name = metric_label(metric.name)
     if metric.after is None:
         return f"Held-out {name} is {percent(metric.before)} so far; there is no second evaluation yet."
-    sentence = f"{main}: held-out {name} {_movement(metric.before, metric.after, results.gain)}"
+    sentence = f"{main}: held-out {name} {_movement(metric.before, metric.after, metric.gain)}"
     if len(metric.seeds_after) > 1:
         sentence += f" (mean of {len(metric.seeds_after)} seeds, {seed_range(metric.seeds_after)})"
-    return f"{sentence}. {_control_sentence(metric, results, record)}".strip()
+    beside = (_arm_sentence(arm, metric, record) for arm in results.arms if arm.label in metric.beside)
+    return " ".join((f"{sentence}.", *beside))
 
 
 def metric_label(name: str) -> str:
@@ -151,39 +187,41 @@ def seed_range(values: Sequence[float]) -> str:
     return f"{100 * min(values):.1f} to {100 * max(values):.1f} %"
 
 
-def _movement(before: Estimate, after: Estimate, gain: Estimate | None) -> str:
-    change = after.value - before.value
-    sure = abs(change) > CONTROL_MARGIN if gain is None else gain.low > 0 or gain.high < 0
-    verb = ("rose" if change > 0 else "fell") if sure else "did not change measurably: it went"
+def _movement(before: Estimate, after: Estimate, change: Estimate | None) -> str:
+    """What the paired interval `change` allows to say; no claim without one."""
+    verb = "went"
+    if change is not None:
+        verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[change.sign]
     return f"{verb} from {percent(before)} to {percent(after)}"
 
 
-def _control_time(record: ReportRecord) -> str:
-    """How long the control trained beside the main arm, as far as the metrics tell."""
-    control, main = (
-        sum(float(row.get("time/step", 0)) for arm in arms for row in arm.metrics)
-        for arms in (record.control_arms, record.main_arms)
+def _arm_sentence(arm: ArmResult, metric: MetricResult, record: ReportRecord) -> str:
+    """How an arm beside changed, and whether the main arm can be told apart from it."""
+    main, shown = record.main_arms[0].label, percent(metric.beside[arm.label])
+    subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
+    if arm.label == CONTROL:
+        subject, name = "The control, further supervised training", "the control"
+    subject += f"{_time_beside(record, arm.label)},"
+    if arm.change is None or arm.lead is None:
+        return f"{subject} ended at {shown}."
+    verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[arm.change.sign]
+    relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
+    sentence = f"{subject} {verb} {shown}; {main} {relation} {name} ({points(arm.lead)} points)"
+    if arm.label == CONTROL and arm.change.sign > 0:
+        sentence += f", so the gain of {main} is not reinforcement learning's alone"
+    return f"{sentence}."
+
+
+def _time_beside(record: ReportRecord, label: str) -> str:
+    """How long an arm trained beside the main one, as far as the metrics tell."""
+    arm, main = (
+        sum(float(row.get("time/step", 0)) for one in arms for row in one.metrics)
+        for arms in (record.arms_beside(label), record.main_arms)
     )
-    if not control or not main:
+    if not arm or not main:
         return ""
-    share = control / main
+    share = arm / main
     return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
-
-
-def _control_sentence(metric: MetricResult, results: Results, record: ReportRecord) -> str:
-    if metric.control is None or metric.before is None or metric.after is None:
-        return ""
-    moved = metric.control.value - metric.before.value
-    gained = metric.after.value - metric.before.value
-    shown = percent(metric.control)
-    control = f"The control, further supervised training{_control_time(record)},"
-    if abs(moved) <= CONTROL_MARGIN:
-        return f"{control} stayed at {shown}."
-    if moved < 0:
-        return f"{control} fell to {shown}."
-    if gained > 0 and moved >= gained / 2:
-        return f"{control} reached {shown} as well, so the gain is not reinforcement learning's alone."
-    return f"{control} reached {shown}."
 
 
 def _training_so_far(record: ReportRecord) -> str:
@@ -197,18 +235,30 @@ def _training_so_far(record: ReportRecord) -> str:
     return f"{steps} training steps done{trend}."
 
 
-def _pass_shares(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Task id -> share of passing answers, averaged over the evaluations that have it."""
+def _shares(evaluations: Sequence[Evaluation], name: str) -> dict[str, float]:
+    """Task id -> the metric on this problem alone, averaged over the evaluations that have it."""
     shares: dict[str, list[float]] = {}
     for evaluation in evaluations:
         for row in evaluation.get("rows", ()):
-            if row.get("samples"):
-                shares.setdefault(str(row.get("task_id")), []).append(row["passed"] / row["samples"])
+            share = _share(row, name)
+            if share is not None:
+                shares.setdefault(str(row.get("task_id")), []).append(share)
     return {task: fmean(values) for task, values in shares.items()}
 
 
-def _values(evaluations: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
-    return tuple(e["metrics"][name]["value"] for e in evaluations if name in e["metrics"])
+def _share(row: Mapping[str, Any], name: str) -> float | None:
+    """A metric on one problem: pass@k by the unbiased estimator (Chen et al. 2021, arXiv 2107.03374)."""
+    if name == GREEDY:
+        passed = row.get("greedy_passed")
+        return None if passed is None else float(passed)
+    k, samples = name.removeprefix("pass@"), row.get("samples")
+    if not k.isdecimal() or not samples or samples < int(k):
+        return None
+    return 1 - math.comb(samples - row["passed"], int(k)) / math.comb(samples, int(k))
+
+
+def _values(evaluations: Sequence[Evaluation | None], name: str) -> tuple[float, ...]:
+    return tuple(e["metrics"][name]["value"] for e in evaluations if e and name in e["metrics"])
 
 
 def metric_order(name: str) -> tuple[int, int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from greenward.reports.record import Arm, ReportRecord, SeedRun
 from greenward.reports.results import (
     PRIMARY,
+    Estimate,
     MetricResult,
     Results,
     final_evaluation,
@@ -35,19 +36,17 @@ class Table:
 
 
 def before_after_table(record: ReportRecord, results: Results) -> Table | None:
-    """Every held-out metric before and after, and the control beside it."""
+    """Every held-out metric before and after, and of the arms beside: a row for each."""
     if not results.metrics:
         return None
-    has_control = any(metric.control is not None for metric in results.metrics)
     rows: list[tuple[str, ...]] = []
-    for metric in results.metrics:
-        row = (metric_label(metric.name), _cell(metric.before), _cell(metric.after))
-        rows.append((*row, _cell(metric.control)) if has_control else row)
-        if len(record.seeds) > 1:
-            spread = ("  over seeds", _spread(metric.seeds_before), _spread(metric.seeds_after))
-            rows.append((*spread, _spread(metric.seeds_control)) if has_control else spread)
-    label = record.main_arms[0].label
-    columns = ("Held-out", "Before", f"After {label}", *(("Control",) if has_control else ()))
+    for stage, of_metric in _stages(record):
+        found = [of_metric(metric) for metric in results.metrics]
+        if stage == "Before" or any(estimate for estimate, _ in found):
+            rows.append((stage, *(_cell(estimate) for estimate, _ in found)))
+            if len(record.seeds) > 1:
+                rows.append(("  over seeds", *(_spread(values) for _, values in found)))
+    columns = ("Held-out", *(metric_label(metric.name) for metric in results.metrics))
     return Table("Before and after", columns, tuple(rows), _before_after_caption(record, results))
 
 
@@ -68,6 +67,21 @@ def tags_table(record: ReportRecord) -> Table | None:
     )
 
 
+def _stages(
+    record: ReportRecord,
+) -> list[tuple[str, Callable[[MetricResult], tuple[Estimate | None, tuple[float, ...]]]]]:
+    """(name of a row, what a metric says there and of single seeds)."""
+
+    def of_arm(label: str) -> Callable[[MetricResult], tuple[Estimate | None, tuple[float, ...]]]:
+        return lambda metric: (metric.beside.get(label), metric.seeds_beside.get(label, ()))
+
+    return [
+        ("Before", lambda metric: (metric.before, metric.seeds_before)),
+        (f"After {record.main_arms[0].label}", lambda metric: (metric.after, metric.seeds_after)),
+        *((label, of_arm(label)) for label in record.labels_beside),
+    ]
+
+
 def suites_table(record: ReportRecord) -> Table | None:
     """pass@1 on each public suite before and after; None when none was measured."""
     rows = []
@@ -84,21 +98,24 @@ def suites_table(record: ReportRecord) -> Table | None:
 
 
 def seeds_table(record: ReportRecord, results: Results) -> Table | None:
-    """Each seed on a row of its own; None for a single run."""
+    """Each seed in a column of its own; None for a single run."""
     metric = results.primary
     if metric is None or len(record.seeds) < 2:
         return None
-    rows = tuple(
+    rows = [
+        ("Before", *(_of_evaluation(seed.main.evaluations[:1], metric) for seed in record.seeds)),
         (
-            seed.label,
-            _of_evaluation(seed.main.evaluations[:1], metric),
-            _of_evaluation(seed.main.evaluations[1:][-1:], metric),
-            _of_evaluation([e for arm in [seed.control] if arm and (e := final_evaluation(arm))], metric),
+            f"After {record.main_arms[0].label}",
+            *(_of_evaluation(seed.main.evaluations[1:][-1:], metric) for seed in record.seeds),
+        ),
+    ]
+    for label in record.labels_beside:
+        arms = [seed.beside.get(label) for seed in record.seeds]
+        rows.append(
+            (label, *(_of_evaluation([final_evaluation(arm) if arm else None], metric) for arm in arms))
         )
-        for seed in record.seeds
-    )
-    columns = ("Seed", "Before", f"After {record.main_arms[0].label}", "Control")
-    return Table(f"Held-out {metric_label(metric.name)}, seed by seed", columns, rows)
+    columns = ("Arm", *(seed.label for seed in record.seeds))
+    return Table(f"Held-out {metric_label(metric.name)}, seed by seed", columns, tuple(rows))
 
 
 def answers_table(record: ReportRecord) -> Table | None:
@@ -106,7 +123,10 @@ def answers_table(record: ReportRecord) -> Table | None:
     stages = [
         ("Before", [arm.evaluations[0] for arm in record.main_arms if arm.evaluations]),
         ("After", [arm.evaluations[-1] for arm in record.main_arms if len(arm.evaluations) > 1]),
-        ("Control", [last for arm in record.control_arms if (last := final_evaluation(arm))]),
+        *(
+            (label, [last for arm in record.arms_beside(label) if (last := final_evaluation(arm))])
+            for label in record.labels_beside
+        ),
     ]
     stages = [(name, evaluations) for name, evaluations in stages if evaluations]
     counts = [_summed(evaluations, "statuses") for _, evaluations in stages]
@@ -197,8 +217,7 @@ def _seed_parts(seed: SeedRun) -> dict[str, float]:
     seconds["Rest of the steps"] = max(0.0, step - sum(parts.values()))
     evaluations = (*main.evaluations, *(e for suite in main.suites.values() for e in suite))
     seconds["Evaluation"] = sum(sum(e.get("seconds", {}).values()) for e in evaluations)
-    seconds["Control"] = _arm_seconds(seed.control)
-    return seconds
+    return seconds | {label: _arm_seconds(arm) for label, arm in seed.beside.items()}
 
 
 def _arm_seconds(arm: Arm | None) -> float:
@@ -219,7 +238,7 @@ def _spread(values: Sequence[float]) -> str:
     return seed_range(values) if values else NOTHING
 
 
-def _of_evaluation(evaluations: Sequence[Mapping[str, Any]], metric: MetricResult) -> str:
+def _of_evaluation(evaluations: Sequence[Mapping[str, Any] | None], metric: MetricResult) -> str:
     return _cell(pooled(evaluations, metric.name))
 
 
@@ -251,11 +270,11 @@ def _before_after_caption(record: ReportRecord, results: Results) -> str:
             f"{evaluation['problems']} held-out problems, {evaluation['samples']} answers each "
             f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
         )
-    for text, estimate in (
-        (f"Gain of {record.main_arms[0].label}", results.gain),
-        ("Change of the control", results.control_gain),
-        ("Lead over the control", results.edge),
-    ):
-        if estimate is not None:
-            sentences.append(f"{text}, paired by problem: {points(estimate)} points.")
+    main = record.main_arms[0].label
+    differences = [(f"Gain of {main}", results.gain)]
+    for arm in results.arms:
+        differences += [(f"Change of {arm.label}", arm.change), (f"{main} minus {arm.label}", arm.lead)]
+    shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
+    if shown:
+        sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
     return " ".join(sentences)

@@ -38,7 +38,7 @@ def print_head(
 ) -> None:
     """What stands above the tables."""
     console.print()
-    console.print(Text(visible(title), style="bold green"))
+    console.print(Text(visible(title), style="bold"))
     console.print(Text(visible(headline), style="bold"))
     console.print(Text(visible("   ".join(f"{fact.label} {fact.value}" for fact in facts)), style="dim"))
     for note in notes:
@@ -51,8 +51,10 @@ def print_table(console: Console, table: Table | None) -> None:
     if table is None:
         return
     shown = _rich_table(table.title)
+    cells = zip(table.columns, *table.rows, strict=True)
+    fits = sum(1 + max(map(len, column)) for column in cells) <= console.width
     for index, column in enumerate(table.columns):
-        shown.add_column(column, style=None if index else "cyan", no_wrap=index > 0)
+        shown.add_column(column, style=None if index else "cyan", no_wrap=fits and index > 0)
     for row in table.rows:
         style = "dim" if row[0].startswith(" ") else None
         shown.add_row(*(Text(visible(cell).replace(" %", "%")) for cell in row), style=style)
@@ -86,7 +88,7 @@ def _print_curves(console: Console, charts: Sequence[Chart]) -> None:
             name = chart.title.partition(",")[0].partition(" (")[0]
             name += f" · {line.name}" if line.name else ""
             first, last = (value_text(value, chart.unit) for value in (values[0], values[-1]))
-            shown.add_row(Text(name), Text(first), Text(spark_line(values), style="green"), Text(last))
+            shown.add_row(Text(name), Text(first), Text(spark_line(values), style="cyan"), Text(last))
     console.print(shown)
 
 

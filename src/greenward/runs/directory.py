@@ -11,7 +11,7 @@
     faults.json                  what was planted; diagnostics never read it
     summary.json, report.html
 
-An arm of a run (`warm_start/`, `control/`) is a run directory inside it.
+An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory inside it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ MAY_CHANGE_ON_RESUME = (
     "tracking",
     "model.cache_dir",
     "training.max_steps",
+    "training.max_seconds",
     "training.checkpoint_interval_steps",
     "training.keep_checkpoints",
     "sandbox.workers",

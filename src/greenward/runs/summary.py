@@ -9,7 +9,7 @@ from typing import Any, Literal
 from greenward.runs.directory import RunDirectory, evaluated_suites, is_run, read_evaluations
 from greenward.runs.files import dump_json, read_json, write_atomically
 
-ARM_NAMES = ("warm_start", "control")
+ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
 RunStatus = Literal["finished", "interrupted"]
 

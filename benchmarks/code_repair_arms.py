@@ -1,0 +1,174 @@
+"""PPO, GRPO and rejection sampling on the recipe `ppo_code_fix`, with equal training time, for several seeds.
+
+    .venv/bin/python benchmarks/code_repair_arms.py [--seeds 0,1,2] [--steps 500] [--output runs/code_repair]
+
+For each seed PPO trains `--steps` steps after the recipe's warm start; GRPO and rejection sampling then start
+from the same warm start and train on the same problems for the seconds that PPO trained, evaluation aside.
+Every process has one thread, and two run at a time. Without the reward model, which only measures. The
+policy is evaluated at the start and at the end. Finished arms in the folder are not repeated, and interrupted
+ones go on. Three seeds take about 45 minutes on two cores.
+
+`--json` gets all numbers and `--markdown` the table, whose last rows are paired by problem (95 % intervals).
+`report.html` in the output folder shows the same with curves and sample answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from greenward.recipes.arms import Arm, run_arms, training_seconds
+from greenward.reports.record import ReportRecord, read_report
+from greenward.reports.results import Estimate, Results, compare, metric_label, points, seed_range
+from greenward.reports.write import write_all_reports
+from greenward.runs.directory import read_evaluations
+from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.summary import read_summary
+
+RECIPE = "ppo_code_fix"
+EVERY_ARM = (
+    "training.threads=1",
+    "sandbox.workers=1",
+    "reward_model=null",
+    "evaluation.eval_interval_steps=1000000",
+    "training.checkpoint_interval_steps=100",
+    "training.keep_checkpoints=1",
+)
+# What differs from the recipe in the arms beside PPO: GRPO takes the algorithm of `quickstart`, rejection
+# sampling the settings of `rejection_sampling`. Model, problems, rewards and sampling stay the recipe's.
+GRPO = (
+    "kind=grpo",
+    "algorithm.advantage=grpo",
+    "algorithm.loss=dapo",
+    "algorithm.clip_high=0.28",
+    "algorithm.critic=null",
+    "algorithm.updates_per_batch=1",
+    "algorithm.minibatches=2",
+    "algorithm.max_step_kl=null",
+    "algorithm.kl={}",
+    "training.learning_rate=3e-4",
+)
+REJECTION = (
+    "kind=rejection",
+    "algorithm.overlong.mask_truncated=true",
+    "rejection={max_per_prompt: 4, replay_rounds: 4, epochs: 1, batch_size: 64}",
+    "training.prompts_per_step=32",
+    "training.num_generations=8",
+    "training.learning_rate=1e-3",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every arm")
+    parser.add_argument("--seeds", type=seeds_of, default=(0, 1, 2), help="with commas between (0,1,2)")
+    parser.add_argument("--steps", type=int, default=500, help="of PPO (500)")
+    parser.add_argument("--output", type=Path, default=Path("runs/code_repair"))
+    parser.add_argument("--parallel", type=int, default=2, help="processes at a time (2)")
+    parser.add_argument("--json", type=Path, help="keep all numbers here")
+    parser.add_argument("--markdown", type=Path, help="keep the table here")
+    options = parser.parse_args()
+    arms = arms_of(options.output, options.seeds, options.steps, options.overrides)
+    with Progress() as progress:
+        shown: set[Path] = set()
+
+        def watch() -> None:
+            for arm in arms:
+                if arm.finished and arm.folder not in shown:
+                    shown.add(arm.folder)
+                    (*_, last) = read_evaluations(arm.folder)
+                    progress.message(f"{arm.folder.relative_to(options.output)}: {evaluation_line(last)}")
+
+        run_arms(arms, parallel=options.parallel, resume=True, watch=watch)
+    write_all_reports(options.output)
+    record = result(read_report(options.output), options.steps, [arm.folder for arm in arms])
+    text = table(record)
+    print(text)
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(text, encoding="utf-8")
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Different whole numbers with commas between."""
+    seeds = tuple(int(part) for part in text.split(","))
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(text)
+    return seeds
+
+
+def arms_of(output: Path, seeds: Sequence[int], steps: int, overrides: Sequence[str]) -> list[Arm]:
+    """PPO for every seed, then the arms beside it; those that have finished are marked so."""
+    main, beside = [], []
+    for seed in seeds:
+        folder = output / f"seed_{seed}"
+        common = [f"seed={seed}", *EVERY_ARM]
+        ppo = Arm(folder, RECIPE, [*common, f"training.max_steps={steps}", *overrides])
+        main.append(ppo)
+        beside.append(Arm(folder / "grpo", RECIPE, [*common, *GRPO, *overrides], beside=ppo))
+        beside.append(Arm(folder / "rejection", RECIPE, [*common, *REJECTION, *overrides], beside=ppo))
+    for arm in (*main, *beside):
+        summary = read_summary(arm.folder)
+        arm.finished = summary is not None and summary["status"] == "finished"
+    return [*main, *beside]
+
+
+def result(report: ReportRecord, steps: int, folders: Sequence[Path]) -> dict[str, Any]:
+    """All numbers: pooled estimates, the value of each seed, paired differences, training seconds."""
+    results: Results = compare(report)
+    session = report.main_arms[0].sessions[-1]
+    return {
+        "steps": steps,
+        "seeds": [seed.main.config["seed"] for seed in report.seeds],
+        "problems": report.main_arms[0].evaluations[0]["problems"],
+        "samples": report.main_arms[0].evaluations[0]["samples"],
+        "metrics": [asdict(metric) for metric in results.metrics],
+        "gain": asdict(results.gain) if results.gain else None,
+        "arms": [asdict(arm) for arm in results.arms],
+        "training_seconds": {str(f.relative_to(folders[0].parent)): training_seconds(f) for f in folders},
+        "arm_steps": {
+            "PPO": [arm.steps for arm in report.main_arms],
+            **{label: [arm.steps for arm in report.arms_beside(label)] for label in report.labels_beside},
+        },
+        "device": str(session.get("device") or platform.processor()),
+    }
+
+
+def table(record: dict[str, Any]) -> str:
+    """The numbers as a Markdown table, for the terminal and for README.md."""
+    metrics = {metric["name"]: metric for metric in record["metrics"]}
+    labels = [arm["label"] for arm in record["arms"]]
+    lines = ["| Held-out | Before | PPO | " + " | ".join(labels) + " |", "|" + " --- |" * (3 + len(labels))]
+    for name, metric in metrics.items():
+        cells = [metric["seeds_before"], metric["seeds_after"], *(metric["seeds_beside"][x] for x in labels)]
+        lines.append(f"| {metric_label(name)} | " + " | ".join(map(over_seeds, cells)) + " |")
+    differences = [("PPO − before", record["gain"])]
+    for arm in record["arms"]:
+        differences += [(f"{arm['label']} − before", arm["change"]), (f"PPO − {arm['label']}", arm["lead"])]
+    shown = "; ".join(f"{name} {points(Estimate(**found))}" for name, found in differences if found)
+    main_seconds = [s for name, s in record["training_seconds"].items() if "/" not in name]
+    steps = ", ".join(f"{label} {fmean(count):.0f}" for label, count in record["arm_steps"].items())
+    lines.append(
+        f"\nMeans over {len(record['seeds'])} seeds, with the lowest and the highest. {record['problems']} "
+        f"held-out problems, {record['samples']} answers each at temperature 1. Differences of sampled "
+        f"pass@1 in points, paired by problem, with 95 % intervals: {shown}. All arms of a seed start from "
+        f"one warm start and train for the same time, {fmean(main_seconds):.0f} s on one thread "
+        f"({record['device']}); steps: {steps}.\n"
+    )
+    return "\n".join(lines)
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """The mean over seeds, and the lowest and highest, in percent."""
+    return f"{100 * fmean(values):.1f} % ({seed_range(values)})" if values else "–"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The benchmark that compares PPO, GRPO and rejection sampling, on a very small scale."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from greenward.runs.directory import read_config
+from greenward.runs.metrics import read_metrics
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "code_repair_arms.py"
+TINY = (
+    "problems.families.limit=60",
+    "model.shape.layers=1",
+    "model.shape.hidden_size=32",
+    "model.shape.heads=2",
+    "model.shape.kv_heads=2",
+    "model.shape.intermediate_size=64",
+    "warm_start.max_steps=5",
+    "warm_start.batch_size=8",
+    "training.prompts_per_step=2",
+    "training.num_generations=2",
+    "training.micro_batch_sequences=8",
+    "sampling.max_tokens=16",
+    "evaluation.num_questions=4",
+    "evaluation.samples=2",
+    "evaluation.k=[1,2]",
+)
+
+
+def run(folder: Path) -> str:
+    command = [sys.executable, str(BENCHMARK), *TINY, "--seeds", "4", "--steps", "2"]
+    command += ["--output", str(folder / "study"), "--json", str(folder / "kept.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_all_arms_train_for_the_seconds_of_ppo_and_are_not_repeated(tmp_path):
+    said = run(tmp_path)
+    seed = tmp_path / "study/seed_4"
+    record = json.loads((tmp_path / "kept.json").read_text())
+    assert [arm["label"] for arm in record["arms"]] == ["GRPO", "Rejection sampling"]
+    assert read_metrics(seed / "metrics.jsonl").rows[-1]["step"] == 2
+    ppo_seconds = record["training_seconds"]["seed_4"]
+    for name, kind in (("grpo", "grpo"), ("rejection", "rejection")):
+        config = read_config(seed / name)
+        assert config["kind"] == kind and config["training"]["max_seconds"] == round(ppo_seconds, 3)
+        assert config["model"]["id"] == str(seed / "warm_start/checkpoints/last")
+        assert config["problems"] == read_config(seed)["problems"]
+        assert record["training_seconds"][f"seed_4/{name}"] >= round(ppo_seconds, 3)
+    header = "| Held-out | Before | PPO | GRPO | Rejection sampling |"
+    assert header in said and "PPO − GRPO" in said and "PPO − Rejection sampling" in said
+    before = {path: path.stat().st_mtime_ns for path in seed.rglob("metrics.jsonl")}
+    assert run(tmp_path) == said
+    assert {path: path.stat().st_mtime_ns for path in seed.rglob("metrics.jsonl")} == before
