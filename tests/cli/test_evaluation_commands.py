@@ -250,3 +250,51 @@ def test_an_evaluation_of_which_nothing_could_be_judged_is_an_error(call, suite,
     assert code == 2
     assert "no worker can start" in told
     assert not Path("out").exists()
+
+
+def test_a_k_above_the_number_of_answers_leads_and_exits_with_2_but_all_is_graded(call, suite, samples):
+    file = samples((1, RIGHT), (2, RIGHT), (2, WRONG), (3, WRONG))
+    arguments = ("grade", file, "--suite", suite, "--out", "out", "--k", "1,5")
+    code, said, told = call(*arguments)
+    assert code == 2
+    for stream in (told, said):
+        assert "pass@5 needs 5 answers" in stream.splitlines()[0]
+        assert "no problem has more than 2" in stream.splitlines()[0]
+    assert len(rows(Path("out/results.jsonl"))) == 4
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["metrics"]["pass@1"]["value"] == pytest.approx((1 + 0.5 + 0) / 3)
+    assert "pass@5" not in summary["metrics"]
+    assert "pass@5 needs 5 answers" in Path("out/report.md").read_text()
+    code, said, told = call(*arguments, "--json")
+    assert code == 2
+    assert json.loads(said)["failures"]
+    assert call(*arguments[:-1], "1,2")[0] == 0
+
+
+@pytest.mark.parametrize(("lost", "code"), [(1, 0), (3, 2)])
+def test_answers_that_stay_lost_count_as_not_passed_and_above_2_percent_the_command_fails(
+    call, suite, samples, monkeypatch, lost, code
+):
+    from greenward.grading import grader
+    from greenward.grading.verdict import Status, Verdict
+
+    judged = grader.judge
+    done = []
+
+    def judge_and_lose(plan, result):
+        done.append(plan)
+        return Verdict(Status.INFRASTRUCTURE) if len(done) <= lost else judged(plan, result)
+
+    monkeypatch.setattr(grader, "judge", judge_and_lose)
+    # A hundred different programs, all right.
+    file = samples(*((1 + n % 4, f"return n + {{}}  # {n}") for n in range(100)))
+    found, said, told = call("grade", file, "--suite", suite, "--out", "out", "--k", "1")
+    assert found == code, told
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["metrics"]["pass@1"]["value"] == pytest.approx(1 - lost / 100)
+    assert summary["rates"]["infrastructure"]["value"] == pytest.approx(lost / 100)
+    for text in (said, Path("out/report.md").read_text()):
+        assert f"({lost / 100:.1%}) were lost to the infrastructure" in " ".join(text.split())
+    assert (f"{lost} of 100 answers" in said.splitlines()[0]) is (code == 2)
+    assert call("grade", file, "--suite", suite, "--out", "out", "--quiet")[0] == 0  # tried again
+    assert json.loads(Path("out/summary.json").read_text())["metrics"]["pass@1"]["value"] == 1.0

@@ -56,9 +56,11 @@ def test_the_gain_is_paired_by_problem(study):
         return np.mean([[row["passed"] / row["samples"] for row in rows] for rows in seeds], axis=0)
 
     differences = shares(80) - shares(0)
-    half = 1.959964 * differences.std(ddof=1) / np.sqrt(len(differences))
+    # With a problem that gains all and one that loses all (Bonett and Price 2012).
+    widened = np.append(differences, (1.0, -1.0))
+    half = 1.959964 * widened.std() / np.sqrt(len(widened))
     assert (gain.value, gain.low, gain.high) == pytest.approx(
-        (differences.mean(), differences.mean() - half, differences.mean() + half)
+        (differences.mean(), widened.mean() - half, widened.mean() + half)
     )
 
 

@@ -26,10 +26,13 @@ def grade(samples: Path, suite: str, **chosen: Any) -> None:
     greenward grade samples.jsonl --suite humaneval+
     greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
     """
+    from greenward.recipes.evaluation_session import undefined
     from greenward.recipes.grade_samples import SampleGrading
     from greenward.runs.progress import Progress
 
     grading = SampleGrading(samples, suite)
+    for failure in undefined(chosen["k"], grading.most_answers):
+        click.echo(f"Error: {failure} All answers are graded nevertheless.", err=True)
     out = chosen["out"] or grading.default_folder
     with Progress(quiet=chosen["quiet"]) as progress:
         summary = grading.run(out, build_grading(chosen), progress)

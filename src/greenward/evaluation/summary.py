@@ -16,11 +16,11 @@ _NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE})
 Groups = Sequence[Sequence[Result]]
 
 
-def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int, seed: int) -> dict[str, Any]:
+def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int) -> dict[str, Any]:
     """Metrics, rates and tables of an evaluation of a suite of so many `problems`.
 
-    A pass@k that no problem has enough scored answers for is missing; `problems` beside each says
-    over how many it is. `base_pass@k` counts the original tests of a suite with added ones.
+    A pass@k that no problem has enough answers for is missing; `problems` beside each says over how
+    many it is. `base_pass@k` counts the original tests of a suite with added ones.
     """
     rows = list(results)
     groups = list(_by_problem(rows).values())
@@ -31,13 +31,14 @@ def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int, se
         "problems": problems,
         "answered": len(groups),
         "answers": len(rows),
+        "most_answers": max(map(len, groups), default=0),
         "problems_passed": sum(any(row.passed for row in group) for group in groups),
-        "metrics": _metrics(groups, ks, seed),
-        "rates": {name: rate.to_json() for name, rate in rates_of(groups, seed=seed).items()} if rows else {},
+        "metrics": _metrics(groups, ks),
+        "rates": {name: rate.to_json() for name, rate in rates_of(groups).items()} if rows else {},
         "statuses": dict(statuses.most_common()),
         "errors": dict(errors.most_common()),
         "extraction_failures": dict(reasons.most_common()),
-        "tags": _tags(rows, seed),
+        "tags": _tags(rows),
         "isolation": isolation_of(rows),
     }
 
@@ -56,26 +57,26 @@ def isolation_of(rows: Collection[Result]) -> dict[str, Any] | None:
     return {"level": level_of(shared).value, "layers": [layer.value for layer in shared]}
 
 
-def _metrics(groups: Groups, ks: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
+def _metrics(groups: Groups, ks: Sequence[int]) -> dict[str, dict[str, float]]:
     metrics = {}
     for k in ks:
-        found = pass_at_k_of(groups, k, seed=seed)
+        found = pass_at_k_of(groups, k)
         if found is not None:
             metrics[f"pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
     if any(row.base_passed is not None for group in groups for row in group):
         for k in ks:
-            found = pass_at_k_of(groups, k, seed=seed, succeeds=lambda row: row.base_passed is True)
+            found = pass_at_k_of(groups, k, succeeds=lambda row: row.base_passed is True)
             if found is not None:
                 metrics[f"base_pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
     return metrics
 
 
-def _tags(rows: Sequence[Result], seed: int) -> dict[str, dict[str, Any]]:
+def _tags(rows: Sequence[Result]) -> dict[str, dict[str, Any]]:
     """pass@1 of the problems with each tag."""
     table = {}
     for tag in sorted({tag for row in rows for tag in row.tags}):
         groups = list(_by_problem(row for row in rows if tag in row.tags).values())
-        found = pass_at_k_of(groups, 1, seed=seed)
+        found = pass_at_k_of(groups, 1)
         if found is not None:
             table[tag] = {"problems": len(groups), "pass@1": found[0].to_json()}
     return table

@@ -172,7 +172,6 @@ class ModelEvaluation:
             },
             prompts=self.prompts,
             answers=len(self.problems) * self.options.samples,
-            seed=self.options.seed,
             progress=progress,
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ class SampleGrading:
         name = self.path.name.removesuffix(".gz").removesuffix(".jsonl")
         return Path("runs") / "grade" / f"{file_name(name)}-{file_name(self.problems.name)}"
 
+    @property
+    def most_answers(self) -> int:
+        """The largest number of answers to one problem."""
+        return max(Counter(answer.problem.task_id for answer in self.answers).values())
+
     def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
         """Grade what is not graded yet in `out`; the summary.
 
@@ -56,7 +62,6 @@ class SampleGrading:
                 for problem in {answer.problem.task_id: answer.problem for answer in self.answers}.values()
             },
             answers=len(self.answers),
-            seed=0,
             progress=progress,
         )
 

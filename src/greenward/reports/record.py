@@ -192,12 +192,25 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
         lost = sum(_count(row.get("episodes/infrastructure")) for row in seed.main.metrics)
         if lost:
             notes.append(f"{prefix}{lost:.0f} episodes were lost to the infrastructure and not trained on.")
+        for arm in filter(None, (seed.main, seed.control)):
+            notes += [f"{prefix}{text}" for text in _lost_answers(arm)]
         notes += [f"{prefix}{text}" for text in _non_finite(seed.main)]
     if seeds[0].main.config.get("kind") in ("grpo", "ppo") and all(seed.control is None for seed in seeds):
         notes.append(
             "There is no control arm, so this report cannot tell reinforcement learning from more training."
         )
     return notes
+
+
+def _lost_answers(arm: Arm) -> list[str]:
+    named = (("held-out problems", arm.evaluations), *arm.suites.items())
+    return [
+        f"{arm.label}: {share:.1%} of the answers to {name} at step {evaluation['step']} were lost to the "
+        "infrastructure and count as not passed."
+        for name, evaluations in named
+        for evaluation in evaluations
+        if (share := evaluation["rates"].get("infrastructure", {}).get("value", 0.0))
+    ]
 
 
 def _count(value: Any) -> float:

@@ -3,33 +3,26 @@
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their
 bounds: the seeds answer the same problems, so this interval speaks of problems; the spread over
 seeds is shown beside it. A gain is paired: per problem, the share of passing answers after minus
-before, averaged over seeds; its interval is normal over problems (Miller 2024, arXiv 2411.00640).
+before, averaged over seeds; its interval is `intervals.paired_difference`, over problems.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from greenward import intervals
+from greenward.intervals import Estimate
 from greenward.reports.record import Arm, ReportRecord
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
 CONTROL_MARGIN = 0.05  # a control that moves less has stayed where it was
-_Z_95 = 1.959964
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A rate, or a difference of rates, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -108,11 +101,7 @@ def paired_difference(
     """Sampled pass@1 of `second` minus `first` over the problems that both answered, with interval."""
     earlier, later = _pass_shares(first), _pass_shares(second)
     differences = [later[task] - earlier[task] for task in earlier if task in later]
-    if len(differences) < 2:
-        return None
-    mean = fmean(differences)
-    half = _Z_95 * stdev(differences) / math.sqrt(len(differences))
-    return Estimate(mean, mean - half, mean + half)
+    return intervals.paired_difference(np.array(differences)) if differences else None
 
 
 def headline(record: ReportRecord, results: Results) -> str:
