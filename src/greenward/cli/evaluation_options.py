@@ -43,6 +43,11 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Least level of isolation; see `greenward doctor`.",
             ),
             click.option(
+                "--skip-bad-rows",
+                is_flag=True,
+                help="Leave out rows of the suite's file that cannot be used, and count them.",
+            ),
+            click.option(
                 "--package",
                 "packages",
                 multiple=True,

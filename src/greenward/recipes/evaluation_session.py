@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from greenward.runs.provenance import collect_provenance
 MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 WALL_PER_CPU = 3.0
+_SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
 DrawIn = Callable[[EvaluationFolder, ProblemSet], Draw]
 """The drawing of answers for a folder, to problems whose expected values are known."""
@@ -132,6 +133,7 @@ def carry_out(
                 "sessions": sessions,
                 "notes": [
                     *facts.get("notes", ()),
+                    *_notes_on_rows(facts["skipped_rows"]),
                     *_notes(figures, ks, checked),
                     *_notes_on_tests(completed, in_process),
                 ],
@@ -206,6 +208,14 @@ def _notes(figures: Mapping[str, Any], ks: tuple[int, ...], checked: Mapping[str
         flaky, repeats = checked["recheck"]["flaky"], checked["recheck"]["repeats"]
         notes.append(f"{len(flaky)} answers got different verdicts when judged {repeats} times")
     return notes
+
+
+def _notes_on_rows(skipped: Sequence[str]) -> list[str]:
+    """How many rows of the suite's file were left out, and what is wrong with the first."""
+    if not skipped:
+        return []
+    more = " …" if len(skipped) > _SHOWN_ROWS else ""
+    return [f"{len(skipped)} rows of the suite's file were skipped: {' '.join(skipped[:_SHOWN_ROWS])}{more}"]
 
 
 def _notes_on_tests(problems: ProblemSet, in_process: int) -> list[str]:
