@@ -34,10 +34,10 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     """The program in a model's answer.
 
     `completion`: the starter code followed by the answer, unchanged. `chat`: what was thought
-    (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry
-    point (or a method of that name), else the last; a block that was never closed counts up to the end. Without any block, an
-    answer that itself defines the entry point is taken from its first line of code on. Where a whole
-    program is asked for (no entry point), it is the last block, or all from the first line of code on.
+    (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry point (or a
+    method of that name), else the last; a block that was never closed counts up to the end. Without any
+    block, an answer that itself defines the entry point is taken from its first line of code on. Where a
+    whole program is asked for (no entry point), it is the last block, or all from the first line of code on.
     """
     if style == "completion":
         if not text.strip():
