@@ -10,7 +10,7 @@ import pytest
 from synthetic_study import write_seed
 
 from greenward.errors import RunError
-from greenward.reports.record import read_report
+from greenward.reports.record import max_lost_share, read_report
 from greenward.reports.results import compare, headline
 
 
@@ -146,3 +146,14 @@ def test_the_headline_says_how_long_the_control_trained(run, factor, words):
     row = {"step": 1, "loss": 0.1, "time/step": factor * seconds}
     (run / "control" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     assert f"further supervised training {words}, stayed" in said(run)
+
+
+def test_answers_that_an_evaluation_lost_are_told(run):
+    assert max_lost_share(read_report(run)) == 0.0
+    file = sorted((run / "evaluations").glob("*.json"))[-1]
+    record = json.loads(file.read_text())
+    record["rates"]["infrastructure"] = {"value": 0.031, "low": 0.02, "high": 0.05}
+    file.write_text(json.dumps(record))
+    found = read_report(run)
+    assert max_lost_share(found) == 0.031
+    assert any("3.1% of the answers" in note and "count as not passed" in note for note in found.notes)

@@ -26,7 +26,7 @@ class CheckedReferences:
         """The result in one line."""
         passed = self.references - len(self.failures)
         without = f"; {self.missing} problems have none" if self.missing else ""
-        skipped = f"; {self.skipped} rows of the file were skipped" if self.skipped else ""
+        skipped = f"; skipped rows of the file: {self.skipped}" if self.skipped else ""
         return f"{self.suite}: {passed}/{self.references} references pass{without}{skipped}"
 
 

@@ -215,7 +215,7 @@ def _notes_on_rows(skipped: Sequence[str]) -> list[str]:
     if not skipped:
         return []
     more = " …" if len(skipped) > _SHOWN_ROWS else ""
-    return [f"{len(skipped)} rows of the suite's file were skipped: {' '.join(skipped[:_SHOWN_ROWS])}{more}"]
+    return [f"skipped rows of the suite's file: {len(skipped)}. {' '.join(skipped[:_SHOWN_ROWS])}{more}"]
 
 
 def _notes_on_tests(problems: ProblemSet, in_process: int) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,14 +202,26 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
     return notes
 
 
+def max_lost_share(record: ReportRecord) -> float:
+    """The largest share of answers that the infrastructure lost in any evaluation of the record."""
+    arms = (*record.main_arms, *record.control_arms)
+    return max((share for arm in arms for _, _, share in _lost_shares(arm)), default=0.0)
+
+
+def _lost_shares(arm: Arm) -> Iterator[tuple[str, int, float]]:
+    """(what was evaluated, step, share) of each evaluation in which answers were lost."""
+    for name, evaluations in (("held-out problems", arm.evaluations), *arm.suites.items()):
+        for evaluation in evaluations:
+            share = evaluation["rates"].get("infrastructure", {}).get("value", 0.0)
+            if share:
+                yield name, evaluation["step"], share
+
+
 def _lost_answers(arm: Arm) -> list[str]:
-    named = (("held-out problems", arm.evaluations), *arm.suites.items())
     return [
-        f"{arm.label}: {share:.1%} of the answers to {name} at step {evaluation['step']} were lost to the "
-        "infrastructure and count as not passed."
-        for name, evaluations in named
-        for evaluation in evaluations
-        if (share := evaluation["rates"].get("infrastructure", {}).get("value", 0.0))
+        f"{arm.label}: {share:.1%} of the answers to {name} at step {step} were lost to the infrastructure "
+        "and count as not passed."
+        for name, step, share in _lost_shares(arm)
     ]
 
 
