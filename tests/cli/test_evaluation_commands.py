@@ -385,3 +385,10 @@ def test_a_bad_row_of_the_suite_is_named_with_the_option_that_skips_it(call, sui
         (skipped,) = summary["skipped_rows"]
         assert f"{suite}, row 2 (line " in skipped
         assert "row 2 (line" in Path(out, "report.md").read_text()
+
+
+def test_numbers_of_samples_with_gaps_ask_for_no_k_that_is_undefined(call, suite):
+    answer = {"task_id": "add_1", "completion": "    return n + 1\n", "sample": 9}
+    code, told, _, _ = graded(call, suite, answer)
+    assert code == 0
+    assert "pass@5" not in told

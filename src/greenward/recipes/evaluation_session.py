@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ def carry_out(
                     f"none of {len(folder.results)} answers could be judged.",
                     remedy=f"The sandbox said: {lost.error_message or 'nothing'}.",
                 )
-            most = max((sample for _, sample in folder.results), default=0) + 1
+            most = max(Counter(task_id for task_id, _ in folder.results).values(), default=0)
             ks = options.k or usual_ks(most)
             figures = summarise(folder.results.values(), ks, problems=len(problems))
             checked = {}
