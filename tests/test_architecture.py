@@ -24,8 +24,9 @@ LAYERS = (
     {"grading", "policies"},
     {"sandbox", "problems"},
 )
-# Anybody may import these; they import no room.
-LEAVES = {"config", "runs", "reports", "errors"}
+# Anybody may import these; they import no room. All may import the single modules.
+SINGLE_MODULES = {"errors", "intervals"}
+LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 HEAVY_AT_THE_DOOR = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
 
@@ -58,7 +59,7 @@ def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
 
 def may_import(importer: str, imported: str) -> bool:
     if imported == importer or imported in LEAVES:
-        return importer not in LEAVES or imported in {importer, "errors"}
+        return importer not in LEAVES or imported in {importer, *SINGLE_MODULES}
     return importer not in LEAVES and HEIGHT[imported] < HEIGHT[importer]
 
 

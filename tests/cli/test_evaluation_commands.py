@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -250,3 +251,144 @@ def test_an_evaluation_of_which_nothing_could_be_judged_is_an_error(call, suite,
     assert code == 2
     assert "no worker can start" in told
     assert not Path("out").exists()
+
+
+def test_a_k_above_the_number_of_answers_leads_and_exits_with_2_but_all_is_graded(call, suite, samples):
+    file = samples((1, RIGHT), (2, RIGHT), (2, WRONG), (3, WRONG))
+    arguments = ("grade", file, "--suite", suite, "--out", "out", "--k", "1,5")
+    code, said, told = call(*arguments)
+    assert code == 2
+    for stream in (told, said):
+        assert "pass@5 needs 5 answers" in stream.splitlines()[0]
+        assert "no problem has more than 2" in stream.splitlines()[0]
+    assert len(rows(Path("out/results.jsonl"))) == 4
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["metrics"]["pass@1"]["value"] == pytest.approx((1 + 0.5 + 0) / 3)
+    assert "pass@5" not in summary["metrics"]
+    assert "pass@5 needs 5 answers" in Path("out/report.md").read_text()
+    code, said, told = call(*arguments, "--json")
+    assert code == 2
+    assert json.loads(said)["failures"]
+    assert call(*arguments[:-1], "1,2")[0] == 0
+
+
+@pytest.mark.parametrize(("lost", "code"), [(1, 0), (3, 2)])
+def test_answers_that_stay_lost_count_as_not_passed_and_above_2_percent_the_command_fails(
+    call, suite, samples, monkeypatch, lost, code
+):
+    from greenward.grading.grader import Grader
+    from greenward.grading.verdict import Status, Verdict
+
+    judged = Grader.grade_stream
+
+    def judge_and_lose(self, answers):
+        for index, verdict in judged(self, answers):
+            yield index, Verdict(Status.INFRASTRUCTURE) if index < lost else verdict
+
+    monkeypatch.setattr(Grader, "grade_stream", judge_and_lose)
+    # A hundred different programs, all right.
+    file = samples(*((1 + n % 4, f"return n + {{}}  # {n}") for n in range(100)))
+    found, said, told = call("grade", file, "--suite", suite, "--out", "out", "--k", "1")
+    assert found == code, told
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["metrics"]["pass@1"]["value"] == pytest.approx(1 - lost / 100)
+    assert summary["rates"]["infrastructure"]["value"] == pytest.approx(lost / 100)
+    for text in (said, Path("out/report.md").read_text()):
+        assert f"({lost / 100:.1%}) were lost to the infrastructure" in " ".join(text.split())
+    assert (f"{lost} of 100 answers" in said.splitlines()[0]) is (code == 2)
+    monkeypatch.undo()
+    assert call("grade", file, "--suite", suite, "--out", "out", "--quiet")[0] == 0  # tried again
+    assert json.loads(Path("out/summary.json").read_text())["metrics"]["pass@1"]["value"] == 1.0
+
+
+FENCED = "Sure, here it is:\n```python\ndef add_{0}(n):\n    return n + {0}\n```\nHope this helps."
+
+
+def graded(call, suite, *answers, options=()):
+    """(code, everything said, pass@1, statuses) of answers given as {"task_id", "completion" or "solution"}."""
+    Path("given.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    out = f"out-{len(list(Path().glob('out-*')))}"
+    code, said, told = call("grade", "given.jsonl", "--suite", suite, "--out", out, *options)
+    summary = json.loads(Path(out, "summary.json").read_text())
+    assert (Path(out) / "report.html").is_file()
+    return code, " ".join((said + told).split()), summary["metrics"]["pass@1"]["value"], summary["statuses"]
+
+
+@pytest.mark.parametrize("field", ["completion", "solution"])
+def test_programs_are_taken_out_of_answers_of_which_most_hold_code_fences(call, suite, field):
+    plain = {"task_id": "add_4", "solution": "K = 4\n\ndef add_4(n):\n    return n + K\n"}
+    answers = [{"task_id": f"add_{n}", field: FENCED.format(n)} for n in (1, 2, 3)] + [plain]
+    code, told, rate, _ = graded(call, suite, *answers)
+    assert (code, rate) == (0, 1.0)
+    assert told.count("taken out of the text of 3 of 4 answers, of which 3 hold code fences") == 2
+    assert "--extract never" in told
+    _, told, rate, statuses = graded(call, suite, *answers, options=("--extract", "never"))
+    assert (rate, statuses) == (0.25, {"syntax_error": 3, "passed": 1})
+    assert "taken out" not in told
+
+
+def test_few_fenced_answers_are_judged_as_they_are_unless_it_is_asked_for(call, suite):
+    answers = [{"task_id": f"add_{n}", "completion": f"    return n + {n}\n"} for n in (1, 2, 3)]
+    answers.append({"task_id": "add_4", "completion": FENCED.format(4)})
+    _, told, rate, _ = graded(call, suite, *answers)
+    assert rate == 0.75
+    assert "1 of 4 answers hold code fences and are judged as they are; --extract always" in told
+    assert graded(call, suite, *answers, options=("--extract", "always"))[2] == 1.0
+
+
+def test_a_program_with_a_fence_in_its_docstring_is_no_fenced_answer(call, suite):
+    program = (
+        'def add_1(n):\n    """Adds.\n\n    ```python\n    add_1(1)\n    ```\n    """\n    return n + 1\n'
+    )
+    _, told, rate, _ = graded(call, suite, {"task_id": "add_1", "solution": program})
+    assert rate == 1.0
+    assert "fences" not in told
+
+
+def test_thoughts_and_blocks_that_were_never_closed_are_read_as_in_eval(call, suite):
+    thought = "<think>```python\nraise SystemExit\n```</think>\n" + FENCED.format(1)
+    cut = "```python\ndef add_2(n):\n    return n + 2\n"
+    answers = [{"task_id": "add_1", "completion": thought}, {"task_id": "add_2", "completion": cut}]
+    assert graded(call, suite, *answers)[2] == 1.0
+
+
+def test_a_missing_file_of_answers_is_named_and_not_the_suite(call, suite):
+    for name in (suite, "no-such-suite", "mbpp"):
+        code, _, told = call("grade", "nowhere.jsonl", "--suite", name)
+        assert code == 2
+        assert "nowhere.jsonl: there is no such file" in told
+        assert "suite" not in told
+
+
+def test_a_bad_row_of_the_suite_is_named_with_the_option_that_skips_it(call, suite, samples, model):
+    table = json.loads(suite.read_text())
+    table.insert(1, {"function_name": "broken", "docstring": 3, "test_cases": []})
+    suite.write_text(json.dumps(table, indent=1))
+    file = samples((1, RIGHT), (4, WRONG))
+    commands = (
+        ("grade", file, "--suite", suite, "--out", "graded"),
+        ("eval", model, "--suite", suite, "--max-tokens", 8, "--out", "evaluated"),
+        ("eval", "--suite", suite, "--check-references"),
+    )
+    for command in commands:
+        code, _, told = call(*command)
+        assert code == 2
+        assert f"{suite}, row 2 (line " in told
+        assert "'docstring' must be text" in told
+        assert "--skip-bad-rows" in told
+        code, said, told = call(*command, "--skip-bad-rows")
+        assert code == 0, told
+        assert re.search(r"skipped rows of the (suite's )?file: 1", " ".join(said.split()))
+    for out in ("graded", "evaluated"):
+        summary = json.loads(Path(out, "summary.json").read_text())
+        assert summary["problems"] == 4
+        (skipped,) = summary["skipped_rows"]
+        assert f"{suite}, row 2 (line " in skipped
+        assert "row 2 (line" in Path(out, "report.md").read_text()
+
+
+def test_numbers_of_samples_with_gaps_ask_for_no_k_that_is_undefined(call, suite):
+    answer = {"task_id": "add_1", "completion": "    return n + 1\n", "sample": 9}
+    code, told, _, _ = graded(call, suite, answer)
+    assert code == 0
+    assert "pass@5" not in told

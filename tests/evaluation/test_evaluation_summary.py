@@ -54,7 +54,7 @@ def test_summary_counts_statuses_errors_reasons_and_tags():
         judged(0, Status.ERROR, (False,), problem=plain, error_class="KeyError"),
         judged(1, Status.ERROR, (False,), problem=plain, error_class="KeyError"),
     ]
-    found = summarise(rows, (1, 2, 5), problems=164, seed=0)
+    found = summarise(rows, (1, 2, 5), problems=164)
     assert (found["problems"], found["answered"], found["answers"], found["problems_passed"]) == (
         164,
         2,
@@ -75,12 +75,12 @@ def test_summary_counts_statuses_errors_reasons_and_tags():
 
 def test_the_weakest_isolation_under_which_any_answer_ran_is_told():
     rows = [judged(0, Status.PASSED), judged(1, Status.PASSED, layers=("resources", "landlock"))]
-    assert summarise(rows, (1,), problems=1, seed=0)["isolation"] == {
+    assert summarise(rows, (1,), problems=1)["isolation"] == {
         "level": "C",
         "layers": ["resources", "landlock"],
     }
     never_ran = [judged(0, Status.NO_CODE, code=None, layers=())]
-    assert summarise(never_ran, (1,), problems=1, seed=0)["isolation"] is None
+    assert summarise(never_ran, (1,), problems=1)["isolation"] is None
 
 
 def test_usual_ks_are_those_with_enough_samples():
@@ -101,19 +101,20 @@ def test_evalplus_record_tells_original_from_added_tests():
         judged(2, Status.PASSED, (True,) * 3),
         judged(3, Status.INFRASTRUCTURE),
     ]
-    summary = summarise(rows, (1,), problems=1, seed=0) | {"data_hash": "abc"}
+    summary = summarise(rows, (1,), problems=1) | {"data_hash": "abc"}
     samples = {row.key: Answer(PROBLEM, row.sample, "t", f"code {row.sample}") for row in rows}
     record = json.loads(json.dumps(evalplus_results(samples, {row.key: row for row in rows}, summary)))
     assert record["hash"] == "abc"
     assert record["pass_at_k"] == {
-        "base": {"pass@1": pytest.approx(2 / 3)},
-        "plus": {"pass@1": pytest.approx(1 / 3)},
+        "base": {"pass@1": pytest.approx(2 / 4)},
+        "plus": {"pass@1": pytest.approx(1 / 4)},
     }
     answers = record["eval"]["Suite/1"]
     assert [(a["base_status"], a["plus_status"]) for a in answers] == [
         ("pass", "fail"),
         ("timeout", "timeout"),
         ("pass", "pass"),
+        ("fail", "fail"),  # lost by the infrastructure
     ]
     assert answers[0] == {
         "task_id": "Suite/1",

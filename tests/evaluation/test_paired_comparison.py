@@ -18,8 +18,7 @@ from greenward.problems.problem import Problem
 def single(name, passed, *, prefix="mbpp", **settings):
     """One answer per problem; None is an answer lost to infrastructure."""
     tallies = {
-        f"{prefix}/{i}": Tally(infrastructure=1) if one is None else Tally(1, int(one))
-        for i, one in enumerate(passed)
+        f"{prefix}/{i}": Tally(1, 0, 1) if one is None else Tally(1, int(one)) for i, one in enumerate(passed)
     }
     return Outcomes(name, "mbpp", tallies, settings)
 
@@ -56,11 +55,11 @@ def test_flips_are_listed_by_id():
     assert found.test == MCNEMAR
 
 
-def test_answers_lost_to_infrastructure_leave_with_their_pair_and_are_counted():
+def test_answers_lost_to_infrastructure_count_as_not_passed_and_are_counted():
     found = compare(single("a", [1, None, 0]), single("b", [1, 1, None]))
-    assert (found.problems, found.infrastructure) == (1, 2)
-    assert found.unscored == ("mbpp/1", "mbpp/2")
-    assert found.won == found.lost == ()
+    assert (found.problems, found.infrastructure) == (3, 2)
+    assert found.too_few == ()
+    assert (found.won, found.lost) == (("mbpp/1",), ())
 
 
 def test_only_common_problems_are_compared_and_the_others_named():
@@ -75,7 +74,7 @@ def test_suites_without_a_common_problem_are_refused():
 
 
 def test_k_above_the_number_of_answers_is_refused():
-    with pytest.raises(RunError, match=r"pass@5 needs 5 scored answers .* at most 1"):
+    with pytest.raises(RunError, match=r"pass@5 needs 5 answers .* at most 1"):
         compare(single("a", [1]), single("b", [1]), k=5)
 
 
@@ -102,7 +101,7 @@ def test_a_folder_of_results_is_read_with_its_settings(tmp_path):
     rows = [row("a", 0, "passed"), row("a", 1, "timeout"), row("b", 0, "infrastructure")]
     settings = {"suite": "mbpp", "temperature": 0.2, "data_hash": "abc"}
     outcomes = read_outcomes(write_results(tmp_path / "e", rows, settings))
-    assert outcomes.problems == {"a": Tally(2, 1), "b": Tally(infrastructure=1)}
+    assert outcomes.problems == {"a": Tally(2, 1), "b": Tally(1, 0, 1)}
     assert outcomes.suite == "mbpp"
     assert outcomes.settings == settings
 
@@ -131,7 +130,7 @@ def test_evalplus_results_pass_only_with_the_added_tests(tmp_path):
 def test_the_last_evaluation_of_a_run_is_read(tmp_path):
     (tmp_path / "evaluations").mkdir()
     for step, passed in ((0, 0), (20, 2)):
-        answers = [{"status": "passed"}] * 3
+        answers = [{"status": "passed"}] * 2 + [{"status": "infrastructure"}]
         record = {
             "suite": "families",
             "samples": 3,
@@ -140,7 +139,7 @@ def test_the_last_evaluation_of_a_run_is_read(tmp_path):
         }
         (tmp_path / "evaluations" / f"step_{step:06d}.json").write_text(json.dumps(record))
     outcomes = read_outcomes(tmp_path)
-    assert outcomes.problems == {"a": Tally(2, 2, 1)}
+    assert outcomes.problems == {"a": Tally(3, 2, 1)}
     assert outcomes.settings == {"samples": 3, "temperature": 0.8}
 
 

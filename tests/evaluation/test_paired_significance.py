@@ -15,8 +15,6 @@ from greenward.evaluation.significance import (
     mcnemar_exact,
     mcnemar_mid_p,
     mcnemar_power,
-    paired_bootstrap_interval,
-    paired_rates_interval,
     sign_flip_p_value,
 )
 
@@ -71,30 +69,6 @@ def test_the_randomisation_test_with_drawn_signs_comes_near_the_exact_value():
 
 def test_nothing_but_equal_answers_gives_a_p_value_of_one():
     assert sign_flip_p_value(np.zeros(10), seed=0) == 1.0
-
-
-def test_the_interval_of_paired_rates_covers_the_true_difference_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    gain, loss, problems, trials = 0.2, 0.1, 60, 4000
-    covered = 0
-    for won, lost, _ in rng.multinomial(problems, (gain, loss, 1 - gain - loss), size=trials):
-        low, high = paired_rates_interval(int(won), int(lost), problems)
-        covered += low <= gain - loss <= high
-    assert 0.94 <= covered / trials <= 0.975
-
-
-def test_the_interval_of_paired_rates_has_a_width_where_nothing_differs():
-    low, high = paired_rates_interval(0, 0, 100)
-    assert low == -high
-    assert 0.02 < high < 0.04
-
-
-def test_the_bootstrap_interval_comes_near_the_normal_one():
-    differences = np.random.default_rng(3).uniform(-0.5, 1.0, size=400)
-    low, high = paired_bootstrap_interval(differences, seed=0)
-    half_width = Z_95 * differences.std(ddof=1) / math.sqrt(400)
-    assert low == pytest.approx(differences.mean() - half_width, abs=0.006)
-    assert high == pytest.approx(differences.mean() + half_width, abs=0.006)
 
 
 def test_power_is_the_share_of_simulated_studies_that_find_the_difference():

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from greenward.errors import ConfigError, RunError
+from greenward.errors import ConfigError, RunError, SandboxError
+from greenward.recipes import demo as module
 from greenward.recipes.demo import demo
 from greenward.runs.directory import RunDirectory, read_config, read_evaluations
 from greenward.runs.metrics import read_metrics
@@ -67,3 +68,18 @@ def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
     report = json.loads((tmp_path / "report.json").read_text())
     stages = [row[0] for row in report["before_after"]["rows"]]
     assert stages == ["Before", "After GRPO", "Rejection sampling", "Control"]
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.02, 0.021])
+def test_a_demo_whose_evaluations_lost_answers_fails_after_its_report(tmp_path, monkeypatch, lost):
+    shown = []
+    monkeypatch.setattr(module, "run_arms", lambda arms, **_: None)
+    monkeypatch.setattr(module, "show_report", lambda output, quiet: shown.append(output))
+    monkeypatch.setattr(module, "read_report", lambda output: output)
+    monkeypatch.setattr(module, "max_lost_share", lambda record: lost)
+    if lost <= 0.02:
+        assert demo(tmp_path, quiet=True)
+    else:
+        with pytest.raises(SandboxError, match=r"lost 2\.1% of the answers"):
+            demo(tmp_path, quiet=True)
+    assert shown == [tmp_path]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from synthetic_study import write_seed
 
+from greenward import intervals
 from greenward.errors import RunError
-from greenward.reports.record import read_report
+from greenward.reports.record import max_lost_share, read_report
 from greenward.reports.results import compare, headline
 
 
@@ -56,9 +57,11 @@ def test_the_gain_is_paired_by_problem(study):
         return np.mean([[row["passed"] / row["samples"] for row in rows] for rows in seeds], axis=0)
 
     differences = shares(80) - shares(0)
-    half = 1.959964 * differences.std(ddof=1) / np.sqrt(len(differences))
+    # With a problem that gains all and one that loses all (Bonett and Price 2012).
+    widened = np.append(differences, (1.0, -1.0))
+    half = 1.959964 * widened.std() / np.sqrt(len(widened))
     assert (gain.value, gain.low, gain.high) == pytest.approx(
-        (differences.mean(), differences.mean() - half, differences.mean() + half)
+        (differences.mean(), widened.mean() - half, widened.mean() + half)
     )
 
 
@@ -124,12 +127,9 @@ def test_the_arms_are_compared_by_their_paired_interval_whoever_wins(run, share,
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        (
-            [0.5, 0.5, 0.5, 0.5, 0.375],
-            "fell to 47.5 %",
-        ),  # by 2.5 points, all in one direction: no 5-point margin
-        ([0.5, 0.5, 0.5, 0.5, 0.625], "rose to 52.5 %"),
-        ([1.0, 0.125], "did not change measurably and ended at 56.2 %"),  # by 6.25 points, as much down as up
+        ([0.5, 0.375], "fell to 43.8 %"),  # all in one direction
+        ([0.5, 0.625], "rose to 56.2 %"),
+        ([1.0, 0.125], "did not change measurably and ended at 56.2 %"),  # by as much, but down as well as up
         ([0.5], "did not change measurably and ended at 50.0 %"),
     ],
 )
@@ -149,8 +149,7 @@ def test_each_metric_has_a_paired_gain_of_its_own(run):
         "pass@8": lambda row: float(row["passed"] > 0),
     }.items():
         differences = np.array([share(b) - share(a) for a, b in zip(before, after, strict=True)])
-        gain, half = by_name[name].gain, 1.959964 * differences.std(ddof=1) / np.sqrt(len(differences))
-        assert (gain.value, gain.low) == pytest.approx((differences.mean(), differences.mean() - half))
+        assert by_name[name].gain == intervals.paired_difference(differences)
 
 
 def test_a_seed_without_a_second_evaluation_enters_no_difference(study, tmp_path):
@@ -221,3 +220,14 @@ def test_the_headline_says_how_long_the_control_trained(run, factor, words):
     row = {"step": 1, "loss": 0.1, "time/step": factor * seconds}
     (run / "control" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     assert f"further supervised training {words}, " in said(run)
+
+
+def test_answers_that_an_evaluation_lost_are_told(run):
+    assert max_lost_share(read_report(run)) == 0.0
+    file = sorted((run / "evaluations").glob("*.json"))[-1]
+    record = json.loads(file.read_text())
+    record["rates"]["infrastructure"] = {"value": 0.031, "low": 0.02, "high": 0.05}
+    file.write_text(json.dumps(record))
+    found = read_report(run)
+    assert max_lost_share(found) == 0.031
+    assert any("3.1% of the answers" in note and "count as not passed" in note for note in found.notes)

@@ -24,8 +24,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
 
     A and B are folders that `greenward eval` or `greenward grade` has written, run directories (their
     last evaluation counts) or EvalPlus's eval_results.json. The problems that both answered are paired:
-    exact McNemar test for one answer per problem, else a paired randomisation test and a bootstrap
-    interval.
+    exact McNemar test for one answer per problem, else a paired randomisation test.
 
     \b
     greenward compare evaluations/before evaluations/after
@@ -69,13 +68,15 @@ def _warnings(found: PairedComparison) -> list[str]:
             f"THE PROBLEMS DIFFER: {found.problems} are compared; {len(found.unpaired_a)} are only in A and "
             f"{len(found.unpaired_b)} only in B ({_some((*found.unpaired_a, *found.unpaired_b))})"
         )
-    if found.unscored:
+    if found.too_few:
         warnings.append(
-            f"{len(found.unscored)} problems left out: fewer than {found.k} scored answers on a side "
-            f"({_some(found.unscored)})"
+            f"{len(found.too_few)} problems left out: fewer than {found.k} answers on a side "
+            f"({_some(found.too_few)})"
         )
     if found.infrastructure:
-        warnings.append(f"{found.infrastructure} answers were lost to infrastructure and count for nothing")
+        warnings.append(
+            f"{found.infrastructure} answers were lost to the infrastructure and count as not passed"
+        )
     return warnings
 
 

@@ -72,6 +72,7 @@ def eval_(model: str | None, **chosen: Any) -> None:
         "seed",
         "dtype",
         "device",
+        "skip_bad_rows",
     )
     evaluation = ModelEvaluation(
         model,
@@ -97,7 +98,14 @@ def _references_pass(model: str | None, chosen: dict[str, Any]) -> bool:
     from greenward.recipes.models import find_model
 
     recipe = find_model(model, chosen["checkpoint"]).recipe if model else None
-    checked = check_references(chosen["suite"], recipe, _ids(chosen), chosen["limit"], build_grading(chosen))
+    checked = check_references(
+        chosen["suite"],
+        recipe,
+        _ids(chosen),
+        chosen["limit"],
+        build_grading(chosen),
+        skip_bad_rows=chosen["skip_bad_rows"],
+    )
     click.echo(checked.line, err=chosen["as_json"])
     for failure in checked.failures:
         click.echo(f"  {failure}", err=True)

@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from greenward.recipes.evaluation_session import GradingOptions
 
-EXIT_BELOW = 1
+EXIT_BELOW, EXIT_FAILED = 1, 2
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -41,6 +41,11 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 default="B",
                 show_default=True,
                 help="Least level of isolation; see `greenward doctor`.",
+            ),
+            click.option(
+                "--skip-bad-rows",
+                is_flag=True,
+                help="Leave out rows of the suite's file that cannot be used, and count them.",
             ),
             click.option(
                 "--package",
@@ -79,7 +84,9 @@ def build_grading(chosen: dict[str, Any]) -> GradingOptions:
 
 
 def finish(out: Path, summary: dict[str, Any], chosen: dict[str, Any]) -> None:
-    """Print the result; exit with 1 if it is below --fail-under."""
+    """Print the result; exit with 2 if not all that was asked for could be had, 1 if below --fail-under."""
+    for failure in summary["failures"]:
+        click.echo(f"Error: {failure}", err=chosen["as_json"] or chosen["quiet"])
     if chosen["as_json"]:
         click.echo(json.dumps(summary, indent=2))
     elif not chosen["quiet"]:
@@ -88,6 +95,8 @@ def finish(out: Path, summary: dict[str, Any], chosen: dict[str, Any]) -> None:
 
         print_evaluation(load_evaluation(out))
         click.echo(f"Report: {out / 'report.html'}")
+    if summary["failures"]:
+        raise SystemExit(EXIT_FAILED)
     limit = chosen["fail_under"]
     if limit is None:
         return

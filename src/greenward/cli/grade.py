@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -13,8 +13,15 @@ from greenward.cli.evaluation_options import build_grading, finish, grading_opti
 @click.command()
 @click.argument("samples", metavar="SAMPLES", type=click.Path(path_type=Path))
 @click.option("--suite", required=True, help="mbpp, mbpp+, humaneval, humaneval+, quixbugs, a file …")
+@click.option(
+    "--extract",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    show_default=True,
+    help="Take programs out of text; auto: if most answers hold code fences.",
+)
 @grading_options
-def grade(samples: Path, suite: str, **chosen: Any) -> None:
+def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"], **chosen: Any) -> None:
     """Run answers that were drawn elsewhere and say how many are right.
 
     SAMPLES is a JSON Lines file of {"task_id", "completion"} (continues the prompt) or {"task_id",
@@ -26,11 +33,16 @@ def grade(samples: Path, suite: str, **chosen: Any) -> None:
     greenward grade samples.jsonl --suite humaneval+
     greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
     """
+    from greenward.recipes.evaluation_session import undefined
     from greenward.recipes.grade_samples import SampleGrading
     from greenward.runs.progress import Progress
 
-    grading = SampleGrading(samples, suite)
+    grading = SampleGrading(samples, suite, extract=extract, skip_bad_rows=chosen["skip_bad_rows"])
+    for failure in undefined(chosen["k"], grading.most_answers):
+        click.echo(f"Error: {failure} All answers are graded nevertheless.", err=True)
     out = chosen["out"] or grading.default_folder
     with Progress(quiet=chosen["quiet"]) as progress:
+        for note in grading.notes:
+            progress.message(note)
         summary = grading.run(out, build_grading(chosen), progress)
     finish(out, summary, chosen)

@@ -24,11 +24,10 @@ def evalplus_results(
     results: Mapping[AnswerKey, Result],
     summary: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The record of all scored answers. Those that the infrastructure lost are left out."""
+    """The record of all answers. One that the infrastructure lost has failed, as in pass@k."""
     evaluated: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for key, result in sorted(results.items()):
-        if result.status is not Status.INFRASTRUCTURE:
-            evaluated[result.task_id].append(_answer(samples[key], result))
+        evaluated[result.task_id].append(_answer(samples[key], result))
     metrics = {name: metric["value"] for name, metric in summary["metrics"].items()}
     base = {name.removeprefix("base_"): value for name, value in metrics.items() if name.startswith("base_")}
     whole = {name: value for name, value in metrics.items() if not name.startswith("base_")}

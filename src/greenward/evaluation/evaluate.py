@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from greenward.config.schema import EvaluationConfig
 from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, draw_answers, judge_while_drawing
-from greenward.evaluation.intervals import Estimate, wilson
-from greenward.evaluation.measures import by_tag, is_scored, pass_at_k_of, rates_of
+from greenward.evaluation.measures import by_tag, is_scored, pass_at_k_of, passed, rates_of
 from greenward.evaluation.subset import choose
 from greenward.grading.verdict import Status, Verdict
+from greenward.intervals import Estimate
 from greenward.policies.protocol import Sampler, SamplingParams
 from greenward.problems.problem import Problem, ProblemSet
 
@@ -58,12 +58,8 @@ class JudgedProblem:
     greedy: JudgedAnswer | None
 
     @property
-    def scored(self) -> int:
-        return sum(map(is_scored, self.answers))
-
-    @property
     def passed(self) -> int:
-        return sum(answer.verdict.passed for answer in self.answers)
+        return sum(map(passed, self.answers))
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ def evaluate(
         JudgedProblem(problem, renderer.prompt_text(problem), answers, next(iter(one), None))
         for problem, answers, one in zip(chosen, sampled, greedy, strict=True)
     )
-    if not any(row.scored for row in rows):
+    if not any(is_scored(answer) for row in rows for answer in row.answers):
         raise SandboxError(
             f"{problems.name}: none of {len(rows) * config.samples} answers could be judged.",
             remedy=f"The sandbox said: {rows[0].answers[0].verdict.error_message or 'nothing'}.",
@@ -162,8 +158,8 @@ def evaluate(
         samples=config.samples,
         temperature=config.temperature,
         metrics=_metrics(rows, config),
-        rates=rates_of([row.answers for row in rows], seed=config.seed),
-        tags=by_tag([(row.problem.tags, row.answers) for row in rows], seed=config.seed),
+        rates=rates_of([row.answers for row in rows]),
+        tags=by_tag([(row.problem.tags, row.answers) for row in rows]),
         statuses=dict(Counter(answer.status.value for row in rows for answer in row.answers)),
         seconds=asdict(seconds),
         problems=rows,
@@ -172,13 +168,12 @@ def evaluate(
 
 def _metrics(rows: Sequence[JudgedProblem], config: EvaluationConfig) -> dict[str, Estimate]:
     metrics = {}
-    for k in config.k:
-        found = pass_at_k_of([row.answers for row in rows], k, seed=config.seed)
+    asked = [(f"pass@{k}", [row.answers for row in rows], k) for k in config.k]
+    asked.append(("greedy_pass@1", [(row.greedy,) for row in rows if row.greedy is not None], 1))
+    for name, groups, k in asked:
+        found = pass_at_k_of(groups, k)
         if found is not None:
-            metrics[f"pass@{k}"], _ = found
-    greedy = [row.greedy for row in rows if row.greedy is not None and is_scored(row.greedy)]
-    if greedy:
-        metrics["greedy_pass@1"] = wilson(sum(answer.verdict.passed for answer in greedy), len(greedy))
+            metrics[name], _ = found
     return metrics
 
 
@@ -188,8 +183,8 @@ def _row(judged: JudgedProblem) -> dict[str, Any]:
         "task_id": judged.problem.task_id,
         "prompt": judged.prompt,
         "passed": judged.passed,
-        "samples": judged.scored,
-        "greedy_passed": greedy.verdict.passed if greedy is not None and is_scored(greedy) else None,
+        "samples": len(judged.answers),
+        "greedy_passed": None if greedy is None else greedy.verdict.passed,
         "answers": [
             {
                 "code": answer.code or "",

@@ -21,15 +21,15 @@ _EVALPLUS_PASS = "pass"
 
 @dataclass(frozen=True)
 class Tally:
-    """The answers to one problem: how many could be scored, passed, and were lost to infrastructure."""
+    """The answers to one problem: how many there are, how many passed, how many the infrastructure lost."""
 
-    scored: int = 0
+    answers: int = 0
     passed: int = 0
     infrastructure: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
-            self.scored + other.scored,
+            self.answers + other.answers,
             self.passed + other.passed,
             self.infrastructure + other.infrastructure,
         )
@@ -89,18 +89,22 @@ def _from_results(path: Path) -> Outcomes:
 
 def _tally_of(status: Status) -> Tally:
     if status.family is Family.INFRASTRUCTURE:
-        return Tally(infrastructure=1)
-    return Tally(scored=1, passed=int(status is Status.PASSED))
+        return Tally(answers=1, infrastructure=1)
+    return Tally(answers=1, passed=int(status is Status.PASSED))
 
 
 def _from_record(name: str, record: Mapping[str, Any]) -> Outcomes:
     """From a run's evaluation, which counts the answers of each problem itself."""
     rows = (
-        (row["task_id"], 0, Tally(row["samples"], row["passed"], len(row["answers"]) - row["samples"]))
+        (row["task_id"], 0, Tally(len(row["answers"]), row["passed"], _lost(row["answers"])))
         for row in record["rows"]
     )
     settings = {name: record[name] for name in ("samples", "temperature") if name in record}
     return Outcomes(name, record.get("suite"), _tally(Path(name), rows), settings)
+
+
+def _lost(answers: Iterable[Mapping[str, Any]]) -> int:
+    return sum(answer["status"] == Status.INFRASTRUCTURE.value for answer in answers)
 
 
 def _from_evalplus(path: Path, evaluated: Mapping[str, list[Mapping[str, Any]]]) -> Outcomes:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from greenward.errors import RunError
-from greenward.evaluation.intervals import Estimate, bootstrap_mean, wilson
 from greenward.evaluation.outcomes import Outcomes, Tally
 from greenward.evaluation.pass_at_k import pass_at_k
 from greenward.evaluation.significance import (
@@ -21,10 +20,9 @@ from greenward.evaluation.significance import (
     detectable_rate_difference,
     mcnemar_exact,
     mcnemar_mid_p,
-    paired_bootstrap_interval,
-    paired_rates_interval,
     sign_flip_p_value,
 )
+from greenward.intervals import Estimate, paired_difference, rate
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
 # On the score's mean.
@@ -36,11 +34,11 @@ class PairedComparison:
     """What `compare` found. `a` and `b` are the pass@k on the `problems` that both answered.
 
     `test` is exact McNemar (`mid_p` beside it) for one answer per problem on both sides, else a paired
-    randomisation test with a bootstrap interval. `won` are the problems that only B solved, `lost`
+    randomisation test; intervals are those of `intervals`. `won` are the problems that only B solved, `lost`
     those that only A solved; a problem is solved if any answer passes. `detectable` is the least true
     difference that these problems show with power 80 % at alpha 5 %, None if there is none or nothing
-    to estimate it from. `unpaired_a` and `unpaired_b` were evaluated on one side only; `unscored` have
-    fewer than k answers that could be scored on a side, `infrastructure` answers having been lost.
+    to estimate it from. `unpaired_a` and `unpaired_b` were evaluated on one side only; `too_few` have
+    fewer than k answers on a side. `infrastructure` answers were lost and count as not passed.
     """
 
     name_a: str
@@ -58,7 +56,7 @@ class PairedComparison:
     lost: tuple[str, ...]
     unpaired_a: tuple[str, ...]
     unpaired_b: tuple[str, ...]
-    unscored: tuple[str, ...]
+    too_few: tuple[str, ...]
     infrastructure: int
     other_settings: Mapping[str, tuple[Any, Any]]
 
@@ -88,7 +86,7 @@ class PairedComparison:
 def compare(a: Outcomes, b: Outcomes, *, k: int = 1, seed: int = 0) -> PairedComparison:
     """Compares two evaluations on the problems that both answered.
 
-    Raises `RunError` when they have no problem in common, or none with k scored answers on both sides.
+    Raises `RunError` when they have no problem in common, or none with k answers on both sides.
     """
     common = [task_id for task_id in a.problems if task_id in b.problems]
     if not common:
@@ -96,39 +94,35 @@ def compare(a: Outcomes, b: Outcomes, *, k: int = 1, seed: int = 0) -> PairedCom
             f"{a.name} and {b.name} have no problem in common ({_example(a)} and {_example(b)}).",
             remedy="Evaluate both on the same suite.",
         )
-    scored = [i for i in common if min(a.problems[i].scored, b.problems[i].scored) >= k]
-    if not scored:
+    answered = [i for i in common if min(a.problems[i].answers, b.problems[i].answers) >= k]
+    if not answered:
         raise RunError(
-            f"pass@{k} needs {k} scored answers per problem; {a.name} has at most "
+            f"pass@{k} needs {k} answers per problem; {a.name} has at most "
             f"{_most(a, common)}, {b.name} at most {_most(b, common)}.",
             remedy="Choose a smaller --k, or draw more answers.",
         )
-    pairs = [(a.problems[task_id], b.problems[task_id]) for task_id in scored]
-    won = tuple(i for i, (x, y) in zip(scored, pairs, strict=True) if y.passed and not x.passed)
-    lost = tuple(i for i, (x, y) in zip(scored, pairs, strict=True) if x.passed and not y.passed)
+    pairs = [(a.problems[task_id], b.problems[task_id]) for task_id in answered]
+    won = tuple(i for i, (x, y) in zip(answered, pairs, strict=True) if y.passed and not x.passed)
+    lost = tuple(i for i, (x, y) in zip(answered, pairs, strict=True) if x.passed and not y.passed)
     a_P = np.array([_pass_at_k(x, k) for x, _ in pairs])
     b_P = np.array([_pass_at_k(y, k) for _, y in pairs])
-    size, value = len(scored), float((b_P - a_P).mean())
+    size = len(answered)
     mid_p = None
-    if all(x.scored == y.scored == 1 for x, y in pairs):
+    if all(x.answers == y.answers == 1 for x, y in pairs):
         test, p_value = MCNEMAR, mcnemar_exact(len(won), len(lost))
         mid_p = mcnemar_mid_p(len(won), len(lost))
-        low, high = paired_rates_interval(len(won), len(lost), size)
         detectable = detectable_rate_difference(size, (len(won) + len(lost)) / size)
-        sides = [wilson(side_P.sum(), size) for side_P in (a_P, b_P)]
     else:
         test, p_value = SIGN_FLIP, sign_flip_p_value(b_P - a_P, seed=seed)
-        low, high = paired_bootstrap_interval(b_P - a_P, seed=seed)
         detectable = detectable_mean_difference(b_P - a_P)
-        sides = [bootstrap_mean(side_P, seed=seed) for side_P in (a_P, b_P)]
     return PairedComparison(
         name_a=a.name,
         name_b=b.name,
         k=k,
         problems=size,
-        a=sides[0],
-        b=sides[1],
-        difference=Estimate(value, low, high),
+        a=rate(a_P),
+        b=rate(b_P),
+        difference=paired_difference(b_P - a_P),
         test=test,
         p_value=p_value,
         mid_p=mid_p,
@@ -137,15 +131,15 @@ def compare(a: Outcomes, b: Outcomes, *, k: int = 1, seed: int = 0) -> PairedCom
         lost=lost,
         unpaired_a=tuple(i for i in a.problems if i not in b.problems),
         unpaired_b=tuple(i for i in b.problems if i not in a.problems),
-        unscored=tuple(i for i in common if i not in set(scored)),
+        too_few=tuple(i for i in common if i not in set(answered)),
         infrastructure=sum(side.problems[i].infrastructure for side in (a, b) for i in common),
         other_settings=_other_settings(a, b),
     )
 
 
 def _pass_at_k(tally: Tally, k: int) -> float:
-    value = pass_at_k(tally.scored, tally.passed, k)
-    assert value is not None  # the problems without k scored answers have left
+    value = pass_at_k(tally.answers, tally.passed, k)
+    assert value is not None  # the problems without k answers have left
     return value
 
 
@@ -166,8 +160,8 @@ def _example(outcomes: Outcomes) -> str:
 
 
 def _most(outcomes: Outcomes, common: list[str]) -> int:
-    return max(outcomes.problems[task_id].scored for task_id in common)
+    return max(outcomes.problems[task_id].answers for task_id in common)
 
 
-def _solved(rate: Estimate, problems: int) -> str:
-    return f"{round(rate.value * problems)}/{problems}"
+def _solved(side: Estimate, problems: int) -> str:
+    return f"{round(side.value * problems)}/{problems}"

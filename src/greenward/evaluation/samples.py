@@ -10,17 +10,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 from greenward.errors import ProblemError
 from greenward.evaluation.drawing import Answer, AnswerKey
+from greenward.grading.code_quality import parse_bounded
+from greenward.grading.extraction import extract_code, holds_fence
 from greenward.problems.json_rows import Row, read_text
 from greenward.problems.problem import Problem, ProblemSet
 
+Extract = Literal["auto", "always", "never"]
+
 _EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
+
+
+def demand_samples(path: Path) -> None:
+    """Raises `ProblemError` if there is neither a file nor a folder at `path`."""
+    if not path.exists():
+        raise ProblemError(f"{path}: there is no such file or folder of answers.", remedy=_REMEDY)
 
 
 def read_samples(path: Path, problems: ProblemSet) -> list[Answer]:
@@ -34,6 +46,44 @@ def read_samples(path: Path, problems: ProblemSet) -> list[Answer]:
     if not answers:
         raise ProblemError(f"{path}: there is no sample in it.", remedy=_REMEDY)
     return answers
+
+
+def extracted(answers: Sequence[Answer], mode: Extract) -> tuple[list[Answer], str]:
+    """The answers with the programs in their texts, and a line that says what was done, if anything.
+
+    As in `greenward eval` in chat style, by `extract_code`. With `auto`, only if most answers hold a code
+    fence and are not Python as they are; an answer that is Python stays as it is in any case, and with
+    `auto` also one in which no program is found.
+    """
+    if mode == "never":
+        return list(answers), ""
+    wrapped = [answer.code is not None and parse_bounded(answer.code) is None for answer in answers]
+    fenced = sum(
+        prose and holds_fence(_written(answer)) for prose, answer in zip(wrapped, answers, strict=True)
+    )
+    if mode == "auto" and 2 * fenced <= len(answers):
+        held = f"{fenced} of {len(answers)} answers hold code fences and are judged as they are"
+        return list(answers), f"{held}; --extract always takes the programs out of them" if fenced else ""
+    found = [
+        _with_program(answer, keep=mode == "auto") if prose else answer
+        for prose, answer in zip(wrapped, answers, strict=True)
+    ]
+    changed = sum(one is not answer for one, answer in zip(found, answers, strict=True))
+    what = f"programs were taken out of the text of {changed} of {len(answers)} answers"
+    return found, f"{what}, of which {fenced} hold code fences (--extract never judges them as they are)"
+
+
+def _with_program(answer: Answer, *, keep: bool) -> Answer:
+    taken = extract_code(_written(answer), answer.problem, "chat")
+    if taken.code is None and keep:
+        return answer
+    return replace(answer, code=taken.code, extraction_failure=taken.reason)
+
+
+def _written(answer: Answer) -> str:
+    """What a model wrote of an answer, without the prompt that a completion continues."""
+    completed = answer.code == answer.problem.starter_code + answer.text
+    return answer.text if completed else answer.code or ""
 
 
 def _of_file(path: Path, problems: ProblemSet) -> Iterator[Answer]:
@@ -62,8 +112,7 @@ def _of_file(path: Path, problems: ProblemSet) -> Iterator[Answer]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    if not path.is_file():
-        raise ProblemError(f"{path}: there is no such file or folder.", remedy=_REMEDY)
+    demand_samples(path)
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -100,7 +149,7 @@ def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
             yield program, _completion(row) if "completion" in row.values else program or ""
     elif "completion" in row.values:
         completion = _completion(row)
-        yield problem.starter_code + completion, completion
+        yield _continued(problem, completion), completion
     else:
         near = [
             f"Did you mean {match!r} by {name!r}?"
@@ -108,6 +157,18 @@ def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
             for match in get_close_matches(name, ("completion", "solution"), n=1)
         ]
         raise row.error("completion", "is missing, and so is 'solution'", remedy=next(iter(near), _REMEDY))
+
+
+def _continued(problem: Problem, completion: str) -> str:
+    """The prompt and its continuation; where that is no program, a completion that is one by itself.
+
+    LeetCodeDataset's completions repeat the class that the starter code begins.
+    """
+    program = problem.starter_code + completion
+    if parse_bounded(program) is None and parse_bounded(completion) is not None:
+        alone = extract_code(completion, problem, "chat").code
+        return completion if alone else program
+    return program
 
 
 def _completion(row: Row) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from greenward.evaluation.intervals import Z_95, bootstrap_mean
+from greenward.intervals import Z_95
 
 ALPHA = 0.05  # two-sided
 POWER = 0.8
@@ -38,23 +38,6 @@ def mcnemar_mid_p(won: int, lost: int) -> float:
     """
     observed = math.comb(won + lost, won) / 2 ** (won + lost)
     return mcnemar_exact(won, lost) - (observed / 2 if won == lost else observed)
-
-
-def paired_rates_interval(won: int, lost: int, problems: int) -> tuple[float, float]:
-    """The 95 % interval of (won - lost) / problems, both sides having answered each problem once.
-
-    Wald's with half a success added to each cell (Bonett and Price 2012; recommended by Fagerland,
-    Lydersen and Laake 2014, doi:10.1002/sim.6148). It has a width also where nothing differs.
-    """
-    gain, loss = (won + 1) / (problems + 2), (lost + 1) / (problems + 2)
-    half_width = Z_95 * math.sqrt((gain + loss - (gain - loss) ** 2) / (problems + 2))
-    return max(-1.0, gain - loss - half_width), min(1.0, gain - loss + half_width)
-
-
-def paired_bootstrap_interval(differences_P: np.ndarray, *, seed: int) -> tuple[float, float]:
-    """The 95 % percentile interval of the mean of differences in [-1, 1], problems drawn again."""
-    halved = bootstrap_mean((differences_P + 1) / 2, seed=seed)
-    return 2 * halved.low - 1, 2 * halved.high - 1
 
 
 def sign_flip_p_value(differences_P: np.ndarray, *, seed: int) -> float:

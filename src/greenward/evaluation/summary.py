@@ -16,11 +16,11 @@ _NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE})
 Groups = Sequence[Sequence[Result]]
 
 
-def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int, seed: int) -> dict[str, Any]:
+def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int) -> dict[str, Any]:
     """Metrics, rates and tables of an evaluation of a suite of so many `problems`.
 
-    A pass@k that no problem has enough scored answers for is missing; `problems` beside each says
-    over how many it is. `base_pass@k` counts the original tests of a suite with added ones.
+    A pass@k that no problem has enough answers for is missing; `problems` beside each says over how
+    many it is. `base_pass@k` counts the original tests of a suite with added ones.
     """
     rows = list(results)
     groups = list(_by_problem(rows).values())
@@ -31,13 +31,14 @@ def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int, se
         "problems": problems,
         "answered": len(groups),
         "answers": len(rows),
+        "most_answers": max(map(len, groups), default=0),
         "problems_passed": sum(any(row.passed for row in group) for group in groups),
-        "metrics": _metrics(groups, ks, seed),
-        "rates": {name: rate.to_json() for name, rate in rates_of(groups, seed=seed).items()} if rows else {},
+        "metrics": _metrics(groups, ks),
+        "rates": {name: rate.to_json() for name, rate in rates_of(groups).items()} if rows else {},
         "statuses": dict(statuses.most_common()),
         "errors": dict(errors.most_common()),
         "extraction_failures": dict(reasons.most_common()),
-        "tags": by_tag([(group[0].tags, group) for group in groups], seed=seed),
+        "tags": by_tag([(group[0].tags, group) for group in groups]),
         "isolation": isolation_of(rows),
     }
 
@@ -56,15 +57,15 @@ def isolation_of(rows: Collection[Result]) -> dict[str, Any] | None:
     return {"level": level_of(shared).value, "layers": [layer.value for layer in shared]}
 
 
-def _metrics(groups: Groups, ks: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
+def _metrics(groups: Groups, ks: Sequence[int]) -> dict[str, dict[str, float]]:
     metrics = {}
     for k in ks:
-        found = pass_at_k_of(groups, k, seed=seed)
+        found = pass_at_k_of(groups, k)
         if found is not None:
             metrics[f"pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
     if any(row.base_passed is not None for group in groups for row in group):
         for k in ks:
-            found = pass_at_k_of(groups, k, seed=seed, succeeds=lambda row: row.base_passed is True)
+            found = pass_at_k_of(groups, k, succeeds=lambda row: row.base_passed is True)
             if found is not None:
                 metrics[f"base_pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
     return metrics

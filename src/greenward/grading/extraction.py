@@ -34,10 +34,10 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     """The program in a model's answer.
 
     `completion`: the starter code followed by the answer, unchanged. `chat`: what was thought
-    (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry
-    point, else the last; a block that was never closed counts up to the end. Without any block, an
-    answer that itself defines the entry point is taken from its first line of code on. Where a whole
-    program is asked for (no entry point), it is the last block, or all from the first line of code on.
+    (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry point (or a
+    method of that name), else the last; a block that was never closed counts up to the end. Without any
+    block, an answer that itself defines the entry point is taken from its first line of code on. Where a
+    whole program is asked for (no entry point), it is the last block, or all from the first line of code on.
     """
     if style == "completion":
         if not text.strip():
@@ -52,13 +52,18 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
         code = blocks[-1] if blocks else spoken[start.start() :] if start else None
         return Extracted(code, "" if code else "no Python block and no line that begins a program")
     name = re.escape(problem.entry_point)
-    defines = re.compile(rf"^(?:async\s+def|def|class)\s+{name}\b", re.MULTILINE)
+    defines = re.compile(rf"^[ \t]*(?:async\s+def|def|class)\s+{name}\b", re.MULTILINE)
     if blocks:
         return Extracted(next((code for code in reversed(blocks) if defines.search(code)), blocks[-1]))
     if defines.search(spoken):
         start = _CODE_START.search(spoken)
         return Extracted(spoken[start.start() :] if start else spoken)
     return Extracted(None, f"no Python block and no definition of {problem.entry_point}")
+
+
+def holds_fence(text: str) -> bool:
+    """Whether a line of the text opens a fenced block."""
+    return any(map(_FENCE.match, text.splitlines()))
 
 
 def _without_thoughts(text: str) -> str:

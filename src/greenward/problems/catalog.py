@@ -31,20 +31,21 @@ def load_shipped(name: str) -> ProblemSet:
         return load_json(path)
 
 
-def load_suite(source: str, *, path: str | Path | None = None) -> ProblemSet:
+def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a suite, in its order.
 
     `source` is the name of a public suite (one part of it as in `mbpp:test`), of a set that comes
-    with greenward, or a file of a known format. `path` says where the file of a public suite lies.
-    Raises `ProblemError` naming the nearest name.
+    with greenward, or a file of a known format. `path` says where the file of a public suite lies. With
+    `skip_bad_rows`, rows that cannot be used are left out and told by `ProblemSet.skipped`. Raises
+    `ProblemError` naming the nearest name.
     """
     if source in SHIPPED:
         return load_shipped(source)
     if source.partition(":")[0] in SUITES:
-        return load_named(source, path)
+        return load_named(source, path, skip_bad_rows=skip_bad_rows)
     if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
         raise _unknown(source, (*SHIPPED, *SUITES))
-    return load_file(source)
+    return load_file(source, skip_bad_rows=skip_bad_rows)
 
 
 def load_problems(
@@ -53,6 +54,7 @@ def load_problems(
     part: Literal["train", "held_out"],
     *,
     bugs: BugsConfig = _ONE_BUG_EACH,
+    skip_bad_rows: bool = False,
 ) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
 
@@ -61,7 +63,7 @@ def load_problems(
     `bugs.per_problem`, of which `grading.bugs` finds those that have a bug indeed. Raises `ProblemError`.
     """
     if source.startswith(BUGS):
-        originals = load_problems(source[len(BUGS) :], families, part)
+        originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
         candidates = repair_candidates(originals, per_problem=bugs.per_problem + _SPARE_BUGS, seed=bugs.seed)
         if not candidates:
             raise ProblemError(
@@ -72,7 +74,7 @@ def load_problems(
     if source == FAMILIES:
         return _families(families)[0 if part == "train" else 1]
     try:
-        return load_suite(source)
+        return load_suite(source, skip_bad_rows=skip_bad_rows)
     except _UnknownName:
         raise _unknown(source, (FAMILIES, *SHIPPED, *SUITES)) from None
 

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from greenward.errors import ProblemError
-from greenward.problems.json_rows import Row, found, read_rows
+from greenward.problems.json_rows import Row, found
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, Rule
 from greenward.problems.python_source import parse
 from greenward.problems.signature import Signature, made_up_parameters, read_signature, starter_code
+from greenward.problems.suites.rows import problem_set
 from greenward.runs.files import write_atomically
 
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
@@ -34,29 +35,12 @@ _KEYS = (
 )  # fmt: skip
 
 
-def load_json(path: str | Path) -> ProblemSet:
+def load_json(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a file, JSON or JSON Lines, in its order, named for the file.
 
     Raises `ProblemError` naming the file, the row, its line and the field that is wrong.
     """
-    path = Path(path)
-    problems: dict[str, Problem] = {}
-    first_seen: dict[str, Row] = {}
-    for row in read_rows(path, example=_EXAMPLE):
-        problem = _problem(row)
-        if problem.task_id in problems:
-            raise row.error(
-                "task_id" if "task_id" in row.values else "function_name",
-                f"gives the id {problem.task_id!r}, which {first_seen[problem.task_id].place} has already",
-                remedy="Give one of them a task_id of its own.",
-            )
-        problems[problem.task_id] = problem
-        first_seen[problem.task_id] = row
-    if not problems:
-        raise ProblemError(
-            f"{path}: there is no problem in the file.", remedy=f"Expected rows of {_EXAMPLE}."
-        )
-    return ProblemSet(problems.values(), name=path.stem)
+    return problem_set(Path(path), _problem, example=_EXAMPLE, skip_bad_rows=skip_bad_rows)
 
 
 def save_json(problems: Iterable[Problem], path: str | Path) -> None:

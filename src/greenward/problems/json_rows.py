@@ -6,7 +6,7 @@ import gzip
 import json
 import keyword
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,10 @@ from greenward.errors import ProblemError
 _STRICT = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
 _LENIENT = json.JSONDecoder()
 _WHITESPACE = " \t\r\n"
+
+
+class BadRow(ProblemError):
+    """One row of a file that cannot be used, while others may."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,9 @@ class Row:
     def place(self) -> str:
         return f"row {self.number} (line {self.line})"
 
-    def error(self, field: str, problem: str, *, remedy: str | None = None) -> ProblemError:
+    def error(self, field: str, problem: str, *, remedy: str | None = None) -> BadRow:
         """The error that says what is wrong with a field of this row."""
-        return ProblemError(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
+        return BadRow(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
 
     def text(self, field: str, *, default: str | None = None) -> str:
         value = self.values.get(field, default)
@@ -62,12 +66,20 @@ def found(values: dict[str, Any], field: str) -> str:
     return _type_name(values[field]) if field in values else "nothing"
 
 
-def read_rows(path: Path, *, example: str, non_finite: bool = False) -> Iterator[Row]:
+def refuse(error: BadRow) -> None:
+    """Raises `error`: no row may be bad."""
+    raise error from None
+
+
+def read_rows(
+    path: Path, *, example: str, non_finite: bool = False, on_bad: Callable[[BadRow], None] = refuse
+) -> Iterator[Row]:
     """The objects of a JSON array, or those that follow one another, as in JSON Lines.
 
     A file called `*.gz` is decompressed. `non_finite` admits NaN and Infinity, which Python writes
-    although JSON has no such numbers. Raises `ProblemError`, with `example` as the remedy, when the
-    file is missing, is not UTF-8 or not JSON, or holds anything else than objects.
+    although JSON has no such numbers. A row that is not an object, or in JSON Lines not JSON, is given to
+    `on_bad` and left out if that returns. Raises `ProblemError`, with `example` as the remedy, when the
+    file is missing, is not UTF-8, or is an array that is not JSON.
     """
     remedy = f"Expected a list, or one line each, of {example}."
     if not path.is_file():
@@ -80,12 +92,14 @@ def read_rows(path: Path, *, example: str, non_finite: bool = False) -> Iterator
         for number, (position, value) in enumerate(_elements(text, decoder), start=1):
             line += text.count("\n", counted_to, position)
             counted_to = position
-            if not isinstance(value, dict):
-                raise ProblemError(
-                    f"{path}, row {number} (line {line}): expected an object, found {_type_name(value)}.",
-                    remedy=remedy,
-                )
-            yield Row(path, number, line, value)
+            if isinstance(value, dict):
+                yield Row(path, number, line, value)
+            elif isinstance(value, json.JSONDecodeError):
+                place = f"line {value.lineno}, column {value.colno}"
+                on_bad(BadRow(f"{path}, {place}: not JSON ({value.msg}).", remedy=remedy))
+            else:
+                found = f"expected an object, found {_type_name(value)}"
+                on_bad(BadRow(f"{path}, row {number} (line {line}): {found}.", remedy=remedy))
     except json.JSONDecodeError as error:
         raise ProblemError(
             f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}).", remedy=remedy
@@ -108,11 +122,18 @@ def read_text(path: Path) -> str:
 
 
 def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each element; one at a time, because `json.loads` forgets positions."""
+    """(position, value) of each element; one at a time, because `json.loads` forgets positions.
+
+    Where there is no array, what is not JSON is an element up to the end of its line, with the error for
+    a value.
+    """
     start = _skip_space(text, 0)
     if not text.startswith("[", start):
         while start < len(text):
-            value, end = _decode(text, start, decoder)
+            try:
+                value, end = _decode(text, start, decoder)
+            except json.JSONDecodeError as error:
+                value, end = error, text.find("\n", start) + 1 or len(text)
             yield start, value
             start = _skip_space(text, end)
         return

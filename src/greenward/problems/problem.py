@@ -75,7 +75,8 @@ class Problem:
     - `in_process_tests`: test programs that need the answer's own objects and run in its process,
       where an answer could forge their success. For suites that nothing else can judge.
 
-    `setup_code` runs after the answer and before the tests. `reference` is a whole program that passes.
+    `preamble` is put before every answer (the imports that a suite gives to all). `setup_code` runs
+    after the answer and before the tests. `reference` is a whole program that passes.
     Of the tests, the first `base_tests` are those of the original suite and the others were added to
     it (EvalPlus); None where there is no such difference. `tests_left_out` counts those of the suite
     that are not here because nothing could judge them. An answer may use `cpu_seconds` if that is more
@@ -94,6 +95,7 @@ class Problem:
     check_setup_code: str = ""
     stdio_cases: tuple[StdioCase, ...] = ()
     in_process_tests: tuple[str, ...] = ()
+    preamble: str = ""
     setup_code: str = ""
     starter_code: str = ""
     reference: str = ""
@@ -109,11 +111,15 @@ class Problem:
 class ProblemSet(Sequence[Problem]):
     """An immutable, ordered set of problems with unique task ids.
 
-    Raises `ProblemError` naming the first id that occurs twice.
+    `skipped` says of each row of its file that was left out what is wrong with it. Raises `ProblemError`
+    naming the first id that occurs twice.
     """
 
-    def __init__(self, problems: Iterable[Problem], *, name: str = "problems") -> None:
+    def __init__(
+        self, problems: Iterable[Problem], *, name: str = "problems", skipped: tuple[str, ...] = ()
+    ) -> None:
         self.name = name
+        self.skipped = skipped
         self._problems = tuple(problems)
         self._by_id: dict[str, Problem] = {}
         for position, problem in enumerate(self._problems):
@@ -132,7 +138,7 @@ class ProblemSet(Sequence[Problem]):
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
-            return ProblemSet(self._problems[index], name=self.name)
+            return ProblemSet(self._problems[index], name=self.name, skipped=self.skipped)
         return self._problems[index]
 
     def by_id(self, task_id: str) -> Problem:
@@ -157,4 +163,4 @@ class ProblemSet(Sequence[Problem]):
 
     def filter(self, keep: Callable[[Problem], bool]) -> ProblemSet:
         """The problems for which `keep` holds, in order."""
-        return ProblemSet((p for p in self._problems if keep(p)), name=self.name)
+        return ProblemSet((p for p in self._problems if keep(p)), name=self.name, skipped=self.skipped)

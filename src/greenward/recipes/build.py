@@ -49,14 +49,16 @@ def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
     return train, held_out
 
 
-def load_verified(source: str, recipe: Recipe, *, part: Literal["train", "held_out"]) -> ProblemSet:
+def load_verified(
+    source: str, recipe: Recipe, *, part: Literal["train", "held_out"], skip_bad_rows: bool = False
+) -> ProblemSet:
     """The problems that `source` names, with what is told of their bugs; of `bugs:` those that a test finds.
 
     Both sides of a recipe are split before bugs are put in, so that no held-out program was seen with
     another bug. Raises `ProblemError`.
     """
     section = recipe.problems
-    problems = load_problems(source, section.families, part, bugs=section.bugs)
+    problems = load_problems(source, section.families, part, bugs=section.bugs, skip_bad_rows=skip_bad_rows)
     if source.startswith(BUGS):
         return _with_verified_bugs(problems, recipe, source)
     if section.bugs.show_failing_test and any(problem.buggy_code for problem in problems):

@@ -19,20 +19,29 @@ class CheckedReferences:
     references: int
     missing: int
     failures: tuple[str, ...]
+    skipped: int = 0
 
     @property
     def line(self) -> str:
         """The result in one line."""
         passed = self.references - len(self.failures)
         without = f"; {self.missing} problems have none" if self.missing else ""
-        return f"{self.suite}: {passed}/{self.references} references pass{without}"
+        skipped = f"; skipped rows of the file: {self.skipped}" if self.skipped else ""
+        return f"{self.suite}: {passed}/{self.references} references pass{without}{skipped}"
 
 
 def check_references(
-    suite: str | None, recipe: Recipe | None, ids: Sequence[str], limit: int | None, grading: GradingOptions
+    suite: str | None,
+    recipe: Recipe | None,
+    ids: Sequence[str],
+    limit: int | None,
+    grading: GradingOptions,
+    *,
+    skip_bad_rows: bool = False,
 ) -> CheckedReferences:
     """Judge the references of the problems that an evaluation with these settings would ask."""
-    problems = part_of_suite(find_suite(suite or HELD_OUT, recipe), ids=ids, limit=limit)
+    whole = find_suite(suite or HELD_OUT, recipe, skip_bad_rows=skip_bad_rows)
+    problems = part_of_suite(whole, ids=ids, limit=limit)
     with build_grader(grading.sandbox) as grader:
         given = [problem for problem in grader.complete(problems) if problem.reference]
         verdicts = grader.grade([(problem, problem.reference) for problem in given])
@@ -41,4 +50,6 @@ def check_references(
         for problem, verdict in zip(given, verdicts, strict=True)
         if not verdict.passed
     )
-    return CheckedReferences(problems.name, len(given), len(problems) - len(given), tuple(failures))
+    return CheckedReferences(
+        problems.name, len(given), len(problems) - len(given), tuple(failures), len(whole.skipped)
+    )

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from greenward.config.loading import load_recipe
 from greenward.config.schema import Recipe
-from greenward.errors import ConfigError, RunError
+from greenward.errors import ConfigError, RunError, SandboxError
 from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
+from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
+from greenward.reports.record import max_lost_share, read_report
 from greenward.runs.directory import is_run, read_evaluations
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress, evaluation_line
@@ -38,7 +40,8 @@ def demo(
     """Run the quickstart recipe and the arms beside it for every seed, in `output/seed_N`.
 
     True when all finished, False when interrupted (resume goes on). Raises `RunError` with what a
-    failed seed said, after the other seeds were stopped cleanly.
+    failed seed said, after the other seeds were stopped cleanly, and `SandboxError` when all finished but
+    the infrastructure lost more than 2 % of the answers in an evaluation.
     """
     if not resume and any(is_run(output / f"seed_{seed}") for seed in seeds):
         raise RunError(
@@ -66,6 +69,13 @@ def demo(
         except KeyboardInterrupt:
             return False  # the terminal's Ctrl-C reached the arms as well
     show_report(output, quiet=quiet)
+    lost = max_lost_share(read_report(output))
+    if lost > MOST_LOST:
+        raise SandboxError(
+            f"the infrastructure lost {lost:.1%} of the answers in an evaluation of {output}; at most "
+            f"{MOST_LOST:.0%} may be. They count as not passed.",
+            remedy="The report names the evaluations. Run it again where memory and processors are free.",
+        )
     return True
 
 

@@ -61,6 +61,7 @@ class AnswerOptions:
     seed: int = 0
     dtype: str | None = None
     device: str | None = None
+    skip_bad_rows: bool = False
 
 
 class ModelEvaluation:
@@ -74,7 +75,8 @@ class ModelEvaluation:
         self.model: FoundModel = find_model(model, options.checkpoint)
         recipe = self.model.recipe
         self.suite = options.suite or HELD_OUT
-        whole = find_suite(self.suite, recipe)
+        whole = find_suite(self.suite, recipe, skip_bad_rows=options.skip_bad_rows)
+        self.skipped = whole.skipped
         shots = examples_for(self.suite, options.fewshot)
         self.problems = part_of_suite(whole, ids=options.ids, limit=options.limit)
         shown = {shot.task_id for shot in shots}
@@ -168,11 +170,11 @@ class ModelEvaluation:
                 "data_hash": settings["data_hash"],
                 "prompt_hash": settings["prompt_hash"],
                 "contamination": None if overlap is None else overlap.to_json(),
+                "skipped_rows": list(self.skipped),
                 "notes": [*self._notes(), *([] if overlap is None else [overlap.summary])],
             },
             prompts=self.prompts,
             answers=len(self.problems) * self.options.samples,
-            seed=self.options.seed,
             progress=progress,
             device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
         )

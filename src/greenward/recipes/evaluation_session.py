@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from greenward.runs.progress import Progress
 from greenward.runs.provenance import collect_provenance
 
 MEMORY_MB = 1024
+MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 WALL_PER_CPU = 3.0
+_SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
 DrawIn = Callable[[EvaluationFolder, ProblemSet], Draw]
 """The drawing of answers for a folder, to problems whose expected values are known."""
@@ -79,13 +82,13 @@ def carry_out(
     facts: Mapping[str, Any],
     prompts: Mapping[str, str],
     answers: int,
-    seed: int,
     progress: Progress,
     device: str | None = None,
 ) -> dict[str, Any]:
     """Do what is missing in the folder `out`, write its summary and reports; the summary.
 
-    `answers` is the number of answers in all, for the progress bar; `facts` go into the summary.
+    `answers` is the number of answers in all, for the progress bar; `facts` go into the summary. Its
+    `failures` say why the command must exit with 2 although everything was written.
     Raises `RunError` for a folder of other settings, `SandboxError` when nothing could be judged.
     """
     refuse_other_settings(out, settings)
@@ -113,9 +116,9 @@ def carry_out(
                     f"none of {len(folder.results)} answers could be judged.",
                     remedy=f"The sandbox said: {lost.error_message or 'nothing'}.",
                 )
-            most = max((sample for _, sample in folder.results), default=0) + 1
+            most = max(Counter(task_id for task_id, _ in folder.results).values(), default=0)
             ks = options.k or usual_ks(most)
-            figures = summarise(folder.results.values(), ks, problems=len(problems), seed=seed)
+            figures = summarise(folder.results.values(), ks, problems=len(problems))
             checked = {}
             if options.recheck:
                 flaky = flaky_answers(folder.samples.values(), grader, options.recheck)
@@ -125,11 +128,13 @@ def carry_out(
                 **facts,
                 **figures,
                 **checked,
+                "failures": _failures(figures, ks),
                 "settings": dict(settings),
                 "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
                 "sessions": sessions,
                 "notes": [
                     *facts.get("notes", ()),
+                    *_notes_on_rows(facts["skipped_rows"]),
                     *_notes(figures, ks, checked),
                     *_notes_on_tests(completed, in_process),
                 ],
@@ -139,6 +144,16 @@ def carry_out(
                 folder.write(EVALPLUS_RESULTS, evalplus_results(folder.samples, folder.results, summary))
             write_all_reports(out)
     return summary
+
+
+def undefined(ks: Iterable[int], most: int) -> list[str]:
+    """A sentence for each pass@k that cannot be estimated where no problem has more than `most` answers."""
+    return [
+        f"pass@{k} needs {k} answers to a problem, and no problem has more than {most}. "
+        f"Add answers, or choose a --k of at most {most}."
+        for k in ks
+        if k > most
+    ]
 
 
 def file_name(text: str) -> str:
@@ -161,6 +176,18 @@ def _progress_of(folder: EvaluationFolder, answers: int, progress: Progress) -> 
     return show
 
 
+def _failures(figures: Mapping[str, Any], ks: tuple[int, ...]) -> list[str]:
+    """What was asked for and could not be had, one sentence each."""
+    failures = undefined(ks, figures["most_answers"])
+    lost, answers = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0), figures["answers"]
+    if lost > MOST_LOST * answers:
+        failures.append(
+            f"{lost} of {answers} answers ({lost / answers:.1%}) were lost to the infrastructure and count "
+            f"as not passed; at most {MOST_LOST:.0%} may be. The same command tries them again."
+        )
+    return failures
+
+
 def _notes(figures: Mapping[str, Any], ks: tuple[int, ...], checked: Mapping[str, Any]) -> list[str]:
     """What a reader must know of the figures."""
     notes = []
@@ -170,22 +197,26 @@ def _notes(figures: Mapping[str, Any], ks: tuple[int, ...], checked: Mapping[str
         )
     for k in ks:
         metric = figures["metrics"].get(f"pass@{k}")
-        if metric is None:
-            notes.append(f"pass@{k} is undefined: no problem has {k} scored answers")
-        elif metric["problems"] < figures["answered"]:
-            notes.append(
-                f"pass@{k} is over the {metric['problems']} problems that have {k} scored answers or more"
-            )
+        if metric is not None and metric["problems"] < figures["answered"]:
+            notes.append(f"pass@{k} is over the {metric['problems']} problems that have {k} answers or more")
     lost = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0)
-    if lost:
+    if 0 < lost <= MOST_LOST * figures["answers"]:
         notes.append(
-            f"{lost} answers were lost to the infrastructure and count for nothing; "
-            "the same command tries them again"
+            f"{lost} answers ({lost / figures['answers']:.1%}) were lost to the infrastructure and count as "
+            "not passed; the same command tries them again"
         )
     if checked:
         flaky, repeats = checked["recheck"]["flaky"], checked["recheck"]["repeats"]
         notes.append(f"{len(flaky)} answers got different verdicts when judged {repeats} times")
     return notes
+
+
+def _notes_on_rows(skipped: Sequence[str]) -> list[str]:
+    """How many rows of the suite's file were left out, and what is wrong with the first."""
+    if not skipped:
+        return []
+    more = " …" if len(skipped) > _SHOWN_ROWS else ""
+    return [f"skipped rows of the suite's file: {len(skipped)}. {' '.join(skipped[:_SHOWN_ROWS])}{more}"]
 
 
 def _notes_on_tests(problems: ProblemSet, in_process: int) -> list[str]:

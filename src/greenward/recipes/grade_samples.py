@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from greenward.evaluation.folder import EvaluationFolder
-from greenward.evaluation.samples import read_samples
+from greenward.evaluation.samples import Extract, demand_samples, extracted, read_samples
 from greenward.evaluation.suite_run import Draw, given
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.evaluation_session import GradingOptions, carry_out, file_name
+from greenward.recipes.suites import naming_the_option
 from greenward.runs.progress import Progress
 
 
 class SampleGrading:
     """A file or folder of answers to a suite, ready to be graded.
 
-    Raises `ProblemError` for an unknown suite and for answers that cannot be read.
+    `extract` says whether programs are taken out of the answers' texts (`samples.extracted`), and `notes`
+    what was done. Raises `ProblemError` for an unknown suite and for answers that cannot be read.
     """
 
-    def __init__(self, samples: Path, suite: str) -> None:
+    def __init__(
+        self, samples: Path, suite: str, *, extract: Extract = "auto", skip_bad_rows: bool = False
+    ) -> None:
         self.path = samples
-        self.problems = load_suite(suite)
-        self.answers = read_samples(samples, self.problems)
+        demand_samples(samples)
+        with naming_the_option():
+            self.problems = load_suite(suite, skip_bad_rows=skip_bad_rows)
+        self.answers, note = extracted(read_samples(samples, self.problems), extract)
+        self.notes = [note] if note else []
 
     @property
     def default_folder(self) -> Path:
         """Where the evaluation goes if nobody says otherwise."""
         name = self.path.name.removesuffix(".gz").removesuffix(".jsonl")
         return Path("runs") / "grade" / f"{file_name(name)}-{file_name(self.problems.name)}"
+
+    @property
+    def most_answers(self) -> int:
+        """The largest number of answers to one problem."""
+        return max(Counter(answer.problem.task_id for answer in self.answers).values())
 
     def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
         """Grade what is not graded yet in `out`; the summary.
@@ -50,13 +63,14 @@ class SampleGrading:
                 "suite": self.problems.name,
                 "samples_file": self.path.name,
                 "data_hash": data_hash,
+                "skipped_rows": list(self.problems.skipped),
+                "notes": self.notes,
             },
             prompts={
                 problem.task_id: problem.starter_code or problem.prompt
                 for problem in {answer.problem.task_id: answer.problem for answer in self.answers}.values()
             },
             answers=len(self.answers),
-            seed=0,
             progress=progress,
         )
 

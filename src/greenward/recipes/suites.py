@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from greenward.config.schema import Recipe
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style
@@ -11,13 +12,14 @@ from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.subset import choose
 from greenward.evaluation.suite_prompts import SHOTS, SuitePrompts
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
+from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import load_verified
 
 HELD_OUT = "held_out"
 
 
-def find_suite(name: str, recipe: Recipe | None) -> ProblemSet:
+def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a suite. `held_out` and `families` mean those that the recipe's run never saw.
 
     Raises `ProblemError` naming the nearest name, and `ConfigError` for `held_out` without a recipe.
@@ -25,8 +27,19 @@ def find_suite(name: str, recipe: Recipe | None) -> ProblemSet:
     if name == HELD_OUT:
         if recipe is None:
             raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
-        return load_verified(recipe.problems.held_out, recipe, part="held_out")
-    return load_verified(name, recipe or Recipe(), part="held_out")
+        name = recipe.problems.held_out
+    with naming_the_option():
+        return load_verified(name, recipe or Recipe(), part="held_out", skip_bad_rows=skip_bad_rows)
+
+
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Adds to the error about a bad row of a suite that `--skip-bad-rows` leaves such rows out."""
+    try:
+        yield
+    except BadRow as error:
+        remedy = " ".join(filter(None, (error.remedy, "Or leave such rows out by --skip-bad-rows.")))
+        raise ProblemError(error.message, remedy=remedy) from None
 
 
 def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int | None = None) -> ProblemSet:

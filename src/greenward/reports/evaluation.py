@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
+from greenward.intervals import Estimate
 from greenward.reports.content import Fact
-from greenward.reports.results import Estimate, percent
+from greenward.reports.results import percent
 from greenward.reports.tables import Table, duration
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
@@ -77,14 +78,16 @@ def load_evaluation(path: Path) -> EvaluationContent:
 
 
 def _headline(summary: Mapping[str, Any], suite: str) -> str:
+    failures = [str(failure) for failure in summary.get("failures", ())]
     first = next(iter(summary.get("metrics", {}).items()), None)
     if first is None:
-        return f"Nothing could be scored on {suite}."
+        return " ".join(failures) or f"Nothing could be scored on {suite}."
     name, metric = first
-    return (
+    result = (
         f"{name} {percent(_estimate(metric))} on {metric['problems']} problems of {suite}; "
         f"{summary.get('problems_passed', 0)} of {summary.get('answered', 0)} problems solved."
     )
+    return " ".join((*failures, result))
 
 
 def _facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -105,7 +108,7 @@ def _facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 def _metrics(summary: Mapping[str, Any]) -> Table | None:
     rows = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
-    caption = "95 % intervals: Wilson for one answer to each problem, else bootstrap over problems."
+    caption = "95 % intervals over problems."
     return Table("Result", ("Metric", "Value", "Problems"), tuple(rows), caption) if rows else None
 
 

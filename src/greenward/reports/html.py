@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
+from greenward.intervals import Estimate
 from greenward.reports.answers import Answer, SampleAnswers, SampleProblem
 from greenward.reports.charts import Chart
 from greenward.reports.content import Content, Fact
-from greenward.reports.results import Estimate, metric_label
+from greenward.reports.results import metric_label
 from greenward.reports.svg import draw, stacked_bar
 from greenward.reports.tables import Table
 from greenward.reports.text import visible

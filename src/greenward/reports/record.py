@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,7 +206,8 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
             notes.append(f"{prefix}not finished: {seed.main.steps} steps so far.")
         for arm in (seed.main, *seed.beside.values()):
             of_arm = prefix if arm is seed.main else f"{prefix}{arm.label}: "
-            notes += [f"{of_arm}{text}" for text in (*_lost(arm), *_empty_rounds(arm), *_non_finite(arm))]
+            for texts in (_lost(arm), _lost_answers(arm), _empty_rounds(arm), _non_finite(arm)):
+                notes += [f"{of_arm}{text}" for text in texts]
     if seeds[0].main.config.get("kind") in ("grpo", "ppo") and not any(
         CONTROL in seed.beside for seed in seeds
     ):
@@ -224,6 +225,29 @@ def _lost(arm: Arm) -> list[str]:
 def _empty_rounds(arm: Arm) -> list[str]:
     empty = max((_count(row.get("rejection/empty_rounds")) for row in arm.metrics), default=0)
     return [f"{empty:.0f} of {arm.steps} rounds kept no answer and taught nothing new."] if empty else []
+
+
+def max_lost_share(record: ReportRecord) -> float:
+    """The largest share of answers that the infrastructure lost in any evaluation of the record."""
+    arms = [arm for seed in record.seeds for arm in (seed.main, *seed.beside.values())]
+    return max((share for arm in arms for _, _, share in _lost_shares(arm)), default=0.0)
+
+
+def _lost_shares(arm: Arm) -> Iterator[tuple[str, int, float]]:
+    """(what was evaluated, step, share) of each evaluation in which answers were lost."""
+    for name, evaluations in (("held-out problems", arm.evaluations), *arm.suites.items()):
+        for evaluation in evaluations:
+            share = evaluation["rates"].get("infrastructure", {}).get("value", 0.0)
+            if share:
+                yield name, evaluation["step"], share
+
+
+def _lost_answers(arm: Arm) -> list[str]:
+    return [
+        f"{share:.1%} of the answers to {name} at step {step} were lost to the infrastructure and count as "
+        "not passed."
+        for name, step, share in _lost_shares(arm)
+    ]
 
 
 def _count(value: Any) -> float:

@@ -3,8 +3,8 @@
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their
 bounds: the seeds answer the same problems, so this interval speaks of problems; the spread over
 seeds is shown beside it. A difference is paired: per problem, the share of passing answers of one
-evaluation minus that of the other, averaged over seeds; its interval is normal over problems (Miller 2024,
-arXiv 2411.00640). What is said of a difference follows from that interval alone.
+evaluation minus that of the other, averaged over seeds; its interval is `intervals.paired_difference`,
+over problems. What is said of a difference follows from that interval alone.
 """
 
 from __future__ import annotations
@@ -12,32 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from greenward import intervals
+from greenward.intervals import Estimate
 from greenward.reports.record import CONTROL, Arm, ReportRecord, in_a_sentence
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
-_Z_95 = 1.959964
-_ROUNDING = 1e-12  # sums of equal shares differ by less
 
 Evaluation = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A rate, or a difference of rates, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def sign(self) -> int:
-        """Of a difference: 1 or -1 when its interval is on one side of 0, 0 when it includes 0."""
-        return (self.low > _ROUNDING) - (self.high < -_ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -143,11 +131,7 @@ def paired_difference(
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     earlier, later = (_shares([pair[side] for pair in pairs], name) for side in (0, 1))
     differences = [later[task] - earlier[task] for task in earlier if task in later]
-    if len(differences) < 2:
-        return None
-    mean = fmean(differences)
-    half = _Z_95 * stdev(differences) / math.sqrt(len(differences))
-    return Estimate(mean, mean - half, mean + half)
+    return intervals.paired_difference(np.array(differences)) if differences else None
 
 
 def headline(record: ReportRecord, results: Results) -> str:

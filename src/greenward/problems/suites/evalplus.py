@@ -16,8 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from greenward.problems.json_rows import Row, found, read_rows
+from greenward.problems.json_rows import Row, found
 from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet
+from greenward.problems.python_source import parse
 from greenward.problems.suites.evalplus_inputs import restore
 from greenward.problems.suites.evalplus_oracles import RULES, oracle_for, setup_for
 from greenward.problems.suites.humaneval import docstring
@@ -29,14 +30,12 @@ RELATIVE_TOLERANCE = 1e-7
 _FLOAT_TOLERANCE = 1e-6
 
 
-def load_evalplus(path: str | Path) -> ProblemSet:
+def load_evalplus(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of `HumanEvalPlus.jsonl.gz`, its Mini form, or `MbppPlus.jsonl.gz`.
 
     The expected values are yet to be had from the references. Raises `ProblemError`.
     """
-    path = Path(path)
-    rows = read_rows(path, example=EXAMPLE, non_finite=True)
-    return problem_set(((row, _problem(row)) for row in rows), path, example=EXAMPLE)
+    return problem_set(Path(path), _problem, example=EXAMPLE, non_finite=True, skip_bad_rows=skip_bad_rows)
 
 
 def _problem(row: Row) -> Problem:
@@ -47,6 +46,11 @@ def _problem(row: Row) -> Problem:
     inputs = base + _inputs(row, "plus_input", task_id)
     if not inputs:
         raise row.error("base_input", "is empty: nothing would judge an answer")
+    reference = prompt + row.text("canonical_solution")
+    try:
+        parse(reference)
+    except (SyntaxError, ValueError) as error:
+        raise row.error("canonical_solution", f"is not Python after the prompt: {error}") from None
     tolerance = _tolerance(row)
     oracle = oracle_for(task_id, entry_point, tolerance)
     is_mbpp = task_id.startswith("Mbpp/")
@@ -60,7 +64,7 @@ def _problem(row: Row) -> Problem:
         check_setup_code=oracle or "",
         setup_code=setup_for(entry_point) if is_mbpp else "",
         starter_code=prompt,
-        reference=prompt + row.text("canonical_solution"),
+        reference=reference,
         comparison=Comparison(
             tolerance=tolerance,
             relative_tolerance=RELATIVE_TOLERANCE,

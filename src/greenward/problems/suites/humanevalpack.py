@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from greenward.problems.bugs.repair import KIND_TAG
-from greenward.problems.json_rows import Row, read_rows
+from greenward.problems.json_rows import Row
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.humaneval import helpers
 from greenward.problems.suites.rows import problem_set
@@ -22,14 +22,12 @@ EXAMPLE = (
 )
 
 
-def load_humanevalpack(path: str | Path) -> ProblemSet:
+def load_humanevalpack(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of repair, tagged `bug:<bug type>`, each with its `check` as a test program.
 
     Raises `ProblemError`, also for rows in other languages.
     """
-    path = Path(path)
-    rows = read_rows(path, example=EXAMPLE)
-    return problem_set(((row, _problem(row)) for row in rows), path, example=EXAMPLE)
+    return problem_set(Path(path), _problem, example=EXAMPLE, skip_bad_rows=skip_bad_rows)
 
 
 def _problem(row: Row) -> Problem:

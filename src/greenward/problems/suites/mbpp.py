@@ -16,7 +16,7 @@ from pathlib import Path
 
 from greenward.errors import ProblemError
 from greenward.problems.bugs.repair import original_id
-from greenward.problems.json_rows import Row, read_rows
+from greenward.problems.json_rows import Row
 from greenward.problems.problem import Comparison, Problem, ProblemSet
 from greenward.problems.python_source import parse
 from greenward.problems.suites.rows import problem_set
@@ -32,15 +32,15 @@ PARTS = {
 _TASK_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
 
 
-def load_mbpp(path: str | Path, *, challenge: bool = False) -> ProblemSet:
+def load_mbpp(path: str | Path, *, challenge: bool = False, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of `mbpp.jsonl` or `sanitized-mbpp.json`, tagged with their part of the split.
 
     With `challenge`, the harder tests that eleven problems have are added to theirs. Raises
     `ProblemError`.
     """
-    path = Path(path)
-    rows = read_rows(path, example=EXAMPLE)
-    return problem_set(((row, _problem(row, challenge)) for row in rows), path, example=EXAMPLE)
+    return problem_set(
+        Path(path), lambda row: _problem(row, challenge), example=EXAMPLE, skip_bad_rows=skip_bad_rows
+    )
 
 
 def part_of(task_id: str) -> str | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.problems.json_rows import Row, read_rows, read_text
+from greenward.problems.json_rows import Row, read_text
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, StdioCase
 from greenward.problems.suites.packed_tests import unpack
 from greenward.problems.suites.rows import problem_set
@@ -34,14 +34,14 @@ if "Solution" in globals():
 """
 
 
-def load_programming_contests(path: str | Path) -> ProblemSet:
+def load_programming_contests(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a file of rows, or of a folder with one folder for each problem as in APPS.
 
     Raises `ProblemError`.
     """
     path = Path(path)
-    rows = _folder_rows(path) if path.is_dir() else read_rows(path, example=EXAMPLE)
-    return problem_set(((row, _problem(row)) for row in rows), path, example=EXAMPLE)
+    rows = _folder_rows(path) if path.is_dir() else None
+    return problem_set(path, _problem, example=EXAMPLE, rows=rows, skip_bad_rows=skip_bad_rows)
 
 
 def _folder_rows(folder: Path) -> Iterator[Row]:

@@ -1,0 +1,85 @@
+"""95 % intervals for rates and for paired differences: the only place that computes them.
+
+Several answers to one problem resemble each other, so that the problem is the unit. With P problems, the
+variance over problems says nothing of what no problem has shown yet, which is why the percentile bootstrap
+and Student's t fail for few problems and near 0 and 1. Pseudo-problems that take the extreme values are
+therefore added before mean and variance are computed:
+
+    m = (sum of values + c·(low + high)) / (P + 2c)
+    v = (sum of (value - m)² + c·(low - m)² + c·(high - m)²) / (P + 2c)
+    interval: m ± 1.96·sqrt(v / (P + 2c)), within [low, high]
+
+For one answer to each problem this is a published interval: Agresti and Coull's for a rate (1998,
+doi:10.2307/2685469; c = z²/2 at 0 and at 1), and Bonett and Price's for a paired difference (2012,
+doi:10.3102/1076998611411915; c = 1 at -1 and at 1). `benchmarks/interval_coverage.py` measures coverage
+and width, also for several answers and for pass@k.
+
+Arrays have the suffix _P: one entry per problem.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+Z_95 = 1.959963984540054  # the standard normal's 0.975 quantile
+_RATE_PSEUDO_PROBLEMS = Z_95**2 / 2  # at each end
+_DIFFERENCE_PSEUDO_PROBLEMS = 1.0
+_ROUNDING = 1e-12  # sums of equal shares differ by less
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A rate, or a difference of rates, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def sign(self) -> int:
+        """Of a difference: 1 or -1 when its interval is on one side of 0, 0 when it includes 0."""
+        return (self.low > _ROUNDING) - (self.high < -_ROUNDING)
+
+    def to_json(self) -> dict[str, float]:
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def rate(numerators_P: np.ndarray, denominators_P: np.ndarray | None = None) -> Estimate:
+    """sum(numerators) / sum(denominators), in [0, 1], with its interval over problems.
+
+    Without denominators this is a mean over problems of values in [0, 1]; with the numbers of answers, a
+    rate over answers, in which a problem weighs as much as it has answers. Raises `ValueError` when there
+    is no problem, a denominator is not positive, or a numerator is outside [0, denominator].
+    """
+    weights_P = np.ones(len(numerators_P)) if denominators_P is None else denominators_P
+    if len(weights_P) == 0 or np.any(weights_P <= 0):
+        raise ValueError("a rate needs at least one problem, each with a positive denominator")
+    if np.any(numerators_P < 0) or np.any(numerators_P > weights_P * (1 + 1e-9)):
+        raise ValueError("numerators must lie between 0 and their denominators")
+    return _mean(numerators_P / weights_P, weights_P / weights_P.mean(), 0.0, 1.0, _RATE_PSEUDO_PROBLEMS)
+
+
+def paired_difference(differences_P: np.ndarray) -> Estimate:
+    """The mean of differences in [-1, 1] between two sides that answered the same problems.
+
+    Raises `ValueError` when there is no problem.
+    """
+    if len(differences_P) == 0:
+        raise ValueError("a difference needs at least one problem")
+    return _mean(differences_P, np.ones(len(differences_P)), -1.0, 1.0, _DIFFERENCE_PSEUDO_PROBLEMS)
+
+
+def _mean(values_P: np.ndarray, weights_P: np.ndarray, least: float, most: float, pseudo: float) -> Estimate:
+    """The interval of the module's docstring; `weights_P` average 1, which is a pseudo-problem's weight."""
+    count = len(values_P) + 2 * pseudo
+    value = float((weights_P * values_P).sum() / len(values_P))
+    centre = float(((weights_P * values_P).sum() + pseudo * (least + most)) / count)
+    squares = float(((weights_P * (values_P - centre)) ** 2).sum())
+    squares += pseudo * ((least - centre) ** 2 + (most - centre) ** 2)
+    half_width = Z_95 * math.sqrt(squares) / count
+    value = min(most, max(least, value))  # a mean of equal values may differ from them by rounding
+    low, high = max(least, centre - half_width), min(most, centre + half_width)
+    return Estimate(value, min(value, low), max(value, high))
