@@ -24,6 +24,7 @@ MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
 
 # Bound once: the answer's code can swap the names in `os`, not these.
 _read, _write = os.read, os.write
+_called = False
 
 
 class AnswerError(Exception):
@@ -37,6 +38,8 @@ def make_stand_in(name: str) -> Callable[..., Any]:
     """
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
+        global _called
+        _called = True
         _send(codec.encode([args, kwargs]).encode("ascii"))
         reply = _receive()
         if reply is None:
@@ -45,6 +48,11 @@ def make_stand_in(name: str) -> Callable[..., Any]:
 
     stand_in.__name__ = stand_in.__qualname__ = name
     return stand_in
+
+
+def was_called() -> bool:
+    """Whether a stand-in was called in this process."""
+    return _called
 
 
 def serve(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:

@@ -164,8 +164,8 @@ def _continue_in_namespaces(channel: socket.socket) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         return
     channel.close()
-    os.waitpid(pid, 0)
-    raise ParentGone
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    sys.exit(status if status >= 0 else 128 - status)  # as shells do: the pool looks for signals
 
 
 def _give_up_namespaces(channel: socket.socket, error: OSError) -> NoReturn:

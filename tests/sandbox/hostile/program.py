@@ -38,7 +38,7 @@ class HostileProgram:
     right and only the effects are forbidden. `then` is a second program, run next on the same
     worker, that passes only if the first left something for it. `unprotected` says where the
     program is certain to get through when only the resource limits are in force. `form` is the kind
-    of tests that it meets: `cases`, `tests`, `checks` or `stdio`.
+    of tests that it meets: `cases`, `tests`, `checks`, `stdio` or `in_process`.
     """
 
     name: str
