@@ -89,7 +89,7 @@ class WorkerProcess:
                 "parent": os.getpid(),
                 "layers": [layer.value for layer in settings.layers],
                 "packages": list(settings.packages),
-                "search_path": [path for path in sys.path if path] if settings.packages else [],
+                "search_path": [path for path in sys.path if path],
             }
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
