@@ -8,7 +8,6 @@ A folder holds `TASK_ID/N.py`, with `_` for each `/` of the id.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from greenward.errors import ProblemError
 from greenward.evaluation.drawing import Answer, AnswerKey
 from greenward.problems.json_rows import Row, read_text
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.user_text import parse_json_text
 
 _EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
@@ -69,8 +69,8 @@ def _rows(path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            values = parse_json_text(line)
+        except ValueError as error:
             if number == len(lines) and number > 1:
                 return  # torn: what ends a whole line is missing
             raise ProblemError(f"{path}, line {number}: not JSON ({error}).", remedy=_REMEDY) from None

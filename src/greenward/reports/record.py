@@ -8,7 +8,6 @@ time that the main arm took). A study holds one such run per seed: `seed_0/`, `s
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
+from greenward.user_text import parse_json_text, parse_yaml_text
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "sft": "supervised"}
@@ -226,7 +226,7 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = yaml.safe_load(path.read_text(errors="replace"))
+        value = parse_yaml_text(path.read_text(errors="replace"))
     except yaml.YAMLError:
         value = None
     if not isinstance(value, dict):
@@ -237,7 +237,7 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = parse_json_text(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
