@@ -41,6 +41,7 @@ MAX_PROCESSES = 64
 MAX_FOLDER_BYTES = 16 << 20
 FIRST_TICK_SECONDS = 0.005
 TICK_SECONDS = 0.02
+PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
 _CHUNK = 1 << 16
 # What is reported of an answer that could not be started.
 _NOTHING: dict[str, Any] = {
@@ -229,6 +230,7 @@ class Watch:
         self._seen = [0, 0, 0]
         self.kept = [ErasableBuffer(), ErasableBuffer(), ErasableBuffer()]
         self.killed: str | None = None
+        self._next_look = 0.0
         for read in reads:
             os.set_blocking(read, False)
 
@@ -276,15 +278,24 @@ class Watch:
 
     def overfills_folder(self) -> bool:
         """Whether the answer's folder holds too much; in a namespace it is bounded by itself."""
-        place = self._place
-        return not place.owns_processes and folder_bytes(place.workspace) > MAX_FOLDER_BYTES
+        if self._place.owns_processes:
+            return False
+        begun = time.monotonic()
+        is_too_full = folder_bytes(self._place.workspace) > MAX_FOLDER_BYTES
+        ended = time.monotonic()
+        self._next_look = ended + PAUSE_PER_COUNT * (ended - begun)
+        return is_too_full
+
+    def _may_look(self) -> bool:
+        """Whether to count the folder now: an answer must not keep its worker busy with that."""
+        return time.monotonic() >= self._next_look
 
     def _exceeded(self) -> str | None:
         if cpu_seconds(self._pid) > self._limits["cpu_seconds"]:
             return "cpu"
         if time.monotonic() - self._started > self._limits["wall_seconds"]:
             return "wall"
-        if self.overfills_folder():
+        if self._may_look() and self.overfills_folder():
             return "folder"
         may_start_processes = Layer.SECCOMP not in self._place.shield.layers
         if may_start_processes and len(descendants(os.getpid(), at_most=MAX_PROCESSES + 1)) > MAX_PROCESSES:
