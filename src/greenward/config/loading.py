@@ -44,7 +44,7 @@ class Override:
                 remedy="Keys are dotted; entries of a list are numbered from 0: rewards.0.weight=2.",
             )
         path = tuple(int(part) if part.isdigit() else part for part in parts)
-        parsed = parse_yaml(value, name=f"Override {text!r}")
+        parsed = parse_yaml(value, name=f"Override {describe(text)}")
         if path == ("model",) and isinstance(parsed, str):
             path = ("model", "id")  # model=NAME keeps the other keys of the section
         return cls(text, path, parsed)

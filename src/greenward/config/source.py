@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import ConfigError
+from greenward.user_text import parse_yaml_text
 
 KeyPath = tuple[str | int, ...]
 
@@ -72,7 +73,7 @@ class RecipeText:
 def parse_yaml(text: str, *, name: str, compose: bool = False) -> Any:
     """The data of `text` (its node tree if `compose`). Raises `ConfigError` with line and column."""
     try:
-        return yaml.compose(text, RecipeLoader) if compose else yaml.load(text, RecipeLoader)
+        return parse_yaml_text(text, RecipeLoader, compose=compose)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name

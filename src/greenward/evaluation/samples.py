@@ -8,7 +8,6 @@ A folder holds `TASK_ID/N.py`, with `_` for each `/` of the id.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from greenward.grading.code_quality import parse_bounded
 from greenward.grading.extraction import extract_code, holds_fence
 from greenward.problems.json_rows import Row, read_text
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.user_text import parse_json_text
 
 Extract = Literal["auto", "always", "never"]
 
@@ -118,8 +118,8 @@ def _rows(path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            values = parse_json_text(line)
+        except ValueError as error:
             if number == len(lines) and number > 1:
                 return  # torn: what ends a whole line is missing
             raise ProblemError(f"{path}, line {number}: not JSON ({error}).", remedy=_REMEDY) from None

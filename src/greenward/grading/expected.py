@@ -25,6 +25,7 @@ from greenward.runs.files import write_atomically, writing
 from greenward.sandbox import codec
 from greenward.sandbox.codec import PlainDict, PlainSet
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
+from greenward.user_text import parse_json_text
 
 _FORMAT = 1
 _MAX_CHARS = 1 << 30
@@ -175,7 +176,7 @@ def _write(path: Path, known: _Values) -> None:
 def _read(path: Path) -> _Values | None:
     """What a cached file holds; None if there is none, or one that is not what was written."""
     try:
-        file = json.loads(path.read_bytes())
+        file = parse_json_text(path.read_bytes())
         text = file["content"]
         if hashlib.sha256(text.encode()).hexdigest() != file["sha256"]:
             return None

@@ -21,7 +21,26 @@ _STATUS = {
 
 
 def judge(plan: Plan, result: RunResult) -> Verdict:
-    """The verdict: every test that was reached is compared; all must pass and the run complete."""
+    """The verdict: every test that was reached is compared; all must pass and the run complete.
+
+    What an answer returned may be what no test foresaw: a value that breaks its comparison is that
+    answer's failure, and costs no other answer its verdict.
+    """
+    try:
+        return _judge(plan, result)
+    except Exception as error:
+        return Verdict(
+            status=Status.WRONG_TYPE,
+            tests_passed=(False,) * len(plan.tests),
+            error_class=type(error).__name__,
+            error_message=sanitise(f"what the answer returned cannot be judged: {error}"),
+            cpu_seconds=result.cpu_seconds,
+            wall_seconds=result.wall_seconds,
+            layers=result.layers,
+        )
+
+
+def _judge(plan: Plan, result: RunResult) -> Verdict:
     results = [result.results[place] if place < len(result.results) else None for place in plan.places]
     passed = tuple(
         one is not None and test.passes(one) for test, one in zip(plan.tests, results, strict=True)

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from greenward.errors import CheckpointError
 from greenward.policies.chat_template import render
+from greenward.user_text import parse_json_text
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -199,7 +200,7 @@ def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     if missing_ok and not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json_text(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"expected a JSON object in {path}, found: {error}") from error
     if not isinstance(found, dict):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from greenward.errors import ProblemError
+from greenward.user_text import check_nesting
 
 _STRICT = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
 _LENIENT = json.JSONDecoder()
@@ -155,7 +156,9 @@ def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]
 
 def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
     try:
-        return decoder.raw_decode(text, start)
+        value, end = decoder.raw_decode(text, start)
+        check_nesting(value, text.count("[", start, end) + text.count("{", start, end))
+        return value, end
     except json.JSONDecodeError as error:
         line = text.count("\n", 0, start) + 1
         if error.lineno == line:

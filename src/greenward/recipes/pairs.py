@@ -13,6 +13,7 @@ from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.policies.tokenizer import Tokenizer
+from greenward.user_text import parse_json_text
 
 
 def read_pairs(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -30,7 +31,7 @@ def read_pairs(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[tuple[int, ..
 
 def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json_text(line)
     except json.JSONDecodeError as error:
         raise ProblemError(
             f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})."

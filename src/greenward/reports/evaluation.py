@@ -5,7 +5,6 @@ Reading is lenient, as for runs: what cannot be read is left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +16,7 @@ from greenward.intervals import Estimate
 from greenward.reports.content import Fact
 from greenward.reports.results import percent
 from greenward.reports.tables import Table, duration
+from greenward.user_text import parse_json_text
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
@@ -58,7 +58,7 @@ def is_evaluation(path: Path) -> bool:
 def load_evaluation(path: Path) -> EvaluationContent:
     """The report of the evaluation at `path`. Raises `RunError` if there is none that is finished."""
     try:
-        summary = json.loads((path / SUMMARY).read_text(errors="replace"))
+        summary = parse_json_text((path / SUMMARY).read_text(errors="replace"))
         assert isinstance(summary, dict)
     except (OSError, ValueError, AssertionError):
         raise RunError(f"{path} holds no finished evaluation ({SUMMARY}).") from None
@@ -181,7 +181,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
-                row = json.loads(line)
+                row = parse_json_text(line)
             except ValueError:
                 continue
             if isinstance(row, dict):

@@ -9,7 +9,6 @@ same start for the wall time that the main arm took. A study holds one such run 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
+from greenward.user_text import parse_json_text, parse_yaml_text
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "rejection": "Rejection sampling", "sft": "supervised"}
@@ -276,7 +276,7 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = yaml.safe_load(path.read_text(errors="replace"))
+        value = parse_yaml_text(path.read_text(errors="replace"))
     except yaml.YAMLError:
         value = None
     if not isinstance(value, dict):
@@ -287,7 +287,7 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = parse_json_text(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -31,6 +31,7 @@ from greenward.runs.metrics import MetricsFile
 from greenward.runs.predictions import FILE_NAME as PREDICTIONS
 from greenward.runs.predictions import PredictionsFile
 from greenward.runs.provenance import collect_provenance
+from greenward.user_text import parse_yaml_text
 
 # Keys (or whole sections) that may differ on resume: they change no number of the steps before.
 MAY_CHANGE_ON_RESUME = (
@@ -189,9 +190,9 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise RunError(f"{path} has no config.yaml, so it is not a run directory")
     try:
-        config = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as error:
-        raise RunError(f"{file} is not valid YAML: {error}") from error
+        config = parse_yaml_text(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
     return config

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
+from greenward.user_text import parse_json_text
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -199,7 +200,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def _json_object(content: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(content)
+        value = parse_json_text(content)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

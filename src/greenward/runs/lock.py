@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import warnings
 from pathlib import Path
 
@@ -32,8 +33,7 @@ class RunLock:
         self._path = folder.resolve() / ".lock"
         if self._path in _held_here:
             raise RunError(f"{folder} is already open for writing in this process")
-        with writing(str(self._path)):
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._descriptor = _open_own_file(self._path)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -57,3 +57,25 @@ class RunLock:
             os.close(self._descriptor)
             self._descriptor = -1
             _held_here.discard(self._path)
+
+
+def _open_own_file(path: Path) -> int:
+    """Opens the lock file, or makes it: a file of its own, since what it holds is overwritten.
+
+    Raises `RunError` for a link, whose target may be anybody's file, and for what is no file at all.
+    """
+    with writing(str(path)):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+        else:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                return descriptor
+            os.close(descriptor)
+    raise RunError(
+        f"{path}: expected a file of its own, found a link or no file at all",
+        remedy="Remove it: the lock of a run is made anew when it is needed.",
+    )

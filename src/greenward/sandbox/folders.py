@@ -9,8 +9,12 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Callable
 
+MAX_ENTRIES = 4096
+UNCOUNTABLE = 1 << 60
 _ATTEMPTS = 100
+_CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -41,51 +45,72 @@ def empty_folder(path: str) -> None:
     raise OSError(errno.ENOTEMPTY, "something keeps writing into the folder", path)
 
 
-def folder_bytes(path: str, *, at_most_entries: int = 4096) -> int:
-    """What the files of a folder take on disk; more entries than `at_most_entries` count as a gibibyte.
+def folder_bytes(path: str) -> int:
+    """What all that is in a folder takes on disk, a file with several names once.
 
-    What cannot be read counts nothing: the next look may see it.
+    What cannot be counted is `UNCOUNTABLE`: a folder that may not be read, or more than `MAX_ENTRIES`.
+    Where something vanishes or moves during the count, the count ends there: the caller looks again.
     """
-    total, entries, unvisited = 0, 0, [path]
-    while unvisited:
-        try:
-            with os.scandir(unvisited.pop()) as found:
-                for entry in found:
-                    entries += 1
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        unvisited.append(entry.path)
-                    if entries > at_most_entries:
-                        return 1 << 30
-        except OSError:
-            continue
+    total, entries, seen = 0, 0, set[int]()
+
+    def count(folder: int) -> list[str]:
+        nonlocal total, entries
+        folders = []
+        with os.scandir(folder) as found:
+            for entry in found:
+                entries += 1
+                if entries > MAX_ENTRIES:
+                    raise OSError(errno.EOVERFLOW, "too many files", path)
+                status = entry.stat(follow_symlinks=False)
+                if status.st_ino not in seen:
+                    total += status.st_blocks * 512
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(entry.name)
+                elif status.st_nlink > 1:
+                    seen.add(status.st_ino)
+        return folders
+
+    try:
+        _walk(path, count)
+    except OSError as error:
+        if error.errno not in _CHANGED:
+            return UNCOUNTABLE
     return total
 
 
 def _empty(path: str) -> None:
-    """Empties a folder depth first with one descriptor at a time.
+    _walk(path, _clear_files, lambda parent, name: os.rmdir(name, dir_fd=parent))
+
+
+def _walk(
+    path: str, enter: Callable[[int], list[str]], leave: Callable[[int, str], None] | None = None
+) -> None:
+    """Walks through a folder depth first with one descriptor at a time.
 
     Neither recursion nor path length nor descriptors grow with depth (`shutil.rmtree` fails on a
-    tree a thousand levels deep).
+    tree a thousand levels deep). `enter` gets each folder and gives the names of the folders in it
+    to visit; `leave` gets the parent and the name of each folder that was visited.
+
+    Raises `OSError`; EXDEV if a folder was moved meanwhile.
     """
     here = os.open(path, _FOLDER)
     try:
         above: list[tuple[str, int]] = []  # the name of each folder entered, and its parent's inode
-        unvisited = [_clear_files(here)]
+        unvisited = [enter(here)]
         while True:
             if unvisited[-1]:
                 name = unvisited[-1].pop()
-                os.chmod(name, 0o700, dir_fd=here)
                 above.append((name, os.fstat(here).st_ino))
                 here = _move(here, name)
-                unvisited.append(_clear_files(here))
+                unvisited.append(enter(here))
             elif above:
                 unvisited.pop()
                 name, inode = above.pop()
                 here = _move(here, "..")
                 if os.fstat(here).st_ino != inode:
-                    raise OSError(errno.EXDEV, "a folder was moved while it was removed", path)
-                os.rmdir(name, dir_fd=here)
+                    raise OSError(errno.EXDEV, "a folder was moved meanwhile", path)
+                if leave is not None:
+                    leave(here, name)
             else:
                 return
     finally:
@@ -99,10 +124,12 @@ def _move(here: int, name: str) -> int:
 
 
 def _clear_files(folder: int) -> list[str]:
-    """Unlinks all that is not a folder; the names of the folders."""
+    """Unlinks all that is not a folder; the names of the folders, which can be entered now."""
     with os.scandir(folder) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
     for name, is_folder in entries:
-        if not is_folder:
+        if is_folder:
+            os.chmod(name, 0o700, dir_fd=folder)
+        else:
             os.unlink(name, dir_fd=folder)
     return [name for name, is_folder in entries if is_folder]

@@ -1,8 +1,8 @@
 """What runs in the answer's own process: the layers, then the code, then its calls, then the end.
 
 Speaks on one private descriptor, in frames: the nonce of this run, a length, a JSON list. A frame
-says what came back, never whether it was right. The first frame, "ready", is written when every
-layer is on and before the answer's code is loaded.
+says what came back, never whether it was right. That every layer is on is told to the worker in
+memory which is given up before the answer's code is loaded (`Announcement`).
 
 A problem's test programs run by the same harness, in a process of their own.
 
@@ -12,6 +12,7 @@ Standard library only: this module is loaded in the worker, too.
 from __future__ import annotations
 
 import atexit
+import mmap
 import os
 import random
 import struct
@@ -39,16 +40,40 @@ _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 Send = Callable[[str], None]
 
 
-def run_job(shield: Shield, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+class Announcement:
+    """One byte of memory that a child shares with its worker until it gives the memory up.
+
+    It says that every layer was put on. Only a child that has not loaded an answer can say so, and no
+    answer can undo it: it has no descriptor, and no address, of this memory.
+    """
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 1)
+
+    def clear(self) -> None:
+        """Begins a new job (in the worker)."""
+        self._shared[0] = 0
+
+    def make(self) -> None:
+        """Says that the layers are on, and gives the memory up (in the child)."""
+        self._shared[0] = 1
+        self._shared.close()
+
+    def was_made(self) -> bool:
+        """Whether the child of this job has said so (in the worker)."""
+        return self._shared[0] == 1
+
+
+def run_job(shield: Shield, ready: Announcement, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
     """Runs one job in this process and ends the process."""
     nonce, kind, *fields = codec.decode(str(job, "ascii"))
     send = _sender(nonce)
     del nonce, job
     shield.put_on(limits)  # what raises here is the infrastructure's failure
+    ready.make()
     is_tested_apart = kind == "checks" or fields[-1]
     os.closerange((LAST_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
     random.seed(0)
-    send('["ready"]')
     if kind == "checks":
         _run_checks(send, *fields)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import selectors
@@ -20,10 +21,16 @@ from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.isolation import Isolation
 from greenward.sandbox.layers.levels import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.processes import LINUX
-from greenward.sandbox.protocol import Job, RunResult
+from greenward.sandbox.protocol import Job, Outcome, RunResult
 from greenward.sandbox.slot import Slot
 from greenward.sandbox.tasks import Task, after_loss, after_result
-from greenward.sandbox.worker_process import NoNamespaces, WorkerLost, WorkerProcess, WorkerSettings
+from greenward.sandbox.worker_process import (
+    NoNamespaces,
+    WorkerLost,
+    WorkerNotStarted,
+    WorkerProcess,
+    WorkerSettings,
+)
 
 
 class LocalExecutor:
@@ -66,6 +73,7 @@ class LocalExecutor:
         self._lock = threading.Lock()
         self._running_thread: int | None = None
         self._closed = False
+        self._size = workers
         self._workers_started = 0
         self._settings = WorkerSettings(frozenset(layers), tuple(packages))
         if not LINUX:
@@ -131,39 +139,56 @@ class LocalExecutor:
             self._running_thread = None
             self._lock.release()
             raise SandboxError("this executor is closed.")
+        self._start_missing()
 
     def _run(self, fresh: Iterator[Task]) -> Iterator[tuple[int, RunResult]]:
         again: deque[Task] = deque()
         alone: deque[Task] = deque()
         settled: deque[tuple[int, RunResult]] = deque()
         while True:
-            while self._idle and not any(task.alone for task in self._busy.values()):
+            while (self._idle or not self._busy) and not any(task.alone for task in self._busy.values()):
                 task = again.popleft() if again else next(fresh, None)
                 if task is None and alone and not self._busy:
                     task = alone.popleft()
                 if task is None:
                     break
-                self._assign(task)
+                try:
+                    self._assign(task)
+                except WorkerNotStarted as error:
+                    failed = RunResult(Outcome.INFRASTRUCTURE, error_message=error.message)
+                    settled.append((task.index, failed))
             yield from settled
             settled.clear()
             if not self._busy:
                 return
             for slot, result in self._wait():
                 task = self._busy.pop(slot, None)
+                from_outside = result is None and slot.was_killed_from_outside()
                 if result is None:
                     self._replace(slot)
                 else:
                     self._idle.append(slot)
                 if task is not None:
-                    verdict = after_loss(task) if result is None else after_result(task, result)
+                    verdict = (
+                        after_loss(task, killed_from_outside=from_outside)
+                        if result is None
+                        else after_result(task, result)
+                    )
                     if isinstance(verdict, Task):
                         (alone if verdict.alone else again).append(verdict)
                     else:
                         settled.append((task.index, verdict))
 
     def _assign(self, task: Task) -> None:
+        """Hands a task to an idle slot. Raises `WorkerNotStarted` and `SandboxError`."""
+        if not self._idle:
+            self._idle += self._start_slots(1)
         slot = self._idle[-1]
-        slot.assign(task)
+        try:
+            slot.assign(task)
+        except WorkerNotStarted:
+            self._replace(slot)
+            raise
         self._busy[self._idle.pop()] = task
 
     def _wait(self) -> list[tuple[Slot, RunResult | None]]:
@@ -228,4 +253,9 @@ class LocalExecutor:
         self._discard(slot)
         if slot in self._idle:
             self._idle.remove(slot)
-        self._idle += self._start_slots(1)
+        self._start_missing()
+
+    def _start_missing(self) -> None:
+        """Starts what the pool lacks; what the machine does not let start is tried again later."""
+        with contextlib.suppress(WorkerNotStarted):
+            self._idle += self._start_slots(self._size - len(self._idle) - len(self._busy))

@@ -17,6 +17,7 @@ _KILLED = {
     "processes": (Outcome.CHEATING, "ProcessLimit"),
     "folder": (Outcome.OUTPUT_LIMIT, "FolderLimit"),
 }
+_NOT_LOADED = "the child ended before the answer was loaded ({})"
 _SIGNALS = {one.value: one.name for one in signal.Signals}
 _ENDED = {
     outcome.value: outcome
@@ -38,7 +39,6 @@ class _Frames:
     """The frames of one run, checked one by one: nonce, length, kind, order."""
 
     def __init__(self, results_expected: int) -> None:
-        self.ready = False
         self.done = False
         self.results: list[CallResult] = []
         self.ended: tuple[Outcome, str, str] | None = None
@@ -65,13 +65,9 @@ class _Frames:
         if type(frame) is not list or not frame or self.done or self.ended:
             raise _Forged
         kind, fields = frame[0], frame[1:]
-        if not self.ready:
-            if frame != ["ready"]:
-                raise _Forged
-            self.ready = True
-        elif kind == "done" and not fields and len(self.results) == self._results_expected:
+        if kind == "done" and not fields and len(self.results) == self._results_expected:
             self.done = True
-        elif kind == "ended" and len(fields) == 3 and fields[0] in _ENDED:
+        elif kind == "ended" and len(fields) == 3 and _text(fields[0]) in _ENDED:
             self.ended = (_ENDED[fields[0]], _text(fields[1]), _text(fields[2]))
         else:
             self.results.append(self._result(kind, fields))
@@ -100,17 +96,18 @@ def read_report(
 ) -> RunResult:
     """The result of a job from its worker's report.
 
-    Whatever ended before the frame "ready" ended before the answer's code was loaded: that is the
-    infrastructure's failure. Whatever came later is the answer's doing.
+    What ended before the worker knew that every layer was on ended before the answer's code was
+    loaded: that is the infrastructure's failure. What came later is the answer's doing, and so is
+    whatever surprises the reader of its frames.
     """
     results_end, stdout_end = header["lengths"][0], sum(header["lengths"][:2])
     frames = _Frames(results_expected)
     forged = False
     try:
         frames.read(blobs[:results_end], nonce)
-    except _Forged:
+    except Exception:  # `_Forged`, or what an answer has thought of and we have not
         forged = True
-    outcome, error_class, message = _outcome(frames, forged, header["killed"], header["exit"])
+    outcome, error_class, message = _outcome(frames, forged, header)
     return RunResult(
         outcome=outcome,
         results=tuple(frames.results),
@@ -125,11 +122,10 @@ def read_report(
     )
 
 
-def _outcome(
-    frames: _Frames, forged: bool, killed: str | None, exit_code: int
-) -> tuple[Outcome, str | None, str]:
-    if not frames.ready and not forged:
-        return Outcome.INFRASTRUCTURE, None, f"the child ended before the answer was loaded ({exit_code})"
+def _outcome(frames: _Frames, forged: bool, header: Mapping[str, Any]) -> tuple[Outcome, str | None, str]:
+    killed, exit_code = header["killed"], header["exit"]
+    if not header["ready"]:
+        return Outcome.INFRASTRUCTURE, None, header["failure"] or _NOT_LOADED.format(exit_code)
     if killed is not None:
         outcome, error_class = _KILLED[killed]
         return outcome, error_class, "stopped at its limit"

@@ -67,6 +67,11 @@ class Slot:
         (first, *rest) = (results[one] for one in self.workers if one in results)
         return merge_checks(job, first, rest[0]) if rest else first
 
+    def was_killed_from_outside(self) -> bool:
+        """Whether the workers of a lost task that have ended were killed by what no answer can send."""
+        lost = [worker for worker in self.workers if worker.has_hung_up]
+        return bool(lost) and all(worker.was_killed_from_outside() for worker in lost)
+
     def close(self) -> None:
         """Lets the workers clean up and end."""
         for worker in self.workers:

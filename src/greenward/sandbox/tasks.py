@@ -98,12 +98,17 @@ def after_result(task: Task, result: RunResult) -> RunResult | Task:
     return _together(done)
 
 
-def after_loss(task: Task) -> RunResult | Task:
-    """What follows the loss of the worker that ran a task: another try, then a control, then a verdict."""
+def after_loss(task: Task, *, killed_from_outside: bool) -> RunResult | Task:
+    """What follows the loss of the worker that ran a task: another try, then a control, then a verdict.
+
+    A worker that was killed by what no answer can send needs no control.
+    """
     if task.is_control:
         return RunResult(Outcome.INFRASTRUCTURE, error_message="workers die under harmless programs, too")
     if task.losses == 0:
         return replace(task, nonce=_new_nonce(), losses=1)
+    if killed_from_outside:
+        return RunResult(Outcome.INFRASTRUCTURE, error_message="its workers were killed from outside")
     control = Job(f"import time\ntime.sleep({CONTROL_SECONDS})")
     return Task(task.index, control, _new_nonce(), is_control=True)
 

@@ -8,6 +8,7 @@ Standard library only: this module is loaded in the worker, too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from greenward.sandbox import harness, stand_in
@@ -39,7 +40,13 @@ MAX_PROCESSES = 64
 MAX_FOLDER_BYTES = 16 << 20
 FIRST_TICK_SECONDS = 0.005
 TICK_SECONDS = 0.02
+PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
 _CHUNK = 1 << 16
+# What is reported of an answer that could not be started.
+_NOTHING: dict[str, Any] = {
+    "ready": False, "killed": None, "exit": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0,
+    "waiting_seconds": None, "lengths": [0, 0, 0],
+}  # fmt: skip
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 
 
@@ -57,6 +64,7 @@ class Place:
     workspace: str
     shield: Shield
     owns_processes: bool
+    ready: harness.Announcement = field(default_factory=harness.Announcement)
 
 
 def run_job(
@@ -64,22 +72,15 @@ def run_job(
 ) -> tuple[dict[str, Any], list[ErasableBuffer]]:
     """Runs one job and reports how it ended; its results, output and errors come as they are.
 
-    `calls` is the socket between an answer and its checks.
+    `calls` is the socket between an answer and its checks. A machine that does not let a child start
+    is told by `ready` False and the reason as `failure`.
     """
-    pipes = [os.pipe() for _ in range(3)]  # results, stdout, stderr
-    stdin = None
-    if limits["stdin_bytes"] is not None:
-        end = len(job) - limits["stdin_bytes"]
-        job, stdin = job[:end], _file_of(job[end:], place.workspace)
     started = time.monotonic()
-    worker = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _become_answer(worker, place, [write for _, write in pipes], stdin, calls, limits, job)
-    for descriptor in (*(write for _, write in pipes), stdin, calls):
-        if descriptor is not None:
-            os.close(descriptor)
-    watch = Watch(channel, pid, [read for read, _ in pipes], place, limits, started)
+    try:
+        pid, reads = _start(place, limits, job, calls)
+    except OSError as error:  # no memory, process, descriptor or space for an answer that is not there yet
+        return {**_NOTHING, "failure": f"an answer's process cannot be started: {error}"}, []
+    watch = Watch(channel, pid, reads, place, limits, started)
     try:
         watch.until_end()
     finally:
@@ -87,12 +88,17 @@ def run_job(
         wall_seconds = time.monotonic() - started
         status, usage = _end_all(pid, place)
         watch.drain()
-        for read, _ in pipes:
+        for read in reads:
             os.close(read)
+        is_too_full = watch.overfills_folder()  # now nobody can move its files while they are counted
         empty_folder(place.workspace)
     used = usage.ru_utime + usage.ru_stime  # with that of children, which the watch does not see
+    if watch.killed is None and used > limits["cpu_seconds"]:
+        watch.killed = "cpu"
     reply = {
-        "killed": "cpu" if watch.killed is None and used > limits["cpu_seconds"] else watch.killed,
+        "ready": place.ready.was_made(),
+        "failure": "",
+        "killed": watch.killed or ("folder" if is_too_full else None),
         "exit": os.waitstatus_to_exitcode(status),
         "cpu_seconds": used,
         "wall_seconds": wall_seconds,
@@ -100,6 +106,41 @@ def run_job(
         "lengths": [len(buffer.view()) for buffer in watch.kept],
     }
     return reply, watch.kept
+
+
+def _start(
+    place: Place, limits: Mapping[str, Any], job: memoryview, calls: int | None
+) -> tuple[int, list[int]]:
+    """Forks the answer; its process id, and the pipes of its results, output and errors. Raises `OSError`."""
+    place.ready.clear()
+    pid, stdin, reads, writes = 0, None, list[int](), list[int]()
+    try:
+        _demand_room(place)
+        for _ in range(3):
+            read, write = os.pipe()
+            reads.append(read)
+            writes.append(write)
+        if limits["stdin_bytes"] is not None:
+            end = len(job) - limits["stdin_bytes"]
+            job, stdin = job[:end], _file_of(job[end:], place.workspace)
+        worker = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_answer(worker, place, writes, stdin, calls, limits, job)
+        return pid, reads
+    finally:
+        for descriptor in (*writes, stdin, calls, *(() if pid else reads)):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _demand_room(place: Place) -> None:
+    """Raises `OSError` where the disk is full before an answer could fill it."""
+    if place.owns_processes:  # its folder is in memory
+        return
+    found = os.statvfs(place.workspace)
+    if found.f_blocks and found.f_bavail * found.f_frsize < MAX_FOLDER_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place.workspace)
 
 
 def run_child(place: Place, action: Callable[[int], object]) -> bytes:
@@ -162,7 +203,7 @@ def _become_answer(
         os.dup2(results, harness.RESULT_FD)
         if calls is not None:
             os.dup2(calls, stand_in.CALL_FD)
-        harness.run_job(place.shield, limits, job)
+        harness.run_job(place.shield, place.ready, limits, job)
     finally:
         os._exit(1)
 
@@ -188,6 +229,7 @@ class Watch:
         self._seen = [0, 0, 0]
         self.kept = [ErasableBuffer(), ErasableBuffer(), ErasableBuffer()]
         self.killed: str | None = None
+        self._next_look = 0.0
         for read in reads:
             os.set_blocking(read, False)
 
@@ -233,13 +275,27 @@ class Watch:
             while self._read(read):
                 continue
 
+    def overfills_folder(self) -> bool:
+        """Whether the answer's folder holds too much; in a namespace it is bounded by itself."""
+        if self._place.owns_processes:
+            return False
+        begun = time.monotonic()
+        is_too_full = folder_bytes(self._place.workspace) > MAX_FOLDER_BYTES
+        ended = time.monotonic()
+        self._next_look = ended + PAUSE_PER_COUNT * (ended - begun)
+        return is_too_full
+
+    def _may_look(self) -> bool:
+        """Whether to count the folder now: an answer must not keep its worker busy with that."""
+        return time.monotonic() >= self._next_look
+
     def _exceeded(self) -> str | None:
         if cpu_seconds(self._pid) > self._limits["cpu_seconds"]:
             return "cpu"
         if time.monotonic() - self._started > self._limits["wall_seconds"]:
             return "wall"
-        if not self._place.owns_processes and folder_bytes(self._place.workspace) > MAX_FOLDER_BYTES:
-            return "folder"  # in a namespace the folder is bounded by itself
+        if self._may_look() and self.overfills_folder():
+            return "folder"
         may_start_processes = Layer.SECCOMP not in self._place.shield.layers
         if may_start_processes and len(descendants(os.getpid(), at_most=MAX_PROCESSES + 1)) > MAX_PROCESSES:
             return "processes"

@@ -5,7 +5,7 @@ namespaces of its own where it may, and stays single-threaded. When its parent d
 child, removes its folder and exits.
 
 Arguments, as one JSON object: `socket` (descriptor), `folder` (its own, exists), `parent` (process
-id), `layers` (wanted), `packages` (that answers may import) and `search_path` (where those are).
+id), `layers` (wanted), `packages` (that answers may import) and `search_path` (the trainer's own).
 
 Standard library only.
 """
@@ -29,7 +29,12 @@ from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
 from greenward.sandbox.harness import LAST_FD
 from greenward.sandbox.layers import self_test
-from greenward.sandbox.layers.interpreter import load_packages, readable_paths
+from greenward.sandbox.layers.interpreter import (
+    keep_lists_of_modules,
+    library_paths,
+    load_packages,
+    without_packages,
+)
 from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.layers.shield import Shield
 from greenward.sandbox.processes import (
@@ -82,19 +87,23 @@ def main() -> None:
 def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: dict[str, Any]) -> None:
     user_tasks = _count_user_tasks() + MAX_USER_TASKS_MORE
     owns_processes = Layer.NAMESPACES in layers
-    _load_what_answers_use(settings["packages"], settings["search_path"])
-    readable = readable_paths(settings["packages"])
+    for name in PRELOADED:
+        importlib.import_module(name)
+    packages = load_packages(settings["packages"], settings["search_path"])
+    libraries = library_paths()
     workspace = os.path.join(folder, "job")
     if owns_processes:
         from greenward.sandbox.layers import namespaces
 
         workspace = PRIVATE_WORKSPACE
         try:
-            namespaces.enter_private_root(folder, readable, workspace, MAX_FOLDER_BYTES)
+            namespaces.enter_private_root(folder, libraries + packages, workspace, MAX_FOLDER_BYTES)
         except OSError as error:
             _give_up_namespaces(channel, error)
     else:
         os.mkdir(workspace, 0o700)
+    keep_lists_of_modules(settings["search_path"])
+    readable = without_packages(libraries, settings["search_path"]) + packages
     place = Place(workspace, Shield(layers, readable, [workspace, os.devnull], user_tasks), owns_processes)
     _leave_no_trace_of_ourselves(workspace)
     tested = json.loads(run_child(place, lambda report: self_test.run(place.shield, owns_processes, report)))
@@ -164,20 +173,14 @@ def _continue_in_namespaces(channel: socket.socket) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         return
     channel.close()
-    os.waitpid(pid, 0)
-    raise ParentGone
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    sys.exit(status if status >= 0 else 128 - status)  # as shells do: the pool looks for signals
 
 
 def _give_up_namespaces(channel: socket.socket, error: OSError) -> NoReturn:
     """Tells the parent, which starts a worker without them: they cannot be left half-way."""
     send_frame(channel, {"no_namespaces": str(error)})
     raise ParentGone from None
-
-
-def _load_what_answers_use(packages: list[str], search_path: list[str]) -> None:
-    for name in PRELOADED:
-        importlib.import_module(name)
-    load_packages(packages, search_path)
 
 
 def _leave_no_trace_of_ourselves(workspace: str) -> None:

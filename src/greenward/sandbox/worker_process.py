@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from typing import Any
 import greenward
 from greenward.errors import SandboxError
 from greenward.sandbox.frames import receive_frame, send_frame
-from greenward.sandbox.layers.levels import Layer
+from greenward.sandbox.layers.levels import CORE_LAYERS, Layer
 from greenward.sandbox.processes import descendants, kill
 
 START_SECONDS = 30.0
+KILLED_INSIDE = 128  # a worker of which the part in namespaces was ended by signal n exits with 128 + n
+_SECONDS_TO_END = 1.0
 # Python ignores PYTHONHASHSEED under -I; with this environment, -s and no path to us, -I adds nothing.
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
@@ -41,6 +44,10 @@ class WorkerLost(Exception):
     """The worker died, fell silent or garbled its report."""
 
 
+class WorkerNotStarted(SandboxError):
+    """The machine did not let a worker start."""
+
+
 class NoNamespaces(Exception):
     """The machine does not let the worker have namespaces of its own; the text says why."""
 
@@ -55,17 +62,24 @@ class WorkerSettings:
 
 
 class WorkerProcess:
-    """A started worker; `folder` is its own and need not exist. Raises `SandboxError`.
+    """A started worker; `folder` is its own and need not exist. Raises `WorkerNotStarted`.
 
     After `wait_ready`, `layers` are those that its self-test found to hold, and `missing` gives the
     reason for each other one.
     """
 
     def __init__(self, folder: str, settings: WorkerSettings) -> None:
+        try:
+            self._begin(folder, settings)
+        except OSError as error:
+            raise WorkerNotStarted(f"a sandbox worker did not start: {error}.") from error
+
+    def _begin(self, folder: str, settings: WorkerSettings) -> None:
         os.makedirs(folder, 0o700)
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")
+        self.has_hung_up = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._channel, theirs = socket.socketpair()
         with theirs:
@@ -75,7 +89,7 @@ class WorkerProcess:
                 "parent": os.getpid(),
                 "layers": [layer.value for layer in settings.layers],
                 "packages": list(settings.packages),
-                "search_path": [path for path in sys.path if path] if settings.packages else [],
+                "search_path": [path for path in sys.path if path],
             }
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
@@ -96,7 +110,7 @@ class WorkerProcess:
         return self._channel.fileno()
 
     def wait_ready(self) -> None:
-        """Returns when the worker serves. Raises `SandboxError` with its last words, `NoNamespaces`."""
+        """Returns when the worker serves. Raises `WorkerNotStarted` with its last words, `NoNamespaces`."""
         self._channel.settimeout(START_SECONDS)
         try:
             report, _ = self.receive()
@@ -105,7 +119,7 @@ class WorkerProcess:
             self._process.wait()
             self._errors.seek(0)
             words = self._errors.read()[-2000:].decode("utf-8", "replace").strip()
-            raise SandboxError(
+            raise WorkerNotStarted(
                 "a sandbox worker did not start.", remedy=f"Its last words: {words or 'none'}"
             ) from None
         if "no_namespaces" in report:
@@ -138,10 +152,23 @@ class WorkerProcess:
         try:
             report = receive_frame(self._channel)
         except (OSError, ValueError):
-            raise WorkerLost from None
+            report = None
         if report is None:
+            self.has_hung_up = True
             raise WorkerLost
         return report
+
+    def was_killed_from_outside(self) -> bool:
+        """Whether this worker, whose socket was closed, was killed by what no answer can send.
+
+        The layers of level B keep every signal of an answer from its worker.
+        """
+        try:
+            status = self._process.wait(timeout=_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return False
+        is_out_of_reach = frozenset(self.layers) >= CORE_LAYERS
+        return is_out_of_reach and status in (-signal.SIGKILL, KILLED_INSIDE + signal.SIGKILL)
 
     def close(self) -> None:
         """Lets the worker clean up and end; kills it if it does not."""

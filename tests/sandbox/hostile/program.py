@@ -39,8 +39,8 @@ class HostileProgram:
     right and only the effects are forbidden. `then` is a second program, run next on the same
     worker, that passes only if the first left something for it. `unprotected` says where the
     program is certain to get through when only the resource limits are in force. `form` is the kind
-    of tests that it meets: `cases`, `tests`, `checks`, `stdio`, `wrapped` (assert statements that do
-    something with the value) or `loops` (test programs that loop over calls).
+    of tests that it meets: `cases`, `tests`, `checks`, `stdio`, `in_process`, `wrapped` (assert
+    statements that do something with the value) or `loops` (test programs that loop over calls).
     """
 
     name: str

@@ -64,6 +64,12 @@ def test_forgers_do_not_pass_assertions_and_check_functions_either(world, arena,
     assert let_through(world, arena, of_family(family), form=form) == {}
 
 
+@pytest.mark.parametrize("arena", ["all", "core"], indirect=True)
+@pytest.mark.parametrize("form", ["tests", "checks", "stdio", "in_process"])
+def test_no_answer_can_blame_the_infrastructure_whatever_its_tests(world, arena, form):
+    assert let_through(world, arena, of_family("blaming the infrastructure"), form=form) == {}
+
+
 def test_many_of_the_attacks_fool_a_grader_that_compares_in_the_process_of_the_answer(world, tmp_path):
     """Otherwise it would say little that ours is not fooled."""
     accepted = []

@@ -100,6 +100,8 @@ class World:
             sources = tuple(
                 f"assert {call} == {case.expected!r}" for call, case in zip(calls, cases, strict=True)
             )
+        if form == "in_process":
+            return Problem(wanted, "", name, in_process_tests=sources, setup_code="import math")
         if form == "checks":
             return Problem(wanted, "", name, checks=sources, check_setup_code="import math")
         return Problem(wanted, "", name, tests=sources, setup_code="import math")

@@ -13,7 +13,6 @@ Without a function name a problem is a whole program that reads and prints. With
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from greenward.problems.json_rows import Row, read_text
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, StdioCase
 from greenward.problems.suites.packed_tests import unpack
 from greenward.problems.suites.rows import problem_set
+from greenward.user_text import parse_json_text
 
 EXAMPLE = '{"question": …, "input_output": {"inputs": […], "outputs": […]}, …} or a row of LiveCodeBench'
 _COMPARISON = Comparison(tuple_is_list=True)
@@ -115,7 +115,7 @@ def _livecodebench(row: Row) -> Problem:
     name = metadata.get("func_name") if isinstance(metadata, dict) else None
     try:
         cases = tuple(
-            Case(tuple(json.loads(line) for line in test["input"].splitlines()), json.loads(test["output"]))
+            Case(tuple(map(parse_json_text, test["input"].splitlines())), parse_json_text(test["output"]))
             for test in tests
         )
     except ValueError as error:
@@ -158,8 +158,8 @@ def _json(row: Row, field: str) -> Any:
 
 def _parsed(row: Row, field: str, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json_text(text)
+    except ValueError as error:
         raise row.error(field, f"is not JSON: {error}") from None
 
 

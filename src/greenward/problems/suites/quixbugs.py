@@ -15,7 +15,6 @@ those of the nine graph programs are read). A program's docstring stands below i
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from greenward.errors import ProblemError
 from greenward.problems.json_rows import read_text
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
 from greenward.problems.python_source import parse
+from greenward.user_text import parse_json_text
 
 BUGGY, CORRECT, JSON_CASES, PYTEST = (
     "python_programs", "correct_python_programs", "json_testcases", "python_testcases",
@@ -119,7 +119,7 @@ def _json_cases(path: Path) -> list[tuple[tuple[Any, ...], Any]]:
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if line.strip():
             try:
-                arguments, expected = json.loads(line)
+                arguments, expected = parse_json_text(line)
             except (ValueError, TypeError) as error:
                 raise ProblemError(
                     f"{path}, line {number}: expected [arguments, expected]: {error}."

@@ -1,45 +1,71 @@
-"""What an answer may read: the interpreter's own files, and the packages that a recipe allows.
+"""What an answer may read: the standard library, shared libraries, and the packages that a recipe allows.
+
+Packages that are installed beside them (`site-packages`, `dist-packages`, whatever the trainer's own
+`sys.path` names) may hold the very answers: they are left out, wherever they lie.
 
 Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from glob import escape, glob
+from typing import Any
 
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYSTEM = (
     "/etc/ld.so.cache",
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
     "/usr/share/zoneinfo",
     "/dev/null",
     "/dev/zero",
     "/dev/random",
     "/dev/urandom",
 )
+_PACKAGES = ("site-packages", "dist-packages")
 
 
-def readable_paths(packages: Iterable[str]) -> list[str]:
-    """Files and folders of the standard library, of shared libraries and of loaded packages."""
-    paths = [*sys.path, os.path.join(sys.base_prefix, "lib"), *_SYSTEM]
-    for name in packages:
-        package = sys.modules[name]
-        for folder in getattr(package, "__path__", [package.__file__]):
-            paths += [folder, f"{folder}.libs"]  # wheels keep their shared libraries beside the package
-    return paths
+def library_paths() -> list[str]:
+    """Files and folders of the standard library, of shared libraries and of harmless devices."""
+    return [*sys.path, os.path.join(sys.base_prefix, "lib"), *_LIBRARIES, *_SYSTEM]
 
 
-def load_packages(packages: Iterable[str], search_path: Iterable[str]) -> None:
+def without_packages(paths: Sequence[str], search_path: Iterable[str]) -> list[str]:
+    """All that lies at or beneath `paths` but folders of installed packages, as few files and folders.
+
+    Such folders are those of any interpreter beneath `paths` and those on `search_path`, the trainer's
+    own. Symbolic links inside of a folder that is taken apart are left out.
+    """
+    needed = [os.path.realpath(path) for path in paths]
+    hidden = {os.path.realpath(path) for path in search_path}
+    hidden = {one for one in hidden if not any(path == one or _is_beneath(path, one) for path in needed)}
+    for path in needed:
+        for name in _PACKAGES:
+            hidden.update((os.path.join(path, name), *glob(os.path.join(escape(path), "*", name))))
+    found, waiting = set[str](), needed
+    while waiting:
+        path = waiting.pop()
+        if path in hidden or path in found:
+            continue
+        if not any(_is_beneath(one, path) for one in hidden) or not os.path.isdir(path):
+            found.add(path)
+            continue
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            waiting += [entry.path for entry in entries if not entry.is_symlink()]
+    return sorted(found)
+
+
+def load_packages(packages: Iterable[str], search_path: Iterable[str]) -> list[str]:
     """Imports what answers may import; nothing else of `search_path` can be found afterwards.
 
-    Raises `ImportError` for a package that is not there.
+    Gives the files and folders of these packages and of those which they have imported. Raises
+    `ImportError` for a package that is not there.
     """
-    before = list(sys.path)
+    path_before, loaded_before = list(sys.path), set(sys.modules)
     # Libraries that start threads of their own would be forked in the midst of their work.
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ.update(one_thread)
@@ -48,6 +74,32 @@ def load_packages(packages: Iterable[str], search_path: Iterable[str]) -> None:
         for name in packages:
             importlib.import_module(name)
     finally:
-        sys.path[:] = before
+        sys.path[:] = path_before
         for name in one_thread:
             del os.environ[name]
+    paths = []
+    for name in {name.partition(".")[0] for name in sys.modules.keys() - loaded_before}:
+        package = sys.modules[name]
+        for path in getattr(package, "__path__", [getattr(package, "__file__", None)]):
+            if path is not None:
+                paths += [path, f"{path}.libs"]  # wheels keep their shared libraries beside the package
+    return paths
+
+
+def keep_lists_of_modules(search_path: Iterable[str]) -> None:
+    """Has the import system keep its lists of the standard library's folders, which answers cannot list.
+
+    A folder that holds `site-packages` cannot be listed without granting the same for those. The lists
+    of the folders on `search_path`, the trainer's own, are forgotten.
+    """
+    for path in set(search_path).difference(sys.path):
+        sys.path_importer_cache.pop(path, None)
+    for path in sys.path:
+        finder: Any = pkgutil.get_importer(path)
+        if hasattr(finder, "_fill_cache"):
+            finder.find_spec("a_name_that_makes_it_look")
+            finder._fill_cache = lambda: None
+
+
+def _is_beneath(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hostile.attacks import (
+    blame,
     channel,
     checks,
     equality,
@@ -26,6 +27,7 @@ HOSTILE_PROGRAMS: tuple[HostileProgram, ...] = sum(
             leaving,
             equality,
             channel,
+            blame,
             theft,
             tampering,
             processes,

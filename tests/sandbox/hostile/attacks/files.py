@@ -20,6 +20,9 @@ _OUTSIDE = """
 import os, stat, sys, tempfile
 OUTSIDE = "@OUTSIDE@"
 VICTIM, PRECIOUS = OUTSIDE + "/victim.txt", OUTSIDE + "/precious"
+PACKAGES = [f"{root}/{version}/{kind}-packages" for root in (sys.base_prefix + "/lib", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+            for version in ("python%d.%d" % sys.version_info[:2], "python3") for kind in ("site", "dist")]
+PACKAGES = [folder for folder in PACKAGES if os.path.isdir(folder)]
 def f(i): return i + 1
 """
 
@@ -131,6 +134,39 @@ PROGRAMS = (
     _outside("folder_full_of_special_files", "os.mkfifo('fifo'); os.mkdir('d'); os.symlink('d', 'd/loop'); os.symlink('nowhere', 'dangling')", WATCHDOG),
     _outside("fifo_that_nobody_reads", "os.mkfifo('fifo'); os.open('fifo', os.O_WRONLY | os.O_NONBLOCK)", WATCHDOG),
     _probe("folder_outside_listed", "def f(i): return 'victim.txt' in os.listdir(OUTSIDE)"),
+    _probe("installed_packages_listed", """
+        def f(i): return any(os.listdir(folder) for folder in PACKAGES)
+        """, LANDLOCK, unprotected=VARIES),
+    _probe("installed_packages_imported", """
+        def f(i):
+            sys.path += PACKAGES
+            for name in ("pip", "setuptools", "wheel", "numpy", "torch", "yaml"):
+                try: __import__(name)
+                except ImportError: continue
+                return True
+            return False
+        """, LANDLOCK, unprotected=VARIES),
+    _probe("installed_package_read", """
+        def f(i):
+            for folder in PACKAGES:
+                for name in ("pip", "setuptools", "numpy", "yaml"):
+                    try: return bool(open(f"{folder}/{name}/__init__.py").read())
+                    except FileNotFoundError: continue
+            return False
+        """, LANDLOCK, unprotected=VARIES),
+    _probe("installed_package_read_by_another_name", """
+        def f(i):
+            os.symlink(PACKAGES[0], "mine")
+            return any(os.listdir(path) for path in ("mine", "mine/../site-packages", "mine/../dist-packages"))
+        """, LANDLOCK, unprotected=VARIES),
+    _probe("sites_of_the_interpreter_added", """
+        def f(i):
+            import site
+            sys.flags, site.ENABLE_USER_SITE = None, True
+            site.addsitepackages(set(), {sys.base_prefix, sys.prefix, "/usr", "/usr/local"})
+            import pip
+            return True
+        """, LANDLOCK, unprotected=VARIES),
     _probe("root_changed", """
         def f(i):
             os.chroot(".")

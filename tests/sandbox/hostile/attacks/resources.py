@@ -11,6 +11,14 @@ STARTED = time.monotonic()
 def over(seconds=20): return time.monotonic() - STARTED > seconds
 def spin(seconds=20):
     while not over(seconds): pass
+def fill(folder):
+    # 150 MiB in files that are small enough each
+    here = os.open(folder, os.O_PATH)
+    for number in range(150):
+        file = os.open(str(number), os.O_CREAT | os.O_WRONLY, dir_fd=here)
+        for _ in range(16): os.write(file, b"x" * (1 << 16))
+        os.close(file)
+    return True
 """
 
 
@@ -223,6 +231,35 @@ PROGRAMS = (
             time.sleep(0.2)  # long enough to be seen
             return sum(os.path.getsize(str(number)) for number in range(150)) == 150 << 20
         """, NAMESPACES, WATCHDOG),
+    _disk("many_big_files_at_the_end", """
+        def f(i): return fill(".")
+        """, NAMESPACES, WATCHDOG),
+    _disk("a_folder_that_may_not_be_read", """
+        os.umask(0o477); os.mkdir("d"); os.umask(0o077)
+        def f(i): return fill("d")
+        """, NAMESPACES, WATCHDOG),
+    _disk("a_folder_that_may_not_be_searched_later", """
+        os.mkdir("d"); os.umask(0o377); os.mkdir("d/e"); os.umask(0o077)
+        def f(i): return fill("d")
+        """, NAMESPACES, WATCHDOG),
+    _disk("a_folder_beyond_the_longest_path", """
+        for _ in range(20): os.mkdir("d" * 250); os.chdir("d" * 250)
+        def f(i): return fill(".")
+        """, NAMESPACES, WATCHDOG),
+    _disk("a_folder_at_the_end_of_a_long_way_down", """
+        for _ in range(400): os.mkdir("d"); os.chdir("d")
+        def f(i): return fill(".")
+        """, NAMESPACES, WATCHDOG),
+    _disk("a_folder_that_keeps_moving", """
+        os.mkdir("a"); here = os.open("a", os.O_RDONLY); done = []
+        def move():
+            while not done: os.rename("a", "b"); os.rename("b", "a")
+        def f(i):
+            mover = threading.Thread(target=move); mover.start()
+            full = fill(f"/proc/self/fd/{here}") if os.path.exists("/proc/self/fd") else fill("a")
+            done.append(True); mover.join()
+            return full
+        """, NAMESPACES, WATCHDOG, unprotected=VARIES),
     _disk("unlinked_files_held_open", """
         def f(i):
             held = []

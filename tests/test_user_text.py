@@ -1,0 +1,135 @@
+"""Text of users that is valid and hostile to its reader: one clear error each, wherever it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from greenward.config.loading import parse_recipe
+from greenward.errors import CheckpointError, ConfigError, GreenwardError, ProblemError, RunError
+from greenward.evaluation.samples import read_samples
+from greenward.policies.tokenizer import read_json as read_model_json
+from greenward.problems.json_format import load_json
+from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.recipes.pairs import read_pairs
+from greenward.reports.record import read_report
+from greenward.runs.directory import read_config
+from greenward.runs.files import read_json, read_jsonl
+from greenward.runs.lock import RunLock
+from greenward.user_text import MAX_NESTING, parse_json_text, parse_yaml_text
+
+DEEP = {
+    "lists": "[" * 5000 + "]" * 5000,
+    "objects": '{"a":' * 5000 + "1" + "}" * 5000,
+    "unclosed": "[" * 100_000,
+    "below the limit of Python's stack": "[" * 600 + "]" * 600,
+    "digits": "9" * 5000,
+}
+CYCLES = {
+    "a list in itself": "a: &a [*a]",
+    "a section in itself": "a: &a {b: {c: *a}}",
+    "two in each other": "a: &a [&b [*a], *b]",
+    "aliases of aliases": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
+    "brackets": "a: " + "[" * 5000 + "]" * 5000,
+    "braces": "a: " + "{b: " * 5000 + "1" + "}" * 5000,
+    "indentation": "\n".join(" " * n + "a:" for n in range(500)),
+    "below the limit of Python's stack": "a: " + "[" * 120 + "]" * 120,
+    "a day that does not exist": "a: 2024-99-99",
+    "an integer of words": "a: !!int words",
+    "a list as a key": "? [a]\n: b",
+}
+
+
+def in_one_line(error: pytest.ExceptionInfo[GreenwardError]) -> None:
+    assert len(error.value.message.splitlines()) == 1
+    assert len(error.value.message) < 500
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_json_that_exhausts_its_reader_is_refused_by_every_reader(tmp_path, text):
+    path = tmp_path / "file.jsonl"
+    problems = ProblemSet((Problem("t/0", "", "f", cases=(Case((1,), 1),)),))
+    readers = {
+        "samples": (
+            '{"task_id": "t/0", "solution": ""}\n%s\n\n',
+            lambda: read_samples(path, problems),
+            ProblemError,
+        ),
+        "problems": ('{"x": %s}\n', lambda: load_json(path), ProblemError),
+        "pairs": ("%s\n", lambda: list(read_pairs(path, None)), ProblemError),  # type: ignore[arg-type]
+        "metrics": ('%s\n{"step": 1}\n', lambda: read_jsonl(path), RunError),
+        "records": ("%s", lambda: read_json(path), RunError),
+        "model": ("%s", lambda: read_model_json(path), CheckpointError),
+    }
+    for name, (template, read, error) in readers.items():
+        path.write_text(template % text)
+        with pytest.raises(error) as raised:
+            read()
+        in_one_line(raised), name
+
+
+@pytest.mark.parametrize("text", CYCLES.values(), ids=CYCLES)
+def test_yaml_that_exhausts_its_reader_is_refused_by_every_reader(tmp_path, text):
+    with pytest.raises(ConfigError, match="recipe") as raised:
+        parse_recipe(text)
+    in_one_line(raised)
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(RunError, match=r"config\.yaml") as read:
+        read_config(tmp_path)
+    in_one_line(read)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert any("config.yaml" in note for note in read_report(tmp_path).notes)
+
+
+def test_an_override_that_exhausts_its_reader_is_refused():
+    with pytest.raises(ConfigError, match="Override") as raised:
+        parse_recipe("kind: rl", ["seed=" + "[" * 5000])
+    in_one_line(raised)
+
+
+def test_what_is_not_too_deep_is_read_as_the_parsers_read_it():
+    value: object = "x"
+    for _ in range(MAX_NESTING):
+        value = [value]
+    text = json.dumps(value)
+    assert parse_json_text(text) == parse_json_text(text.encode()) == parse_yaml_text(text) == value
+    with pytest.raises(json.JSONDecodeError, match="levels deep"):
+        parse_json_text(f"[{text}]")
+    with pytest.raises(yaml.YAMLError, match="levels deep"):
+        parse_yaml_text(f"[{text}]")
+    shared = parse_yaml_text("a: &a [1, 2]\nb: [*a, *a]")
+    assert shared == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
+    with pytest.raises(json.JSONDecodeError):
+        parse_json_text("[1,")
+    with pytest.raises(UnicodeDecodeError):
+        parse_json_text(b'"\xff"')
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "dangling link", "hard link", "folder", "pipe"])
+def test_a_lock_that_is_no_file_of_its_own_is_refused_and_its_target_untouched(tmp_path, kind):
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    run.mkdir()
+    victim.write_text("precious")
+    lock = run / ".lock"
+    {
+        "symbolic link": lambda: lock.symlink_to(victim),
+        "dangling link": lambda: lock.symlink_to(tmp_path / "made"),
+        "hard link": lambda: os.link(victim, lock),
+        "folder": lock.mkdir,
+        "pipe": lambda: os.mkfifo(lock),
+    }[kind]()
+    with pytest.raises(RunError, match="a file of its own"):
+        RunLock(run)
+    assert victim.read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "victim"}
+
+
+def test_a_lock_left_by_a_run_is_taken_again(tmp_path):
+    for _ in range(2):
+        RunLock(tmp_path).release()
+    assert Path(tmp_path, ".lock").read_text() == f"pid {os.getpid()}\n"
