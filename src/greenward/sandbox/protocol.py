@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
+from greenward.sandbox import numpy_values
 from greenward.sandbox.codec import encode
 from greenward.sandbox.isolation import Isolation
 
@@ -42,6 +43,7 @@ class Call:
     @cached_property
     def text(self) -> str:
         """The arguments as a worker gets them, the same for every answer. Raises `PlainDataError`."""
+        numpy_values.know_numpy()
         return encode([self.args, dict(self.kwargs)], max_chars=MAX_JOB_CHARS)
 
 
@@ -59,6 +61,12 @@ class Job:
     With no entry point the program is run as `__main__`, its output captured: once, or once in a
     fresh process for each text of `stdins`, each giving its standard output as one result.
 
+    `preamble` runs before the code, in the same namespace, as contest suites have it. A program with a
+    preamble may end with a top-level `return`, and with any exit status.
+
+    `call_seconds` limits the CPU time of each call; the time of loading the code belongs to the first.
+    A call may take `call_wall_seconds` on the wall clock. Without these, only `limits` apply.
+
     `trusted` code comes from a problem, not from an answer (expected values are computed so): it
     runs where no answer has been.
     """
@@ -73,6 +81,9 @@ class Job:
     check_setup: str = ""
     stdins: tuple[str, ...] = ()
     trusted: bool = False
+    preamble: str = ""
+    call_seconds: tuple[float, ...] = ()
+    call_wall_seconds: float = 0.0
 
 
 class Outcome(str, Enum):
@@ -107,6 +118,7 @@ class RunResult:
 
     `layers` names the layers of isolation that were in force (`sandbox.layers`). After a wall timeout,
     `waiting_seconds` is how long the answer was ready to run but had no processor, None if unknown.
+    For a trusted job, `call_seconds` is the CPU time of each call that returned, within some 20 ms.
     """
 
     outcome: Outcome
@@ -119,6 +131,7 @@ class RunResult:
     wall_seconds: float = 0.0
     waiting_seconds: float | None = None
     layers: tuple[str, ...] = ()
+    call_seconds: tuple[float, ...] = ()
 
 
 class Executor(Protocol):

@@ -23,6 +23,7 @@ from greenward.sandbox.erasable import ErasableBuffer
 from greenward.sandbox.folders import empty_folder, folder_bytes
 from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.layers.shield import Shield
+from greenward.sandbox.progress import Progress
 from greenward.sandbox.processes import (
     PR_SET_PDEATHSIG,
     children,
@@ -99,6 +100,7 @@ def run_job(
         "wall_seconds": wall_seconds,
         "waiting_seconds": waited,
         "lengths": [len(buffer.view()) for buffer in watch.kept],
+        "call_seconds": watch.call_seconds(used, wall_seconds) if limits["measures_calls"] else [],
     }
     return reply, watch.kept
 
@@ -189,6 +191,7 @@ class Watch:
         self._seen = [0, 0, 0]
         self.kept = [ErasableBuffer(), ErasableBuffer(), ErasableBuffer()]
         self.killed: str | None = None
+        self._progress = Progress(limits)
         for read in reads:
             os.set_blocking(read, False)
 
@@ -234,11 +237,20 @@ class Watch:
             while self._read(read):
                 continue
 
+    def call_seconds(self, used: float, wall_seconds: float) -> list[float]:
+        """The CPU time of each call that has ended, given that of the whole process."""
+        self._progress.advance(self.kept[0].view(), used, wall_seconds)
+        return self._progress.call_seconds
+
     def _exceeded(self) -> str | None:
-        if cpu_seconds(self._pid) > self._limits["cpu_seconds"]:
+        used, wall_seconds = cpu_seconds(self._pid), time.monotonic() - self._started
+        if used > self._limits["cpu_seconds"]:
             return "cpu"
-        if time.monotonic() - self._started > self._limits["wall_seconds"]:
+        if wall_seconds > self._limits["wall_seconds"]:
             return "wall"
+        self._progress.advance(self.kept[0].view(), used, wall_seconds)
+        if (limit := self._progress.exceeded(used, wall_seconds)) is not None:
+            return limit
         if not self._place.owns_processes and folder_bytes(self._place.workspace) > MAX_FOLDER_BYTES:
             return "folder"  # in a namespace the folder is bounded by itself
         may_start_processes = Layer.SECCOMP not in self._place.shield.layers

@@ -24,6 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from greenward.sandbox import numpy_values
 from greenward.sandbox.erasable import erase
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
@@ -178,6 +179,7 @@ def _load_what_answers_use(packages: list[str], search_path: list[str]) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     load_packages(packages, search_path)
+    numpy_values.know_numpy()
 
 
 def _leave_no_trace_of_ourselves(workspace: str) -> None:
