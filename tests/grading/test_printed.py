@@ -37,7 +37,7 @@ from greenward.grading.printed import same_output
         ("inf", "1e9999", False),
         ("1e9999", "1e9998", False),
         ("1e99999999999", "1", False),
-        ("٣", "3", True)  # decimal.Decimal reads all of these,
+        ("٣", "3", True),  # as `Decimal` reads them
         ("1_000", "1000", True),
         ("0x10", "16", False),
         ("2.0000000001", "2.00000000", False),
