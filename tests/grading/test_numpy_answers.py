@@ -101,7 +101,10 @@ def test_numbers_of_every_type_count_in_every_kind_of_test(grader, kind, value):
 @pytest.mark.parametrize("number", [Decimal("0.5"), Fraction(1, 2)])
 def test_exact_numbers_go_in_and_come_out(grader, number):
     problem = Problem(
-        "p", "", "f", cases=(Case((number,), number * 3), Case(([number],), [number * 3]), Case((number,), 1.5))
+        "p",
+        "",
+        "f",
+        cases=(Case((number,), number * 3), Case(([number],), [number * 3]), Case((number,), 1.5)),
     )
     code = "def f(x): return [f(y) for y in x] if type(x) is list else x * 3"
     (verdict,) = grader.grade([(problem, code)])

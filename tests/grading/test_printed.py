@@ -4,6 +4,7 @@ import pytest
 
 from greenward.grading.printed import same_output
 
+
 @pytest.mark.parametrize(
     ("printed", "expected", "counts"),
     [

@@ -105,8 +105,9 @@ class OutOfOrder:
                 return
             index, job = open_.pop()
             self.ran.append(job.code)
-            yield index, RunResult(
-                self.outcomes.get(job.code, Outcome.COMPLETED), (CallResult(True, job.code),)
+            yield (
+                index,
+                RunResult(self.outcomes.get(job.code, Outcome.COMPLETED), (CallResult(True, job.code),)),
             )
 
 

@@ -48,9 +48,10 @@ class Grader:
 
     `executor` is where answers run; without one, a pool of `workers` processes on this machine
     that belongs to the grader, isolated at least at level `require`, whose answers may import
-    `packages`. Without `limits`, the usual ones hold and, in place of their CPU time, the times of the
-    suite where it has them; `by_suite` says whether these hold, too (`grading.time_limits`). `tests_by_mode` counts the tests of the answers that were run, by how
-    they were judged: a test of mode "in_process" is one that an answer could forge.
+    `packages`. `by_suite` says whether the times of a suite, where it has them, hold in place of the CPU
+    time of `limits` (`grading.time_limits`); without `limits` they do. `tests_by_mode` counts the tests
+    of the answers that were run, by how they were judged: a test of mode "in_process" is one that an
+    answer could forge.
 
     Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for limits that
     make no sense or a sandbox that cannot start.

@@ -30,9 +30,7 @@ WALL_PER_CPU_SECOND = 3.0
 PART_SECONDS = 2.0  # of the reference's time, in each job that a long problem is split into
 
 
-def make_jobs(
-    plan: Plan, problem: Problem, code: str, limits: Limits, *, by_suite: bool
-) -> tuple[Job, ...]:
+def make_jobs(plan: Plan, problem: Problem, code: str, limits: Limits, *, by_suite: bool) -> tuple[Job, ...]:
     """The jobs that judge one answer, in the order of the tests."""
     if plan.most_printed is not None:
         limits = replace(limits, output_bytes=plan.most_printed)

@@ -40,7 +40,8 @@ DrawIn = Callable[[EvaluationFolder, ProblemSet], Draw]
 class GradingOptions:
     """How answers are judged and what is made of the verdicts.
 
-    Without `k`, the usual ones. With `recheck`, every answer is judged so often again to find verdicts that vary.
+    Without `k`, the usual ones. With `recheck`, every answer is judged so often again to find verdicts
+    that vary.
     """
 
     sandbox: SandboxConfig

@@ -2,9 +2,9 @@
 
 Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and
 the standard library's value types of `standard_types`. Where numpy is loaded, its scalars and arrays
-count as the plain values and lists that they hold (`numpy_values`). A subclass (Counter, namedtuple, IntEnum …)
-is reduced to its base by the base's own methods, so that no method of the object takes part. Never
-pickle, never eval. JSON carries None, bool, short int, finite float, str and list as themselves;
+count as the plain values and lists that they hold (`numpy_values`). A subclass (Counter, namedtuple,
+IntEnum …) is reduced to its base by the base's own methods, so that no method of the object takes part.
+Never pickle, never eval. JSON carries None, bool, short int, finite float, str and list as themselves;
 everything else is an object with one key, its tag.
 
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`

@@ -23,7 +23,6 @@ from greenward.sandbox.erasable import ErasableBuffer
 from greenward.sandbox.folders import empty_folder, folder_bytes
 from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.layers.shield import Shield
-from greenward.sandbox.progress import Progress
 from greenward.sandbox.processes import (
     PR_SET_PDEATHSIG,
     children,
@@ -34,6 +33,7 @@ from greenward.sandbox.processes import (
     prctl,
     waiting_seconds,
 )
+from greenward.sandbox.progress import Progress
 
 MAX_RESULT_BYTES = 16 << 20
 MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
