@@ -158,8 +158,12 @@ def _compile_answer(code: str, *, may_return: bool) -> Any:
         _compile(source, "<answer>", "exec", _AS_TREE, dont_inherit=True)
         for source in (code, "def program(): pass\nprogram()")
     )
-    imports = [statement for statement in tree.body if type(statement).__name__ in ("Import", "ImportFrom")]
-    wrapped.body[0].body = [statement for statement in tree.body if statement not in imports]
+    imports: list[Any] = []
+    others: list[Any] = []
+    for statement in tree.body:
+        is_import = type(statement).__name__ in ("Import", "ImportFrom")
+        (imports if is_import else others).append(statement)
+    wrapped.body[0].body = others
     wrapped.body[:0] = imports
     return _compile(wrapped, "<answer>", "exec", dont_inherit=True)
 
