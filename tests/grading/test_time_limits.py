@@ -141,7 +141,7 @@ def test_no_further_part_runs_after_one_that_failed():
 
 @pytest.fixture(scope="module")
 def grader():
-    with Grader(workers=2) as grader:
+    with Grader(Limits(wall_seconds=90.0), workers=2, by_suite=True) as grader:
         yield grader
 
 
@@ -170,10 +170,10 @@ def test_slow_answers_have_the_sum_of_the_limits(grader):
     problem = asked(*[0.0] * 6)
     (verdict,) = grader.grade([(problem, BUSY + "[0.5] * 6")])  # 3 s; without times the limit would be 2 s
     assert verdict.passed, verdict
-    with grader.with_limits(Limits(cpu_seconds=1.0, wall_seconds=20.0)) as strict:
+    with grader.with_limits(Limits(cpu_seconds=1.0, wall_seconds=90.0)) as strict:
         (verdict,) = strict.grade([(problem, BUSY + "[0.5] * 6")])
     assert verdict.status is Status.TIMEOUT
-    with grader.with_limits(Limits(cpu_seconds=4.0, wall_seconds=20.0)) as patient:
+    with grader.with_limits(Limits(cpu_seconds=4.0, wall_seconds=90.0)) as patient:
         (verdict,) = patient.grade([(problem, BUSY + "[0, 1.5] + [0] * 4")])
     assert verdict.passed, verdict
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from greenward.sandbox.harness import FRAME_LENGTH, NONCE_CHARS
 
+_READY = b'["ready"]'  # the first frame: no call has ended
+
 
 class Progress:
     """The CPU time of each call of one answer; the time of loading the code belongs to the first.
@@ -34,8 +36,8 @@ class Progress:
             if len(written) < body + length:
                 break
             self._position = body + length
-            self._frames += 1
-        ended = self._frames - 1 - len(self.call_seconds)  # the first frame says that the answer is ready
+            self._frames += written[body : body + length] != _READY
+        ended = self._frames - len(self.call_seconds)
         if ended > 0:
             self.call_seconds += [cpu_seconds - self._began_cpu, *[0.0] * (ended - 1)]
             self._began_cpu, self._began_wall = cpu_seconds, wall_seconds
