@@ -27,7 +27,7 @@ from greenward.problems.suites.quixbugs import buggy_program
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
 
-# Single references take seconds; a loaded machine must not turn them into timeouts.
+# For suites without times of their own; a loaded machine must not turn references into timeouts.
 LIMITS = Limits(cpu_seconds=20.0, wall_seconds=90.0)
 Answer = tuple[Problem, str]
 
@@ -79,7 +79,7 @@ def references(problems: ProblemSet, keep: Callable[[Problem], bool]) -> list[An
 def grade(what: str, must_pass: bool, answers: list[Answer], workers: int) -> dict[str, object]:
     """Grade, print one row and the answers that fared otherwise than they must."""
     started = time.perf_counter()
-    with Grader(LIMITS if must_pass else Limits(), workers=workers) as grader:
+    with Grader(LIMITS if must_pass else Limits(), workers=workers, by_suite=must_pass) as grader:
         verdicts = grader.grade(answers)
     seconds = time.perf_counter() - started
     passed = sum(verdict.passed for verdict in verdicts)

@@ -19,7 +19,7 @@ def test_a_suite_is_a_name_or_a_section():
         ("mbpp", None, 0.2),
         ("humaneval+", 5, 0.0),
     ]
-    assert suites("", "evaluation.suites=[mbpp]")[0].timeout_seconds == 10.0
+    assert suites("", "evaluation.suites=[mbpp]")[0].timeout_seconds is None
     assert suites("evaluation: {suites: [{name: mbpp}]}", "evaluation.suites.0.fewshot=3")[0].fewshot == 3
 
 

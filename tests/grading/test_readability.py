@@ -155,7 +155,15 @@ def test_a_program_on_which_ruff_hangs_gets_nothing_and_the_others_their_due(who
 
     run = subprocess.run
     monkeypatch.setattr(lint.subprocess, "run", hangs_on_it)
-    assert score(whole, CLEAN, "hang = 1\n", CLEAN + "\n\n# 1\n") == [1.0, 0.0, 1.0]
+    hanging = "def add(a, b):\n    hang = a + b\n    return hang * 1\n"
+    assert score(whole, CLEAN, hanging, CLEAN + "\n\n# 1\n") == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "code", ["hang = 1\n", "import os\n", '"""Only a docstring."""\n', "x = 1\nprint(x)\n"]
+)
+def test_a_program_of_which_nothing_is_used_gets_nothing(whole, code):
+    assert score(whole, code) == [0.0]
 
 
 def test_a_missing_or_broken_ruff_is_told_before_training(monkeypatch):

@@ -173,8 +173,10 @@ class SuiteConfig(Section):
         None, description="none = all; for mbpp, MBPP_EVAL_NUM_QUESTIONS wins over this"
     )
     temperature: NonNegativeFloat = 0.2
-    timeout_seconds: PositiveFloat = Field(
-        10.0, description="CPU time of one answer; more where the suite's reference needs more"
+    timeout_seconds: PositiveFloat | None = Field(
+        None,
+        description="CPU time of one answer (contest suites: of one test), more where the suite's reference"
+        " needs more; none = the suite's own times, 10 where it has none",
     )
     max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
     fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
@@ -217,6 +219,9 @@ class SandboxConfig(Section):
 
     workers: PositiveInt = 2
     cpu_seconds: PositiveFloat = 1.0
+    suite_times: bool = Field(
+        False, description="the times of a public suite in place of cpu_seconds, where it has them"
+    )
     wall_seconds: PositiveFloat = 4.0
     memory_mb: PositiveInt = 512
     output_kb: PositiveInt = 64

@@ -38,6 +38,10 @@ def matches(actual: Any, expected: Any, comparison: Comparison) -> bool:
         return _same_set(actual, expected, comparison)
     if comparison.rule == "not_none":
         return is_something(actual) == is_something(expected)
+    if type(actual) is tuple and comparison.tuple_is_list:
+        actual = list(actual)
+    if comparison.rule == "equal_or_in_list" and equal(actual, [expected], comparison):
+        return True
     return equal(actual, expected, comparison)
 
 
@@ -168,7 +172,7 @@ def _is_allclose(a: float, b: float, relative: float, absolute: float) -> bool:
 
 def _kind(value: Any, comparison: Comparison) -> type:
     kind = type(value)
-    if kind is tuple and comparison.tuple_is_list:
+    if kind is tuple and comparison.tuple_is_list is True:
         return list
     return bytes if kind is bytearray else kind
 

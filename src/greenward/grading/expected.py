@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import ProblemError
+from greenward.grading.time_limits import TIMES_REFERENCE
 from greenward.problems.data_hash import data_hash
 from greenward.problems.problem import Expected, Problem, ProblemSet
 from greenward.problems.suites.files import cache_folder
@@ -27,9 +28,8 @@ from greenward.sandbox.codec import PlainDict, PlainSet
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
 from greenward.user_text import parse_json_text
 
-_FORMAT = 1
+_FORMAT = 2
 _MAX_CHARS = 1 << 30
-_TIMES_REFERENCE = 4.0
 # References are trusted to end: the slowest take 20 s. Answers have no more memory, either.
 _LIMITS = Limits(cpu_seconds=120.0, wall_seconds=400.0, memory_bytes=1 << 30)
 # A match object cannot leave its process; whether there is one can.
@@ -44,11 +44,15 @@ def {name}(*arguments):
 
 @dataclass(frozen=True)
 class _Values:
-    """What a reference returned: a value for each case that is kept, and what it took."""
+    """What a reference returned: a value for each case that is kept, and the time that it took.
+
+    `case_seconds` are those of the cases that are kept, if they could be measured.
+    """
 
     values: list[Any]
     left_out: list[int]
     cpu_seconds: float
+    case_seconds: list[float]
 
 
 def with_expected_values(
@@ -56,7 +60,8 @@ def with_expected_values(
 ) -> ProblemSet:
     """The problems with every `Expected.FROM_REFERENCE` replaced by what the reference returns.
 
-    Their `cpu_seconds` become at least four times what the reference took, as EvalPlus has it.
+    Their `cpu_seconds` become at least four times what the reference took, as EvalPlus has it, and their
+    `reference_seconds` what it took for each case.
     `executor` runs the references that the folder `cache` (by default `expected` in greenward's
     cache) does not know yet. Raises `ProblemError` when a reference fails.
     """
@@ -137,7 +142,8 @@ def _returned(problem: Problem, result: RunResult) -> _Values:
             f"{problem.task_id}: the reference returns nothing that can leave the sandbox:"
             f" {result.results[0].error_message}."
         )
-    return _Values(values, left_out, result.cpu_seconds)
+    kept = [seconds for position, seconds in enumerate(result.call_seconds) if position not in left_out]
+    return _Values(values, left_out, result.cpu_seconds, kept)
 
 
 def _rebuilt(value: Any) -> Any:
@@ -163,12 +169,14 @@ def _completed(problem: Problem, known: _Values) -> Problem:
         ),
         base_tests=None if base is None else base - sum(position < base for position in left_out),
         tests_left_out=problem.tests_left_out + len(left_out),
-        cpu_seconds=max(problem.cpu_seconds, _TIMES_REFERENCE * known.cpu_seconds),
+        cpu_seconds=max(problem.cpu_seconds, TIMES_REFERENCE * known.cpu_seconds),
+        reference_seconds=tuple(known.case_seconds),
     )
 
 
 def _write(path: Path, known: _Values) -> None:
-    text = codec.encode([known.values, known.left_out, known.cpu_seconds], max_chars=_MAX_CHARS)
+    content = [known.values, known.left_out, known.cpu_seconds, known.case_seconds]
+    text = codec.encode(content, max_chars=_MAX_CHARS)
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
 

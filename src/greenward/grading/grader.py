@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from greenward.errors import GreenwardError
@@ -17,6 +17,7 @@ from greenward.grading.judge import judge
 from greenward.grading.plan import Plan, expected_values_job, make_plan
 from greenward.grading.planned_test import Mode
 from greenward.grading.run_distinct import Run, run_distinct
+from greenward.grading.time_limits import join, make_jobs
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation
@@ -27,7 +28,6 @@ from greenward.sandbox.tasks import check_limits
 
 MAX_CODE_CHARS = 1 << 20
 DEFAULT_LIMITS = Limits()
-_WALL_PER_CPU_SECOND = 3.0  # for answers that may use more CPU time than others
 _MAX_PLANS = 50_000
 
 Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
@@ -48,8 +48,10 @@ class Grader:
 
     `executor` is where answers run; without one, a pool of `workers` processes on this machine
     that belongs to the grader, isolated at least at level `require`, whose answers may import
-    `packages`. `tests_by_mode` counts the tests of the answers that were run, by how
-    they were judged: a test of mode "in_process" is one that an answer could forge.
+    `packages`. `by_suite` says whether the times of a suite, where it has them, hold in place of the CPU
+    time of `limits` (`grading.time_limits`); without `limits` they do. `tests_by_mode` counts the tests
+    of the answers that were run, by how they were judged: a test of mode "in_process" is one that an
+    answer could forge.
 
     Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for limits that
     make no sense or a sandbox that cannot start.
@@ -57,15 +59,17 @@ class Grader:
 
     def __init__(
         self,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits | None = None,
         workers: int = 2,
         *,
+        by_suite: bool | None = None,
         require: Level = Level.B,
         packages: Sequence[str] = (),
         executor: Executor | None = None,
     ) -> None:
-        check_limits(limits)
-        self.limits = limits
+        self.limits = DEFAULT_LIMITS if limits is None else limits
+        check_limits(self.limits)
+        self.by_suite = limits is None if by_suite is None else by_suite
         self.tests_by_mode: Counter[Mode] = Counter()
         self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
         self._owns_executor = executor is None
@@ -78,9 +82,9 @@ class Grader:
         """How well answers are contained."""
         return self._executor.isolation
 
-    def with_limits(self, limits: Limits) -> Grader:
+    def with_limits(self, limits: Limits, *, by_suite: bool = False) -> Grader:
         """A grader with other limits that runs answers where this one does, and must be closed before it."""
-        return Grader(limits, executor=self._executor)
+        return Grader(limits, by_suite=by_suite, executor=self._executor)
 
     def complete(self, problems: ProblemSet) -> ProblemSet:
         """The problems with the expected values that only their references can tell (EvalPlus's).
@@ -147,7 +151,7 @@ class Grader:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
 
         def prepare(code: str) -> Run[RunResult]:
-            return Run(Job(code, limits=self.limits), lambda result: result)
+            return Run((Job(code, limits=self.limits),), lambda results: results[0])
 
         return _in_order(run_distinct(self._executor, codes, lambda code: code, prepare))
 
@@ -184,12 +188,12 @@ class Grader:
                 plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters"
             )
 
-        def settle(result: RunResult) -> Verdict:
+        def settle(results: Sequence[RunResult]) -> Verdict:
             with self._lock:
                 self.tests_by_mode.update(test.mode for test in plan.tests)
-            return judge(plan, result)
+            return judge(plan, join(results))
 
-        return Run(plan.job_for(code, _limits_for(problem, self.limits)), settle)
+        return Run(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), settle)
 
     def _plan(self, problem: Problem) -> Plan | None:
         """The plan of a problem; None before its expected values were computed."""
@@ -224,14 +228,6 @@ class Grader:
 def _in_order(results: Iterable[tuple[int, Result]]) -> list[Result]:
     by_index = dict(results)
     return [by_index[index] for index in range(len(by_index))]
-
-
-def _limits_for(problem: Problem, limits: Limits) -> Limits:
-    """The limits that hold for all, or more time where the problem's own tests need it."""
-    if problem.cpu_seconds <= limits.cpu_seconds:
-        return limits
-    wall = max(limits.wall_seconds, _WALL_PER_CPU_SECOND * problem.cpu_seconds)
-    return replace(limits, cpu_seconds=problem.cpu_seconds, wall_seconds=wall)
 
 
 def _without_running(plan: Plan, status: Status, message: str) -> Verdict:

@@ -32,26 +32,15 @@ _KINDS = ("cases", "tests", "checks", "stdio_cases", "in_process_tests")
 class Plan:
     """How to judge any answer to one problem.
 
-    `job` is what to run, but for the limits and the code, of which it holds what comes before every
-    answer; of the limits, `cpu_seconds` are the least and
-    `most_printed` (bytes, if it matters) is what is kept of the output. `tests` are in the problem's
-    order; `places` says which of a run's results belongs to each.
+    `job` is what to run, but for the code and the limits (`time_limits`); of the output, `most_printed`
+    bytes are kept, if it matters. `tests` are in the problem's order; `places` says which of a run's
+    results belongs to each.
     """
 
     job: Job
     tests: tuple[Test, ...]
     places: tuple[int, ...]
-    cpu_seconds: float = 0.0
     most_printed: int | None = None
-
-    def job_for(self, code: str, limits: Limits) -> Job:
-        """What to run for one answer."""
-        if self.cpu_seconds > limits.cpu_seconds:
-            wall_seconds = max(limits.wall_seconds, 2 * self.cpu_seconds + 2)
-            limits = replace(limits, cpu_seconds=self.cpu_seconds, wall_seconds=wall_seconds)
-        if self.most_printed is not None:
-            limits = replace(limits, output_bytes=self.most_printed)
-        return replace(self.job, code=self.job.code + code, limits=limits)
 
 
 def expected_values_job(problem: Problem) -> Job | None:
@@ -94,8 +83,7 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> Plan:
             remedy="Problems with stdio_cases ask for whole programs, all others for a function.",
         )
     plan = _plan_tests(problem, computed) if kinds[0] == "tests" else _MAKERS[kinds[0]](problem)
-    job = replace(plan.job, code=f"{problem.preamble}\n" if problem.preamble else "")
-    return replace(plan, job=job, cpu_seconds=problem.cpu_seconds)
+    return replace(plan, job=replace(plan.job, preamble=problem.preamble))
 
 
 def _plan_cases(problem: Problem) -> Plan:

@@ -99,7 +99,7 @@ class Test:
             return close(value, expected, relative=self.relative, absolute=self.absolute)
         if relation is Relation.PRINTS:
             fits = len(value.encode("utf-8", "replace")) < self.most_printed
-            return fits and same_output(value, expected, self.comparison)
+            return fits and same_output(value, expected)
         if relation is Relation.IDENTICAL:
             return value is expected
         if relation is Relation.NOT_IDENTICAL:

@@ -1,10 +1,10 @@
-"""Running one job for each distinct item of a stream, however often it occurs."""
+"""Running the jobs of each distinct item of a stream, however often it occurs."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -18,10 +18,38 @@ Settled = TypeVar("Settled")
 
 @dataclass(frozen=True)
 class Run(Generic[Settled]):
-    """A job, and what its result comes to."""
+    """Jobs that may run at the same time, and what their results come to.
 
-    job: Job
-    settle: Callable[[RunResult], Settled]
+    `settle` gets the results in order, up to that of the first job that was not completed: what comes
+    after it does not run, or does not count, as if the jobs had run one after the other.
+    """
+
+    jobs: tuple[Job, ...]
+    settle: Callable[[Sequence[RunResult]], Settled]
+
+
+@dataclass
+class _Running(Generic[Settled]):
+    """A run that has begun: the results so far, and how many jobs of it count."""
+
+    key: Hashable
+    run: Run[Settled]
+    results: dict[int, RunResult] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.count = len(self.run.jobs)
+
+    def take(self, part: int, result: RunResult) -> bool:
+        """Whether this result was the last that was missing."""
+        if part >= self.count:
+            return False
+        self.results[part] = result
+        if result.outcome is not Outcome.COMPLETED:
+            self.count = part + 1
+        return all(place in self.results for place in range(self.count))
+
+    def settle(self) -> Settled:
+        return self.run.settle([self.results[place] for place in range(self.count)])
 
 
 def run_distinct(
@@ -33,25 +61,27 @@ def run_distinct(
 ) -> Iterator[tuple[int, Settled]]:
     """Yields each item's position with what its job gave, in order of completion.
 
-    `prepare` gives the job of an item, or what it comes to without one, or None for an item that is
+    `prepare` gives the jobs of an item, or what it comes to without one, or None for an item that is
     not ready. Then what has begun is finished, `make_ready` is called (it may use the executor) and
     the item comes again. Items are taken only as workers become free. A job for which the
     infrastructure failed is run again, `RETRIES` times, when what has begun is finished.
     """
     settled: dict[Hashable, Settled] = {}
     waiting: dict[Hashable, list[int]] = {}
-    running: list[tuple[Hashable, Run[Settled]]] = []
+    running: list[tuple[_Running[Settled], int]] = []
     immediate: deque[tuple[int, Settled]] = deque()
     held: list[Item] = []  # keeps what ids in the keys refer to alive
     not_ready: deque[tuple[int, Item]] = deque()
-    again: deque[tuple[Hashable, Run[Settled]]] = deque()
-    failures: Counter[Hashable] = Counter()
+    again: deque[tuple[_Running[Settled], int]] = deque()
+    failures: Counter[tuple[Hashable, int]] = Counter()
     stream = enumerate(items)
 
     def jobs() -> Iterator[Job]:
         while again:
-            running.append(again.popleft())
-            yield running[-1][1].job
+            begun, part = again.popleft()
+            if part < begun.count:
+                running.append((begun, part))
+                yield begun.run.jobs[part]
         for index, item in chain(list(not_ready), stream):
             not_ready.clear()
             key = key_of(item)
@@ -66,22 +96,26 @@ def run_distinct(
                 held.append(item)
                 if isinstance(prepared, Run):
                     waiting[key] = [index]
-                    running.append((key, prepared))
-                    yield prepared.job
+                    begun = _Running(key, prepared)
+                    for part, job in enumerate(prepared.jobs):
+                        if part < begun.count:
+                            running.append((begun, part))
+                            yield job
                     continue
                 settled[key] = prepared
             immediate.append((index, settled[key]))
 
     while True:
         running.clear()
-        for job, result in executor.run(jobs()):
-            key, run = running[job]
-            if result.outcome is Outcome.INFRASTRUCTURE and failures[key] < RETRIES:
-                failures[key] += 1
-                again.append((key, run))
+        for number, result in executor.run(jobs()):
+            begun, part = running[number]
+            if result.outcome is Outcome.INFRASTRUCTURE and failures[begun.key, part] < RETRIES:
+                failures[begun.key, part] += 1
+                again.append((begun, part))
                 continue
-            settled[key] = run.settle(result)
-            immediate.extend((index, settled[key]) for index in waiting.pop(key))
+            if begun.take(part, result):
+                settled[begun.key] = begun.settle()
+                immediate.extend((index, settled[begun.key]) for index in waiting.pop(begun.key))
             while immediate:
                 yield immediate.popleft()
         while immediate:

@@ -74,7 +74,8 @@ class _Scan:
     def run(self) -> None:
         """Find the unused statements by the names that are live, and add the names that the rest reads."""
         self._removed, self._emptied, self._extra = [], [], 0
-        self._block(self._tree.body)
+        if not self._block(self._tree.body):
+            self._emptied = []  # an empty program needs no `pass`
 
     def cut(self, lines: Sequence[str]) -> UsedCode:
         """The program without what the last run found. What shares a line with used code stays there."""

@@ -187,7 +187,7 @@ def _comparison(row: Row) -> Comparison:
         if (
             is_number
             and 0 <= tolerance < math.inf
-            and isinstance(tuple_is_list, bool)
+            and (isinstance(tuple_is_list, bool) or tuple_is_list == "outermost")
             and rule in get_args(Rule)
         ):
             return Comparison(float(tolerance), tuple_is_list, rule)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from greenward.errors import ProblemError
 
-Rule = Literal["equal", "same_set", "not_none"]
+Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
 
 
 class Expected(Enum):
@@ -39,22 +39,23 @@ class Comparison:
 
     `tolerance` is absolute and relative at once, as in `math.isclose`; 0 asks for equality. With a
     `relative_tolerance` the two add up, as in numpy's `allclose`.
-    `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference.
-    `rule` is what must hold: `equal`; `same_set`, equal elements whatever their order, number and
-    container; or `not_none`, where only this is compared: whether something is returned, which None
-    and False are not, and whether something is expected. The last two are oracles that EvalPlus
-    declares for single problems of its suites.
+    `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference; with
+    "outermost", only the returned value itself. `rule` is what must hold: `equal`; `same_set`, equal
+    elements whatever their order, number and container; `not_none`, where only this is compared:
+    whether something is returned, which None and False are not, and whether something is expected;
+    or `equal_or_in_list`, equal to the expected value or to a list that holds only that (APPS). EvalPlus
+    declares `same_set` and `not_none` for single problems of its suites.
     """
 
     tolerance: float = 1e-6
-    tuple_is_list: bool = False
+    tuple_is_list: bool | Literal["outermost"] = False
     rule: Rule = "equal"
     relative_tolerance: float | None = None
 
 
 @dataclass(frozen=True)
 class StdioCase:
-    """One run of a whole program: what it reads and what it must print."""
+    """One run of a whole program: what it reads and what it must print (`grading.printed`)."""
 
     stdin: str
     stdout: str
@@ -75,12 +76,17 @@ class Problem:
     - `in_process_tests`: test programs that need the answer's own objects and run in its process,
       where an answer could forge their success. For suites that nothing else can judge.
 
-    `preamble` is put before every answer (the imports that a suite gives to all). `setup_code` runs
-    after the answer and before the tests. `reference` is a whole program that passes.
+    `setup_code` runs after the answer and before the tests. `preamble` runs before the answer, in the
+    same namespace; with one, a whole program may end with a top-level `return` and with any exit status,
+    as the judges of contest suites have it. `reference` is a whole program that passes.
     Of the tests, the first `base_tests` are those of the original suite and the others were added to
     it (EvalPlus); None where there is no such difference. `tests_left_out` counts those of the suite
-    that are not here because nothing could judge them. An answer may use `cpu_seconds` if that is more
-    than the limit which holds for all; it may have been measured here and is not compared.
+    that are not here because nothing could judge them.
+
+    Three fields say how much CPU time an answer needs (`grading.time_limits`): `cpu_seconds` in all,
+    where that is more than the limit for every answer; `test_seconds`, the limit of each single test that
+    the suite's authors set, 0 for none; `reference_seconds`, what the reference takes for each case. What
+    was measured here is not compared.
 
     Where a program is to be repaired, `buggy_code` is the whole program with the bug and `failing_test`
     says, if that is known, what its first failing test called, expected and got.
@@ -106,6 +112,8 @@ class Problem:
     base_tests: int | None = None
     tests_left_out: int = 0
     cpu_seconds: float = field(default=0.0, compare=False)
+    test_seconds: float = 0.0
+    reference_seconds: tuple[float, ...] = field(default=(), compare=False)
 
 
 class ProblemSet(Sequence[Problem]):

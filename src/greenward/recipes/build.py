@@ -135,7 +135,13 @@ def build_grader(sandbox: SandboxConfig) -> Grader:
         memory_bytes=sandbox.memory_mb << 20,
         output_bytes=sandbox.output_kb << 10,
     )
-    return Grader(limits, workers=sandbox.workers, require=Level(sandbox.require), packages=sandbox.packages)
+    return Grader(
+        limits,
+        workers=sandbox.workers,
+        by_suite=sandbox.suite_times,
+        require=Level(sandbox.require),
+        packages=sandbox.packages,
+    )
 
 
 def build_sampling(recipe: Recipe) -> SamplingParams:

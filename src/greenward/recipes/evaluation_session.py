@@ -33,6 +33,7 @@ MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 WALL_PER_CPU = 3.0
 _SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
+DEFAULT_TIMEOUT = 10.0  # CPU seconds for an answer to a suite without times of its own
 
 DrawIn = Callable[[EvaluationFolder, ProblemSet], Draw]
 """The drawing of answers for a folder, to problems whose expected values are known."""
@@ -42,8 +43,8 @@ DrawIn = Callable[[EvaluationFolder, ProblemSet], Draw]
 class GradingOptions:
     """How answers are judged and what is made of the verdicts.
 
-    `timeout` is CPU seconds for one answer; the wall clock gets three times as much. Without `k`, the
-    usual ones. With `recheck`, every answer is judged so often again to find verdicts that vary.
+    Without `k`, the usual ones. With `recheck`, every answer is judged so often again to find verdicts
+    that vary.
     """
 
     sandbox: SandboxConfig
@@ -55,18 +56,23 @@ class GradingOptions:
     def settings(self) -> dict[str, Any]:
         """What of this decides verdicts."""
         return {
-            "timeout_seconds": self.sandbox.cpu_seconds,
+            "timeout_seconds": None if self.sandbox.suite_times else self.sandbox.cpu_seconds,
             "memory_mb": self.sandbox.memory_mb,
             "packages": list(self.sandbox.packages),
         }
 
 
-def grading_sandbox(timeout: float, workers: int, **others: Any) -> SandboxConfig:
-    """Where answers to public suites run: `timeout` CPU seconds each, and more memory than in training."""
+def grading_sandbox(timeout: float | None, workers: int, **others: Any) -> SandboxConfig:
+    """Where answers to public suites run: `timeout` CPU seconds each, and more memory than in training.
+
+    Without `timeout`, the suite's own times hold. The wall clock gets three times as much.
+    """
+    seconds = DEFAULT_TIMEOUT if timeout is None else timeout
     return SandboxConfig(
         workers=workers,
-        cpu_seconds=timeout,
-        wall_seconds=WALL_PER_CPU * timeout,
+        cpu_seconds=seconds,
+        suite_times=timeout is None,
+        wall_seconds=WALL_PER_CPU * seconds,
         memory_mb=MEMORY_MB,
         **others,
     )

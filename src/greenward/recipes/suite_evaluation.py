@@ -17,7 +17,7 @@ from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import build_sampling
-from greenward.recipes.evaluation_session import WALL_PER_CPU
+from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.recipes.suites import examples_for, find_suite, renderer_for, stops_for
 from greenward.runs.evaluations import tracker_name
 
@@ -90,11 +90,8 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
         greedy=False,
         seed=recipe.evaluation.seed,
     )
-    limits = replace(
-        grader.limits,
-        cpu_seconds=config.timeout_seconds,
-        wall_seconds=WALL_PER_CPU * config.timeout_seconds,
-    )
+    seconds = config.timeout_seconds or DEFAULT_TIMEOUT
+    limits = replace(grader.limits, cpu_seconds=seconds, wall_seconds=WALL_PER_CPU * seconds)
     prompts = "\0".join(map(renderer.prompt_text, problems))
     made_with = {
         "data_hash": suite.data_hash,
@@ -106,7 +103,7 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
     }
 
     def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
-        with grader.with_limits(limits) as own:
+        with grader.with_limits(limits, by_suite=config.timeout_seconds is None) as own:
             result = evaluate(
                 policy,
                 problems,

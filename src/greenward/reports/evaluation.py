@@ -98,7 +98,8 @@ def _facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
         for name, key in (("temperature", "temperature"), ("style", "style"), ("few-shot", "fewshot"))
         if key in settings
     ]
-    facts.append(Fact("timeout", f"{settings.get('timeout_seconds', 0):g} CPU s"))
+    timeout = settings.get("timeout_seconds")
+    facts.append(Fact("timeout", "the suite's own" if timeout is None else f"{timeout:g} CPU s"))
     isolation = summary.get("isolation")
     if isolation:
         facts.append(Fact("isolation", f"level {isolation['level']}"))

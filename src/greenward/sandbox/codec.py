@@ -1,9 +1,10 @@
 """Plain data as text and back: the only language in which an answer's process may speak.
 
 Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and
-the standard library's value types of `standard_types`. A subclass (Counter, namedtuple, IntEnum …)
-is reduced to its base by the base's own methods, so that no method of the object takes part. Never
-pickle, never eval. JSON carries None, bool, short int, finite float, str and list as themselves;
+the standard library's value types of `standard_types`. Where numpy is loaded, its scalars and arrays
+count as the plain values and lists that they hold (`numpy_values`). A subclass (Counter, namedtuple,
+IntEnum …) is reduced to its base by the base's own methods, so that no method of the object takes part.
+Never pickle, never eval. JSON carries None, bool, short int, finite float, str and list as themselves;
 everything else is an object with one key, its tag.
 
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`
@@ -22,7 +23,7 @@ import re
 from collections import deque
 from typing import Any, NamedTuple
 
-from greenward.sandbox import standard_types
+from greenward.sandbox import numpy_values, standard_types
 
 MAX_DEPTH = 100
 MAX_CHARS = 4 << 20
@@ -78,6 +79,7 @@ def decode_untrusted(text: str) -> Any:
 
 def canonical(value: Any) -> Any:
     """A trusted plain value in the form that `decode_untrusted` gives. Raises `PlainDataError`."""
+    numpy_values.know_numpy()
     return decode_untrusted(encode(value))
 
 
@@ -120,6 +122,8 @@ def _to_json(value: Any, depth: int) -> Any:
     if base is not None:
         return _to_json(base, depth)
     try:
+        if numpy_values.is_of_numpy(kind):
+            return _to_json(numpy_values.plain(value, kind, MAX_CHARS), depth)
         tag, parts = standard_types.take_apart(value, kind)
     except standard_types.NotStandard as error:
         raise PlainDataError(str(error)) from None

@@ -31,6 +31,7 @@ MAX_FD = 256
 NONCE_CHARS = 32
 FRAME_LENGTH = struct.Struct("!I")
 MAX_MESSAGE_CHARS = 500
+_AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
 _write, _exit, _getpid, _compile, _eval, _exec = os.write, os._exit, os.getpid, compile, eval, exec
@@ -86,6 +87,7 @@ def run_job(shield: Shield, ready: Announcement, limits: Mapping[str, Any], job:
 def _run_answer(
     send: Send,
     most_chars: int,
+    preamble: str,
     code: str,
     entry_point: str | None,
     calls: list[Any],
@@ -99,7 +101,9 @@ def _run_answer(
     calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
     module = types.ModuleType("__main__" if is_program else "answer")
     sys.modules[module.__name__] = module
-    _load(send, module, code, setup_code, is_program)
+    if preamble:
+        _execute(preamble, "<preamble>", module.__dict__)
+    _load(send, module, code, setup_code, is_program, as_in_contests=bool(preamble))
     function = module.__dict__.get(entry_point) if entry_point is not None else None
     if entry_point is not None and not callable(function):
         _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
@@ -187,13 +191,15 @@ def _load(
     setup_code: str,
     is_program: bool,
     failed: Callable[[], str] = lambda: "load_error",
+    as_in_contests: bool = False,
 ) -> None:
     """Runs the answer and the setup code in `module`; what goes wrong ends the process.
 
-    `failed` names the outcome when they raise.
+    `failed` names the outcome when they raise. As in contests, a program may end with a top-level
+    `return` and with any exit status.
     """
     try:
-        compiled = _compile(code, "<answer>", "exec", dont_inherit=True)
+        compiled = _compile_answer(code, may_return=is_program and as_in_contests)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         _end(send, "syntax_error", *_describe(error))
     try:
@@ -203,7 +209,7 @@ def _load(
         if is_program:
             _finish_program()
     except SystemExit as error:
-        if not (is_program and error.code in (None, 0)):
+        if not (is_program and (as_in_contests or error.code in (None, 0))):
             _end(send, "exited", *_describe(error))
         _finish_program()
     except MemoryError as error:
@@ -213,6 +219,27 @@ def _load(
             below_us = error.__traceback__ and error.__traceback__.tb_next
             sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
         _end(send, failed(), *_describe(error))
+
+
+def _compile_answer(code: str, *, may_return: bool) -> Any:
+    """The compiled code; a program with a top-level `return` as the body of a function, after its imports."""
+    try:
+        return _compile(code, "<answer>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if not may_return or error.msg != "'return' outside function":
+            raise
+    tree, wrapped = (
+        _compile(source, "<answer>", "exec", _AS_TREE, dont_inherit=True)
+        for source in (code, "def program(): pass\nprogram()")
+    )
+    imports: list[Any] = []
+    others: list[Any] = []
+    for statement in tree.body:
+        is_import = type(statement).__name__ in ("Import", "ImportFrom")
+        (imports if is_import else others).append(statement)
+    wrapped.body[0].body = others
+    wrapped.body[:0] = imports
+    return _compile(wrapped, "<answer>", "exec", dont_inherit=True)
 
 
 def _finish_program() -> None:

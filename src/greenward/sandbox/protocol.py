@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
+from greenward.sandbox import numpy_values
 from greenward.sandbox.codec import encode
 from greenward.sandbox.isolation import Isolation
 
@@ -43,6 +44,7 @@ class Call:
     @cached_property
     def text(self) -> str:
         """The arguments as a worker gets them, the same for every answer. Raises `PlainDataError`."""
+        numpy_values.know_numpy()
         return encode([self.args, dict(self.kwargs)], max_chars=MAX_JOB_CHARS)
 
 
@@ -63,6 +65,12 @@ class Job:
 
     `result_bytes` bounds what all results take as text: reading them costs the caller's time.
 
+    `preamble` runs before the code, in the same namespace, as contest suites have it. A program with a
+    preamble may end with a top-level `return`, and with any exit status.
+
+    `call_seconds` limits the CPU time of each call; the time of loading the code belongs to the first.
+    A call may take `call_wall_seconds` on the wall clock. Without these, only `limits` apply.
+
     `trusted` code comes from a problem, not from an answer (expected values are computed so): it
     runs where no answer has been.
     """
@@ -78,6 +86,9 @@ class Job:
     stdins: tuple[str, ...] = ()
     result_bytes: int = MAX_RESULT_BYTES
     trusted: bool = False
+    preamble: str = ""
+    call_seconds: tuple[float, ...] = ()
+    call_wall_seconds: float = 0.0
 
 
 class Outcome(str, Enum):
@@ -112,6 +123,7 @@ class RunResult:
 
     `layers` names the layers of isolation that were in force (`sandbox.layers`). After a wall timeout,
     `waiting_seconds` is how long the answer was ready to run but had no processor, None if unknown.
+    For a trusted job, `call_seconds` is the CPU time of each call that returned, within some 20 ms.
     """
 
     outcome: Outcome
@@ -124,6 +136,7 @@ class RunResult:
     wall_seconds: float = 0.0
     waiting_seconds: float | None = None
     layers: tuple[str, ...] = ()
+    call_seconds: tuple[float, ...] = ()
 
 
 class Executor(Protocol):

@@ -119,6 +119,7 @@ def read_report(
         wall_seconds=header["wall_seconds"],
         waiting_seconds=header["waiting_seconds"],
         layers=layers,
+        call_seconds=tuple(header.get("call_seconds", ())[: len(frames.results)]),
     )
 
 

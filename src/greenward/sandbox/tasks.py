@@ -47,6 +47,9 @@ class Task:
             **asdict(self.job.limits),
             "result_bytes": self.job.result_bytes,
             "stdin_bytes": len(self._stdin) if self.job.stdins else None,
+            "call_seconds": self.job.call_seconds,
+            "call_wall_seconds": self.job.call_wall_seconds,
+            "measures_calls": self.job.trusted,
         }
 
     @property
@@ -58,7 +61,7 @@ class Task:
     def answer_payload(self) -> bytes:
         """What the answer's process gets, its standard input last: no check and nothing that was expected."""
         job = self.job
-        before = _encode([self.nonce, "answer", job.code, job.entry_point])
+        before = _encode([self.nonce, "answer", job.preamble, job.code, job.entry_point])
         after = _encode([list(job.expressions), job.setup_code, bool(job.checks)])
         with _inputs_must_be_plain():
             calls = ",".join(call.text for call in job.calls).encode("ascii")

@@ -34,6 +34,7 @@ from greenward.sandbox.processes import (
     prctl,
     waiting_seconds,
 )
+from greenward.sandbox.progress import Progress
 
 MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
 MAX_PROCESSES = 64
@@ -104,6 +105,7 @@ def run_job(
         "wall_seconds": wall_seconds,
         "waiting_seconds": waited,
         "lengths": [len(buffer.view()) for buffer in watch.kept],
+        "call_seconds": watch.call_seconds(used, wall_seconds) if limits["measures_calls"] else [],
     }
     return reply, watch.kept
 
@@ -230,6 +232,7 @@ class Watch:
         self.kept = [ErasableBuffer(), ErasableBuffer(), ErasableBuffer()]
         self.killed: str | None = None
         self._next_look = 0.0
+        self._progress = Progress(limits)
         for read in reads:
             os.set_blocking(read, False)
 
@@ -289,11 +292,20 @@ class Watch:
         """Whether to count the folder now: an answer must not keep its worker busy with that."""
         return time.monotonic() >= self._next_look
 
+    def call_seconds(self, used: float, wall_seconds: float) -> list[float]:
+        """The CPU time of each call that has ended, given that of the whole process."""
+        self._progress.advance(self.kept[0].view(), used, wall_seconds)
+        return self._progress.call_seconds
+
     def _exceeded(self) -> str | None:
-        if cpu_seconds(self._pid) > self._limits["cpu_seconds"]:
+        used, wall_seconds = cpu_seconds(self._pid), time.monotonic() - self._started
+        if used > self._limits["cpu_seconds"]:
             return "cpu"
-        if time.monotonic() - self._started > self._limits["wall_seconds"]:
+        if wall_seconds > self._limits["wall_seconds"]:
             return "wall"
+        self._progress.advance(self.kept[0].view(), used, wall_seconds)
+        if (limit := self._progress.exceeded(used, wall_seconds)) is not None:
+            return limit
         if self._may_look() and self.overfills_folder():
             return "folder"
         may_start_processes = Layer.SECCOMP not in self._place.shield.layers

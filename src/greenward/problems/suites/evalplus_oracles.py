@@ -73,17 +73,18 @@ def judge(candidate, arguments):
 """
 
 _ANY_READING = """
+from numbers import Number
 
 def judge(candidate, arguments):
     expected = readings(*arguments)
     value = candidate(*arguments)
-    assert isinstance(value, (int, float, complex)), f"a number was expected, not {value!r}"
+    assert isinstance(value, Number), f"a number was expected, not {value!r}"
     assert any(value == one or _is_close(value, one) for one in expected), (
         f"got {value!r}, right are {expected!r}"
     )
 
 def _is_close(value, expected):
-    return isinstance(expected, float) and abs(value - expected) <= TOLERANCE
+    return isinstance(expected, float) and abs(complex(value) - expected) <= TOLERANCE
 """
 
 _READINGS = {

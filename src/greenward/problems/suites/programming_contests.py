@@ -7,7 +7,7 @@
   `private_test_cases` (`[{"input", "output", "testtype"}]`), `starter_code`, `metadata`.
 
 Without a function name a problem is a whole program that reads and prints. With one, a method of
-`class Solution` counts as the function.
+`class Solution` counts as the function. Answers are judged as `contest_rules` says.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import Row, read_text
-from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, StdioCase
+from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
+from greenward.problems.suites.contest_rules import COMPARISONS, TEST_SECONDS, Suite, preamble_for
 from greenward.problems.suites.packed_tests import unpack
 from greenward.problems.suites.rows import problem_set
 from greenward.user_text import parse_json_text
 
 EXAMPLE = '{"question": …, "input_output": {"inputs": […], "outputs": […]}, …} or a row of LiveCodeBench'
-_COMPARISON = Comparison(tuple_is_list=True)
+# One object for all calls, as the suites' own judges have it.
 _CALL_METHOD = """
 if "Solution" in globals():
-    def {name}(*arguments):
-        return Solution().{name}(*arguments)
+    {name} = Solution().{name}
 """
 
 
@@ -63,7 +63,7 @@ def _problem(row: Row) -> Problem:
 
 
 def _apps(row: Row) -> Problem:
-    suite = "Apps" if "problem_id" in row.values else "Taco"
+    suite: Suite = "Apps" if "problem_id" in row.values else "Taco"
     number = row.values.get("problem_id", row.number - 1)
     tests = _json(row, "input_output")
     if not isinstance(tests, dict):
@@ -80,6 +80,8 @@ def _apps(row: Row) -> Problem:
         entry_point="",
         starter_code=_source(row, "starter_code"),
         reference=solutions[0] if isinstance(solutions, list) and solutions else "",
+        preamble=preamble_for(suite, ""),
+        test_seconds=TEST_SECONDS[suite],
         tags=_tags(row),
     )
     if tests.get("fn_name") is None:
@@ -90,8 +92,11 @@ def _apps(row: Row) -> Problem:
     # Most files put the value into a list of its own.
     if all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
-    cases = tuple(Case(tuple(args), value) for args, value in zip(inputs, outputs, strict=True))
-    return _with_function(problem, row, "input_output", tests["fn_name"], cases)
+    cases = tuple(
+        Case(tuple(_with_int_keys(arguments)), *_with_int_keys([value]))
+        for arguments, value in zip(inputs, outputs, strict=True)
+    )
+    return _with_function(problem, row, "input_output", tests["fn_name"], cases, suite)
 
 
 def _livecodebench(row: Row) -> Problem:
@@ -103,6 +108,8 @@ def _livecodebench(row: Row) -> Problem:
         prompt=row.text("question_content").strip(),
         entry_point="",
         starter_code=_source(row, "starter_code"),
+        preamble=preamble_for("LiveCodeBench", ""),
+        test_seconds=TEST_SECONDS["LiveCodeBench"],
         tags=_tags(row),
     )
     kinds = {test.get("testtype") for test in tests}
@@ -115,15 +122,20 @@ def _livecodebench(row: Row) -> Problem:
     name = metadata.get("func_name") if isinstance(metadata, dict) else None
     try:
         cases = tuple(
-            Case(tuple(map(parse_json_text, test["input"].splitlines())), parse_json_text(test["output"]))
+            Case(
+                tuple(map(parse_json_text, test["input"].strip("\n").split("\n"))),
+                parse_json_text(test["output"]),
+            )
             for test in tests
         )
     except ValueError as error:
         raise row.error("public_test_cases", f"holds a test that is not JSON: {error}") from None
-    return _with_function(problem, row, "metadata", name, cases)
+    return _with_function(problem, row, "metadata", name, cases, "LiveCodeBench")
 
 
-def _with_function(problem: Problem, row: Row, field: str, name: Any, cases: tuple[Case, ...]) -> Problem:
+def _with_function(
+    problem: Problem, row: Row, field: str, name: Any, cases: tuple[Case, ...], suite: Suite
+) -> Problem:
     if not isinstance(name, str) or not name.isidentifier():
         raise row.error(field, f"must name the function that is asked for, found {name!r}")
     return replace(
@@ -131,8 +143,19 @@ def _with_function(problem: Problem, row: Row, field: str, name: Any, cases: tup
         entry_point=name,
         cases=cases,
         setup_code=_CALL_METHOD.format(name=name),
-        comparison=_COMPARISON,
+        preamble=preamble_for(suite, name),
+        comparison=COMPARISONS[suite],
     )
+
+
+def _with_int_keys(values: list[Any]) -> list[Any]:
+    """A single dict with its keys as the integers that they were before JSON, if all of them are."""
+    if len(values) == 1 and isinstance(values[0], dict):
+        try:
+            return [{int(key): value for key, value in values[0].items()}]
+        except ValueError:
+            return values
+    return values
 
 
 def _test_cases(row: Row, field: str) -> list[dict[str, str]]:
