@@ -22,7 +22,7 @@ from greenward.config.source import KeyPath, RecipeText, describe, parse_yaml
 from greenward.errors import ConfigError
 
 PRETRAINED = "pretrained"
-"""The section of a recipe file whose keys replace the others when `model.id` names a trained model."""
+"""The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
     `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`.
-    Values are taken strictly: text is no number. Where a model is named, the section `pretrained` of the
-    file replaces keys before the overrides do; `pretrained=null` leaves it out.
+    Values are taken strictly: text is no number. Where a pretrained model is named, the section
+    `pretrained` of the file replaces keys before the overrides do; `pretrained=null` leaves it out, and so
+    does a model that `is_from_random_weights`.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
@@ -84,7 +85,7 @@ def schema_json() -> str:
     schema = Recipe.model_json_schema()
     schema["properties"][PRETRAINED] = {
         "type": "object",
-        "description": "keys that replace the others when model.id names a trained model",
+        "description": "keys that replace the others when model.id names a pretrained model",
     }
     return json.dumps(schema, indent=2)
 
@@ -133,7 +134,8 @@ def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
     if variant:
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
         _recipe(text, [*variant, Override("model.id", ("model", "id"), "any")])
-        if _model_is_named(text, overrides):
+        named = _named_model(text, overrides)
+        if named is not None and not is_from_random_weights(str(named)):
             overrides = [*variant, *overrides]
     return with_environment(_recipe(text, overrides), os.environ)
 
@@ -172,7 +174,30 @@ def _leaves(section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath
             yield (*path, key), value
 
 
-def _model_is_named(text: RecipeText, overrides: Sequence[Override]) -> bool:
+def is_from_random_weights(model_id: str) -> bool:
+    """Whether `model_id` is a run of greenward, or a folder in one, that began from random weights.
+
+    Such a model continues with the settings that made it. Only the `config.yaml` of runs is read; where
+    a run continued another, that one decides.
+    """
+    seen: set[Path] = set()
+    while True:
+        folder = Path(model_id).expanduser().resolve()
+        run = next((one for one in (folder, *folder.parents) if (one / "checkpoints").is_dir()), None)
+        if run is None or run in seen or not (run / "config.yaml").is_file():
+            return False
+        seen.add(run)
+        try:
+            config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+            earlier = config["model"]["id"]
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+            return False  # not a run of greenward
+        if earlier is None:
+            return True
+        model_id = str(earlier)
+
+
+def _named_model(text: RecipeText, overrides: Sequence[Override]) -> Any:
     section = text.data.get("model")
     named = section.get("id") if isinstance(section, dict) else None
     for override in overrides:
@@ -180,7 +205,7 @@ def _model_is_named(text: RecipeText, overrides: Sequence[Override]) -> bool:
             named = override.value
         elif override.path == ("model",):
             named = override.value.get("id") if isinstance(override.value, dict) else None
-    return named is not None
+    return named
 
 
 def _apply(data: dict[str, Any], override: Override) -> None:
