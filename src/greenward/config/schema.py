@@ -135,6 +135,13 @@ class RewardTermConfig(Section):
     weight: float = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
     timeout_seconds: PositiveFloat = Field(60.0, description="for module:function terms, per batch")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="for functions with TRL's signature: our column for a parameter of theirs (theirs: ours)",
+    )
+    completions: Literal["auto", "text", "messages"] = Field(
+        "auto", description="for functions with TRL's signature: how prompts and completions are given"
+    )
 
 
 class TrainingConfig(Section):

@@ -83,6 +83,8 @@ class Problem:
 
     Where a program is to be repaired, `buggy_code` is the whole program with the bug and `failing_test`
     says, if that is known, what its first failing test called, expected and got.
+
+    `columns` is further data of the problem, by name, for reward functions that ask for it.
     """
 
     task_id: str
@@ -103,6 +105,7 @@ class Problem:
     tags: tuple[str, ...] = ()
     base_tests: int | None = None
     tests_left_out: int = 0
+    columns: Mapping[str, Any] | None = None
     cpu_seconds: float = field(default=0.0, compare=False)
 
 
