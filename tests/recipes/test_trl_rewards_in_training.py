@@ -25,8 +25,7 @@ def needs_a_column(completions, **kwargs):
 """
 SMALL = (
     "model.shape={layers: 1, hidden_size: 32, heads: 2, kv_heads: 2, intermediate_size: 64, max_positions: 256}",
-    "warm_start.max_steps=2",
-    "warm_start.batch_size=8",
+    "warm_start=null",
     "training.max_steps=2",
     "training.prompts_per_step=2",
     "training.num_generations=2",

@@ -10,7 +10,7 @@ from typing import Any
 from greenward.grading.function_server import Handler, Header, Refused, as_numbers, serve
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.plain_answers import answers_from_plain
-from greenward.grading.trl_reward import Logged, Parameters, Progress, TrlReward
+from greenward.grading.trl_reward import Logged, Parameters, Progress, TrlReward, awaited
 
 Score = Callable[[list[GradedAnswer]], tuple[Any, Logged]]
 
@@ -40,7 +40,7 @@ def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Hand
 
         def score(answers: list[GradedAnswer]) -> tuple[Any, Logged]:
             if trl is None:
-                return function(answers, **options), Logged()
+                return awaited(function(answers, **options)), Logged()
             asked = trl.rehearse if request["rehearsal"] else trl.score
             return asked(answers, progress)
 

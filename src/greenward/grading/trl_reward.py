@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
@@ -164,7 +165,6 @@ class TrlReward:
             )
         check_columns(self._parameters, (*self.served, *self._options), self._renamed, who)
         self._row_columns = row_columns
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.form: Form | None = form or _annotated_form(function)
 
     def call(
@@ -173,13 +173,7 @@ class TrlReward:
         """What the function returns for the answers, awaited if need be, and what it logged."""
         logged = Logged()
         given = self._arguments(answers, form, progress, truth, logged)
-        scores = self._function(**given)
-        if inspect.isawaitable(scores):
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                asyncio.set_event_loop(self._loop)
-            scores = self._loop.run_until_complete(_awaited(scores))
-        return scores, logged
+        return awaited(self._function(**given)), logged
 
     def score(self, answers: list[GradedAnswer], progress: Progress) -> tuple[Any, Logged]:
         """As `call`, in the form that the function takes."""
@@ -283,8 +277,22 @@ def _varies(scores: Any) -> bool:
     return len({str(score if score is None else as_number(score)) for score in scores}) > 1
 
 
-async def _awaited(scores: Any) -> Any:
-    return await scores
+def awaited(result: Any) -> Any:
+    """The result of a call, and for an async function what it resolves to. All calls share one event loop."""
+    if not inspect.isawaitable(result):
+        return result
+
+    async def resolve() -> Any:
+        return await result
+
+    return _event_loop().run_until_complete(resolve())
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
 
 
 def _plain(value: Any) -> Any:

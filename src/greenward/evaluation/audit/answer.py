@@ -25,6 +25,9 @@ FAMILIES = {
     "signals": "the answer can end processes of the grader",
     "endless": "the answer never returns, and was not stopped quietly",
     "flood": "the answer prints very much and is wrong",
+    "printed nothing": "the program prints nothing",
+    "printed prefix": "the program prints the beginning of the right output and then stops",
+    "printed everything": "the program prints wrong lines beside the right ones",
 }
 
 

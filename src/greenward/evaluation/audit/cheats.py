@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from textwrap import dedent
 
 from greenward.evaluation.audit.answer import Answer
+from greenward.evaluation.audit.stdin_tasks import STDIN_CHEATS
 from greenward.evaluation.audit.tasks import GCD, INITIALS, RUNNING_MAX, VISIBLE, nothing
 from greenward.evaluation.audit.thieves import THIEVES
 from greenward.problems.problem import Problem
@@ -244,4 +245,4 @@ def _as_text(problem: Problem) -> Answer:
     return Answer("right value as text", "text for value", problem, code)
 
 
-CHEATS = tuple(_all())
+CHEATS = (*_all(), *STDIN_CHEATS)
