@@ -112,6 +112,7 @@ class AuditReport:
         return {
             **asdict(self),
             "sound": self.sound,
+            "says_nothing": self.says_nothing,
             "accepted": len(self.accepted),
             "broken_by": len(self.broken_by),
             "false_refusals": len(self.false_refusals),
