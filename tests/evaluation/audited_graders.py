@@ -103,7 +103,7 @@ def leaves(completions, **columns):
 def printed_by(code, stdin):
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, timeout=1
+            [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, timeout=8
         )
     except subprocess.TimeoutExpired:
         return ""

@@ -175,8 +175,8 @@ def test_the_ground_truth_can_be_json_lines():
     assert (report.sound, report.presentation) == (True, "a fenced block, ground truth: cases as JSON lines")
     fixed = audit("audited_graders:lines_of_cases", ground_truth="json-lines", cheats=of("prelude"))
     assert (fixed.sound, fixed.told_apart) == (True, True)
-    other = audit("audited_graders:lines_of_cases", ground_truth="assertions", signature="verl", cheats=())
-    assert other.says_nothing
+    with pytest.raises(RewardError, match=r"gave no score to right answers.*JSONDecodeError"):
+        audit("audited_graders:lines_of_cases", ground_truth="assertions")
 
 
 def test_trl_functions_get_what_they_get_in_training():

@@ -17,6 +17,7 @@ async def judged(prompts, completions, completion_ids, gold, trainer_state, log_
     assert len({*map(len, (prompts, contents, completion_ids, gold))}) == 1
     assert kwargs["answer"][0].startswith('{"fn_name"')
     log_metric("done", trainer_state.global_step / trainer_state.max_steps)
+    log_metric("epoch", trainer_state.epoch)
     log_extra("gold", gold)
     return [float(len(ids) > 3) if text else None for ids, text in zip(completion_ids, contents)]
 
@@ -67,6 +68,7 @@ def test_a_training_gives_columns_and_keeps_what_the_function_logs(files, tmp_pa
     assert train(recipe, tmp_path / "run", quiet=True)
     metrics = read_metrics(tmp_path / "run" / "metrics.jsonl").rows
     assert [row["judging_rewards:judged/done"] for row in metrics] == [0.0, 0.5]
+    assert [row["judging_rewards:judged/epoch"] for row in metrics] == [0.0, 1.0]
     lines = (tmp_path / "run" / "rollouts" / "step_000001.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 4

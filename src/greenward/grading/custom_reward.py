@@ -26,7 +26,7 @@ class CustomReward:
     """The term `module:function`; its signatures are documented in docs/rewards.md.
 
     `row_columns` are the names of the columns that the problems bring along; a function with TRL's
-    signature gets them, too, and sees `max_steps` in its `trainer_state`.
+    signature gets them, too, and sees how many of `max_steps` are done in its `trainer_state`.
 
     Raises `RewardError`, naming the function and the answer, when the function cannot be imported,
     needs a parameter that nothing fills, raises, takes longer than `timeout_seconds` for a batch, or
@@ -34,7 +34,12 @@ class CustomReward:
     """
 
     def __init__(
-        self, config: RewardTermConfig, *, row_columns: Sequence[str] = (), max_steps: int = 0
+        self,
+        config: RewardTermConfig,
+        *,
+        row_columns: Sequence[str] = (),
+        max_steps: int = 1,
+        steps_per_epoch: float = 1.0,
     ) -> None:
         self.name = config.name
         self.weight = config.weight
@@ -48,6 +53,7 @@ class CustomReward:
             "form": None if config.completions == "auto" else config.completions,
             "row_columns": list(row_columns),
             "max_steps": max_steps,
+            "steps_per_epoch": steps_per_epoch,
         }
         self._function = FunctionProcess(config.name, _SERVER, header)
         self.follows_trl: bool = self._function.described["trl"]

@@ -36,7 +36,7 @@ def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Hand
 
     def handle(request: Any) -> Header:
         answers = answers_from_plain(request["answers"])
-        progress = Progress(request["step"], header["max_steps"])
+        progress = Progress(request["step"], header["max_steps"], request["step"] / header["steps_per_epoch"])
 
         def score(answers: list[GradedAnswer]) -> tuple[Any, Logged]:
             if trl is None:

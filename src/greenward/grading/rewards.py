@@ -26,16 +26,16 @@ SHIPPED_TERMS: dict[str, Any] = {
 }
 
 
-def make_reward(
-    config: RewardTermConfig, *, row_columns: Sequence[str] = (), max_steps: int = 0
-) -> RewardTerm:
-    """The term that a recipe names: a shipped one, or `module:function` (see `CustomReward`).
+def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
+    """The term that a recipe names: a shipped one, or `module:function`.
+
+    `training` is what `CustomReward` is told of the training.
 
     Raises `ConfigError` for an unknown name or option (naming the nearest), `RewardError` for a
     function that cannot be imported or called.
     """
     if ":" in config.name:
-        return CustomReward(config, row_columns=row_columns, max_steps=max_steps)
+        return CustomReward(config, **training)
     shipped = SHIPPED_TERMS.get(config.name)
     if shipped is None:
         raise ConfigError(

@@ -121,10 +121,11 @@ class Logged:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the training is, in steps."""
+    """How far the training is: steps done, of how many, and passes over the problems."""
 
     step: int = 0
     max_steps: int = 0
+    epoch: float = 0.0
 
 
 class TrlReward:
@@ -235,7 +236,7 @@ class TrlReward:
             "codes": [answer.code for answer in answers],
             "verdicts": [answer.verdict for answer in answers],
             "trainer_state": SimpleNamespace(
-                global_step=progress.step, max_steps=progress.max_steps, log_history=[]
+                global_step=progress.step, max_steps=progress.max_steps, epoch=progress.epoch
             ),
             "log_extra": logged.log_extra,
             "log_metric": logged.log_metric,

@@ -115,7 +115,12 @@ def build_rewards(recipe: Recipe, problems: ProblemSet) -> tuple[RewardTerm, ...
     row_columns = list(dict.fromkeys(name for problem in problems for name in problem.columns or ()))
     terms = []
     for config in recipe.rewards:
-        term = make_reward(config, row_columns=row_columns, max_steps=recipe.training.max_steps)
+        term = make_reward(
+            config,
+            row_columns=row_columns,
+            max_steps=recipe.training.max_steps,
+            steps_per_epoch=len(problems) / recipe.training.prompts_per_step,
+        )
         if isinstance(term, CustomReward):
             asked = problems[: min(2, recipe.training.prompts_per_step)]
             term.rehearse(
