@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from greenward.config.loading import is_from_random_weights, load_recipe
+from greenward.config.loading import load_recipe, parse_recipe
+from greenward.config.pretrained import is_from_random_weights
 from greenward.config.schema import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -125,3 +126,20 @@ def test_runs_that_name_each_other_are_no_endless_loop(tmp_path: Path) -> None:
     an_earlier_run(tmp_path / "a", str(tmp_path / "b"))
     an_earlier_run(tmp_path / "b", str(tmp_path / "a"))
     assert not is_from_random_weights(str(tmp_path / "a"))
+
+
+def test_a_learning_rate_that_nobody_set_suits_the_model(tmp_path: Path) -> None:
+    own = "warm_start: {data: pairs.jsonl}"
+    named = parse_recipe(own, ["model=owner/name"])
+    assert named.warm_start is not None
+    assert (named.warm_start.learning_rate, named.training.learning_rate) == (2e-5, 1e-6)
+    warmed = load_recipe("grpo_code_execution", ["model=owner/name", "warm_start.data=pairs.jsonl"])
+    assert warmed.warm_start is not None
+    assert warmed.warm_start.learning_rate == 2e-5
+    said = parse_recipe("training: {learning_rate: 3.0e-4}", ["model=owner/name"])
+    assert said.training.learning_rate == 3e-4
+    an_earlier_run(tmp_path)
+    for model in ("null", str(tmp_path)):
+        toy = parse_recipe(own, [f"model.id={model}"])
+        assert toy.warm_start is not None
+        assert (toy.warm_start.learning_rate, toy.training.learning_rate) == (3e-3, 2.5e-4)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from greenward.config.environment import with_environment
 from greenward.config.explain import Origin, explain
 from greenward.config.keys import section_at
+from greenward.config.pretrained import is_from_random_weights
 from greenward.config.schema import Recipe
 from greenward.config.source import KeyPath, RecipeText, describe, parse_yaml
 from greenward.errors import ConfigError
@@ -172,29 +173,6 @@ def _leaves(section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath
             yield from _leaves(value, (*path, key))
         else:
             yield (*path, key), value
-
-
-def is_from_random_weights(model_id: str) -> bool:
-    """Whether `model_id` is a run of greenward, or a folder in one, that began from random weights.
-
-    Such a model continues with the settings that made it. Only the `config.yaml` of runs is read; where
-    a run continued another, that one decides.
-    """
-    seen: set[Path] = set()
-    while True:
-        folder = Path(model_id).expanduser().resolve()
-        run = next((one for one in (folder, *folder.parents) if (one / "checkpoints").is_dir()), None)
-        if run is None or run in seen or not (run / "config.yaml").is_file():
-            return False
-        seen.add(run)
-        try:
-            config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-            earlier = config["model"]["id"]
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
-            return False  # not a run of greenward
-        if earlier is None:
-            return True
-        model_id = str(earlier)
 
 
 def _named_model(text: RecipeText, overrides: Sequence[Override]) -> Any:
