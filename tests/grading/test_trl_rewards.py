@@ -145,6 +145,7 @@ def test_the_columns_of_a_problem_reach_the_function_and_win_over_ours():
     rows = [replace(PROBLEM, columns={"rubric": gold, "solution": "return 3"}) for gold in ("gold", "silver")]
     given = [replace(one, problem=row) for one, row in zip(answers()[:2], rows, strict=True)]
     assert scores_of("open_need", given, row_columns=("rubric",)) == [1.0, 0.0]
+    assert scores_of("column_first", given, row_columns=("rubric",)) == [1.0, 0.0]
     assert scores_of("accuracy", given) == [0.0, 1.0]
 
 

@@ -225,3 +225,9 @@ def open_need(completions, rubric):
 
 def wrong_number(completions, **kwargs):
     return [0.0]
+
+
+def column_first(rubric, **kwargs):
+    return [
+        float(one == "gold" and text != "") for one, text in zip(rubric, kwargs["completions"], strict=True)
+    ]

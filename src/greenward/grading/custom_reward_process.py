@@ -23,7 +23,7 @@ def main() -> None:
 def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Handler]:
     options = header["options"]
     trl = None
-    if Parameters.of(function).follow_trl:
+    if Parameters.of(function).follow_trl((*header["row_columns"], *header["columns"])):
         trl = TrlReward(
             function,
             options=options,

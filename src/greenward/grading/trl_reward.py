@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
@@ -36,7 +36,6 @@ class Parameters:
     names: tuple[str, ...]
     required: tuple[str, ...]
     takes_any: bool
-    takes_any_by_position: bool
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Parameters:
@@ -50,15 +49,16 @@ class Parameters:
             tuple(one.name for one in named),
             tuple(one.name for one in named if one.default is one.empty),
             any(one.kind is one.VAR_KEYWORD for one in parameters),
-            any(one.kind is one.VAR_POSITIONAL for one in parameters),
         )
 
-    @property
-    def follow_trl(self) -> bool:
-        """Whether they are those of a function for TRL, rather than of `f(answers, **options)`."""
+    def follow_trl(self, further: Iterable[str] = ()) -> bool:
+        """Whether they are those of a function for TRL, rather than of `f(answers, **options)`.
+
+        `further` are names of columns beside `COLUMNS`.
+        """
         if any(name in (*BATCH, *TRAINER, "environments") for name in self.names):
             return True
-        return self.names[0] in COLUMNS if self.names else self.takes_any
+        return self.names[0] in (*COLUMNS, *further) if self.names else self.takes_any
 
 
 def check_columns(

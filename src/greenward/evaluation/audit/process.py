@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from greenward.evaluation.audit.calls import VERL, Signature
@@ -24,8 +24,8 @@ def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Hand
     A request is {arguments} for verl's signature and {answers, form, ground_truth} for the others.
     """
     parameters = Parameters.of(function)
-    signature: Signature = header["signature"] or _signature_of(parameters)
     columns: dict[str, str] = header["columns"]
+    signature: Signature = header["signature"] or _signature_of(parameters, columns)
     call: Callable[[Any], Any]
     if signature == "trl":
         reward = TrlReward(function, columns=columns, who=_WHO)
@@ -58,11 +58,11 @@ def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Hand
     return {"signature": signature, "takes_verdicts": takes_verdicts}, handle
 
 
-def _signature_of(parameters: Parameters) -> Signature:
+def _signature_of(parameters: Parameters, columns: Iterable[str]) -> Signature:
     """The signature that the names of the parameters speak for."""
     if "solution_str" in parameters.names:
         return "verl"
-    return "trl" if parameters.follow_trl else "ours"
+    return "trl" if parameters.follow_trl(columns) else "ours"
 
 
 def _one_score(given: Any) -> Header:
