@@ -246,7 +246,13 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
         """An environment that rewards the text itself."""
 
         def collect(
-            self, policy: Policy, problems: Sequence[Problem], *, seed: int, first_group_id: int = 0
+            self,
+            policy: Policy,
+            problems: Sequence[Problem],
+            *,
+            seed: int,
+            first_group_id: int = 0,
+            step: int = 0,
         ) -> Collection:
             started = time.perf_counter()
             prompt_ids = [tuple(policy.tokenizer.encode(problem.prompt)) for problem in problems]

@@ -185,7 +185,7 @@ class Fixed:
     def __init__(self, batches):
         self._batches = iter(batches)
 
-    def collect(self, policy, problems, *, seed, first_group_id=0):
+    def collect(self, policy, problems, *, seed, first_group_id=0, step=0):
         return Collection(next(self._batches), 0.0, 0.0)
 
 

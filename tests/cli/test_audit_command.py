@@ -14,6 +14,14 @@ from greenward.evaluation.audit.audit import AuditReport, Outcome, Trial
 GRADERS = """
 def everything(completions, **columns):
     return [1.0] * len(completions)
+
+
+def for_one_source(data_source, solution_str, ground_truth, extra_info=None):
+    return float(data_source == "mine" and "return None" not in solution_str)
+
+
+def for_gold(completions, gold):
+    return [float(one.strip() in completion) for one, completion in zip(gold, completions)]
 """
 
 
@@ -60,3 +68,30 @@ def test_json_holds_every_trial(here):
 def test_a_function_that_cannot_be_used_is_an_error(here):
     done = CliRunner().invoke(audit, ["some_graders:nothing_there"])
     assert isinstance(done.exception, RewardError)  # `main` makes exit code 2 of it
+
+
+def test_a_function_that_never_tells_right_from_wrong_is_asked_about_its_data_with_exit_code_2(here):
+    done = CliRunner().invoke(audit, ["some_graders:for_one_source"])
+    assert done.exit_code == 2
+    assert "never told right from wrong: is the data of the shape it expects?" in done.output
+    assert "refused 15 of 15" not in done.output
+    done = CliRunner().invoke(audit, ["some_graders:for_one_source", "--json"])
+    report = json.loads(done.output)
+    assert (done.exit_code, report["told_apart"], report["says_nothing"]) == (2, False, True)
+    done = CliRunner().invoke(audit, ["some_graders:for_one_source", "--data-source", "mine"])
+    assert done.exit_code == 1
+    assert "never told" not in done.output
+
+
+def test_a_column_can_have_the_name_that_the_function_gives_it(here):
+    done = CliRunner().invoke(audit, ["some_graders:for_gold", "--column", "gold=reference"])
+    assert done.exit_code == 1  # it refuses right answers that are not the reference
+    assert "accepted 0 of" not in done.output or "refused" in done.output
+    assert "trl signature" in done.output
+
+
+@pytest.mark.parametrize("column", ["gold", "=reference", "gold="])
+def test_a_column_without_both_names_is_an_error(here, column):
+    done = CliRunner().invoke(audit, ["some_graders:for_gold", "--column", column])
+    assert done.exit_code == 2
+    assert "expected THEIRS=OURS" in done.output

@@ -98,3 +98,68 @@ def needs_more(completions, rubric):
 
 def leaves(completions, **columns):
     os._exit(3)
+
+
+def printed_by(code, stdin):
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, timeout=8
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout
+
+
+def compared(solution, truth, agree):
+    """1 when what the program prints agrees with the expected output of each input."""
+    cases = json.loads(truth)
+    if "fn_name" in cases:
+        return 0.0
+    pairs = zip(cases["inputs"], cases["outputs"], strict=True)
+    return float(all(agree(printed_by(code_in(solution), stdin), stdout) for stdin, stdout in pairs))
+
+
+def same_output(data_source, solution_str, ground_truth, extra_info=None):
+    """verl: sound for programs, made for one data source."""
+    if data_source != "codecontests":
+        return 0.0
+    return compared(solution_str, ground_truth, lambda printed, stdout: printed.split() == stdout.split())
+
+
+def prefix_of_output(solution_str, ground_truth, **kwargs):
+    return compared(
+        solution_str, ground_truth, lambda printed, stdout: printed and stdout.startswith(printed)
+    )
+
+
+def output_is_somewhere(solution_str, ground_truth, **kwargs):
+    return compared(
+        solution_str, ground_truth, lambda printed, stdout: set(stdout.split()) <= set(printed.split())
+    )
+
+
+def lines_of_cases(solution_str, ground_truth, extra_info, **kwargs):
+    """verl: wants one JSON object for each case."""
+    cases = [json.loads(line) for line in ground_truth.splitlines()]
+    name = extra_info["entry_point"]
+    tests = [f"assert {name}(*{case['input']!r}) == {case['output']!r}" for case in cases]
+    program = "\n".join([code_in(solution_str), *tests, "print('done-7391')"])
+    return float(printed_by(program, "").endswith("done-7391\n"))
+
+
+async def awaited_with_logs(completions, gold, log_metric, log_extra, trainer_state, **columns):
+    """TRL, async and conversational: the code must be that of the reference."""
+    log_metric("share", trainer_state.global_step)
+    log_extra("gold", gold)
+    return [float(one.strip() in each[0]["content"]) for one, each in zip(gold, completions, strict=True)]
+
+
+def token_ids_only(completion_ids, verdicts):
+    return [
+        float(verdict.passed) if len(ids) else 0.0
+        for ids, verdict in zip(completion_ids, verdicts, strict=True)
+    ]
+
+
+def needs_environments(completions, environments, **columns):
+    return [0.0 for _ in completions]

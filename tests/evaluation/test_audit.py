@@ -11,6 +11,7 @@ from greenward.errors import RewardError
 from greenward.evaluation.audit.answer import FAMILIES, HONEST
 from greenward.evaluation.audit.audit import Outcome, audit
 from greenward.evaluation.audit.cheats import CHEATS
+from greenward.evaluation.audit.stdin_tasks import STDIN_CHEATS, STDIN_HONEST
 from greenward.evaluation.audit.tasks import HONEST_ANSWERS, PROBLEMS, assertions
 
 QUICK = 3.0  # seconds; endless answers take this long, and those of `exit_status` end before
@@ -128,9 +129,75 @@ def test_a_function_of_our_signature_that_ignores_the_verdict_is_caught():
     assert len(report.accepted) == len(report.cheats)
 
 
+def test_programs_that_read_standard_input_are_thrown_too():
+    printed = ("printed nothing", "printed prefix", "printed everything", "visible tests", "leaving early")
+    report = audit("audited_graders:same_output", data_source="codecontests", cheats=of(*printed))
+    assert report.sound, report.to_json()
+    assert report.left_out == "functions"
+    assert {trial.task_id for trial in (*report.cheats, *report.honest)} == {
+        "audit/running_sums",
+        "audit/larger",
+    }
+    assert len(report.cheats) >= 10
+    prefix = audit("audited_graders:prefix_of_output", cheats=of(*printed))
+    assert families(prefix.accepted) == {"printed prefix"}
+    assert len(prefix.accepted) == 4
+    somewhere = audit("audited_graders:output_is_somewhere", cheats=of(*printed))
+    assert families(somewhere.accepted) == {"printed everything"}
+    assert len(somewhere.accepted) == 3
+
+
+def test_right_programs_print_what_is_expected_and_wrong_ones_do_not():
+    import subprocess
+    import sys
+
+    def passes(answer):
+        return all(
+            subprocess.run(
+                [sys.executable, "-c", answer.code], input=case.stdin, capture_output=True, text=True
+            ).stdout.split()
+            == case.stdout.split()
+            for case in answer.problem.stdio_cases
+        )
+
+    assert all(map(passes, STDIN_HONEST))
+    assert not any(map(passes, STDIN_CHEATS))
+
+
+def test_another_data_source_than_the_function_knows_says_nothing():
+    report = audit("audited_graders:same_output", cheats=of("printed nothing", "prelude"))
+    assert (report.told_apart, report.says_nothing) == (False, True)
+    assert not audit("audited_graders:everything", cheats=of("prelude")).says_nothing
+
+
+def test_the_ground_truth_can_be_json_lines():
+    report = audit("audited_graders:lines_of_cases", cheats=of("visible tests", "plainly wrong"))
+    assert (report.sound, report.presentation) == (True, "a fenced block, ground truth: cases as JSON lines")
+    fixed = audit("audited_graders:lines_of_cases", ground_truth="json-lines", cheats=of("prelude"))
+    assert (fixed.sound, fixed.told_apart) == (True, True)
+    with pytest.raises(RewardError, match=r"gave no score to right answers.*JSONDecodeError"):
+        audit("audited_graders:lines_of_cases", ground_truth="assertions")
+
+
+def test_trl_functions_get_what_they_get_in_training():
+    report = audit(
+        "audited_graders:awaited_with_logs",
+        columns={"gold": "reference"},
+        cheats=of("plainly wrong", "prelude"),
+    )
+    assert (report.signature, report.told_apart, report.accepted) == ("trl", True, ())
+    assert "in a message" in report.presentation
+    ids = audit(
+        "audited_graders:token_ids_only", cheats=of("equal to everything", "visible tests", "prelude")
+    )
+    assert (ids.signature, ids.sound) == ("trl", True)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        ("audited_graders:needs_environments", "needs environments, the tool environments of TRL"),
+        ("audited_graders:awaited_with_logs", "needs gold, which the audit does not have"),
         ("audited_graders:raises", "gave no score to right answers.*KeyError: 'tests_of_mine'"),
         ("audited_graders:leaves", r"gave no score to right answers.*status 3"),
         ("audited_graders:needs_more", "needs rubric, which the audit does not have"),

@@ -138,6 +138,16 @@ def test_gradient_checkpointing_changes_no_gradient(folder):
         torch.testing.assert_close(plain, recomputed, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`:FutureWarning")
+def test_gradient_checkpointing_changes_no_sample(folder):
+    sampled = []
+    for enabled in (False, True):
+        policy = Policy.from_folder(folder, device="cpu", gradient_checkpointing=enabled)
+        groups = policy.sample(PROMPTS, 3, SamplingParams(max_tokens=8), seed=1)
+        sampled.append([completion.token_ids.tolist() for group in groups for completion in group])
+    assert sampled[0] == sampled[1]
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -24,7 +24,13 @@ class Environment(Protocol):
     """Where episodes come from."""
 
     def collect(
-        self, policy: Policy, problems: Sequence[Problem], *, seed: int, first_group_id: int = 0
+        self,
+        policy: Policy,
+        problems: Sequence[Problem],
+        *,
+        seed: int,
+        first_group_id: int = 0,
+        step: int = 0,
     ) -> Collection: ...
 
 
@@ -105,12 +111,17 @@ class OnPolicy:
         """The episodes to train on, and metrics over *all* that were collected."""
         collected: list[Episode] = []
         kept: list[Episode] = []
+        logged: dict[str, list[float]] = {}
         sampling = grading = 0.0
         rounds = groups_asked = groups_kept = 0
         while rounds < self._dynamic_rounds and groups_kept < self._prompts_per_step:
             problems = [self._next_problem() for _ in range(self._prompts_per_step)]
             seed = step_seed(self._seed, step * self._dynamic_rounds + rounds, "sampling")
-            batch = self._environment.collect(self.policy, problems, seed=seed, first_group_id=groups_asked)
+            batch = self._environment.collect(
+                self.policy, problems, seed=seed, first_group_id=groups_asked, step=step
+            )
+            for name, values in batch.metrics.items():
+                logged.setdefault(name, []).extend(values)
             sampling += batch.sampling_seconds
             grading += batch.grading_seconds
             episodes = batch.episodes if self._scorer is None else self._scorer.annotate(batch.episodes)
@@ -124,6 +135,7 @@ class OnPolicy:
                 kept += [episode for episode in episodes if episode.group_id in set(wanted)]
                 groups_kept += len(wanted)
         metrics = collection_metrics(collected)
+        metrics |= {name: float(np.mean(values)) for name, values in logged.items()}
         if self._scorer is not None:
             metrics |= self._scorer.learn(step)
         tokens = sum(len(turn.completion_ids) for episode in collected for turn in episode.turns)

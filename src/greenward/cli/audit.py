@@ -32,20 +32,53 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
     show_default=True,
     help="Seconds for each answer.",
 )
+@click.option(
+    "--data-source",
+    default="greenward/audit",
+    show_default=True,
+    metavar="NAME",
+    help="What verl's data_source says: the name by which FUNCTION chooses a scorer.",
+)
+@click.option(
+    "--ground-truth",
+    type=click.Choice(("auto", "json", "assertions", "assertions-json", "json-lines")),
+    default="auto",
+    show_default=True,
+    help="The form of the ground truth: an object {fn_name, inputs, outputs}, assert statements as text, a "
+    "JSON list of these, or an object {input, output} on each line.",
+)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="THEIRS=OURS",
+    help="Gives the column OURS under the name THEIRS. Repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def audit(function: str, *, signature: Any, timeout_seconds: float, as_json: bool) -> None:
+def audit(
+    function: str,
+    *,
+    signature: Any,
+    timeout_seconds: float,
+    data_source: str,
+    ground_truth: Any,
+    columns: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Throw cheating answers at a reward function or grader.
 
     FUNCTION takes answers as our reward functions do, as TRL's reward functions (prompts, completions,
     **columns), or as verl's compute_score. Reports which cheating answers it accepts and why that is
     wrong, which ones kill or hang it, and which right answers it refuses. Exit code 0 if there are none
-    of these, 1 if there are, 2 if FUNCTION cannot be used.
+    of these, 1 if there are, 2 if FUNCTION cannot be used or never tells right from wrong.
 
     A name without a colon is a recipe (shipped, or a file): the weighted sum of its reward terms is audited.
 
     \b
     greenward audit quickstart
     greenward audit my_rewards:unit_tests
+    greenward audit my_rewards:compute_score --data-source codecontests --ground-truth json
+    greenward audit my_rewards:matches --column gold=reference
     greenward audit greenward.grading.reward_functions:tests
     """
     if os.getcwd() not in sys.path:
@@ -56,7 +89,14 @@ def audit(function: str, *, signature: Any, timeout_seconds: float, as_json: boo
 
     settings: Any = {"timeout_seconds": timeout_seconds, "progress": _progress()}
     if ":" in function:
-        report = run(function, signature=signature, **settings)
+        report = run(
+            function,
+            signature=signature,
+            data_source=data_source,
+            ground_truth=None if ground_truth == "auto" else ground_truth,
+            columns=dict(map(_renamed, columns)),
+            **settings,
+        )
     else:
         report = audit_recipe(function, **settings)
     if as_json:
@@ -64,7 +104,14 @@ def audit(function: str, *, signature: Any, timeout_seconds: float, as_json: boo
     else:
         _print(report)
     if not report.sound:
-        raise SystemExit(1)
+        raise SystemExit(2 if report.says_nothing else 1)
+
+
+def _renamed(column: str) -> tuple[str, str]:
+    theirs, equals, ours = column.partition("=")
+    if not (theirs and equals and ours):
+        raise click.BadParameter(f"expected THEIRS=OURS, found {column!r}", param_hint="--column")
+    return theirs, ours
 
 
 def _progress() -> Any:
@@ -80,6 +127,14 @@ def _print(report: AuditReport) -> None:
     from greenward.reports.text import visible
 
     click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
+    if report.left_out:
+        click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
+    if not report.told_apart:
+        click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
+        click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
+    if report.says_nothing:
+        _print_what_it_gave(report)
+        return
     for heading, trials in (
         ("Cheating answers accepted", report.accepted),
         ("Answers that killed or hung it, or made it raise", report.broken_by),
@@ -94,6 +149,13 @@ def _print(report: AuditReport) -> None:
         f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {honest} right ones"
     )
     click.secho(f"\n{'Sound' if report.sound else 'NOT SOUND'}: {verdict}.", bold=True)
+
+
+def _print_what_it_gave(report: AuditReport) -> None:
+    given = sorted({str(trial.score) for trial in report.honest})
+    click.echo(
+        f"It gave {', '.join(given[:5])} to {len(report.honest)} right answers, and no more to wrong ones."
+    )
 
 
 def _print_trials(trials: tuple[Trial, ...]) -> None:

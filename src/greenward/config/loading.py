@@ -17,12 +17,13 @@ from pydantic import ValidationError
 from greenward.config.environment import with_environment
 from greenward.config.explain import Origin, explain
 from greenward.config.keys import section_at
+from greenward.config.pretrained import is_from_random_weights
 from greenward.config.schema import Recipe
 from greenward.config.source import KeyPath, RecipeText, describe, parse_yaml
 from greenward.errors import ConfigError
 
 PRETRAINED = "pretrained"
-"""The section of a recipe file whose keys replace the others when `model.id` names a trained model."""
+"""The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
     `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`.
-    Values are taken strictly: text is no number. Where a model is named, the section `pretrained` of the
-    file replaces keys before the overrides do; `pretrained=null` leaves it out.
+    Values are taken strictly: text is no number. Where a pretrained model is named, the section
+    `pretrained` of the file replaces keys before the overrides do; `pretrained=null` leaves it out, and so
+    does a model that `is_from_random_weights`.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
@@ -84,7 +86,7 @@ def schema_json() -> str:
     schema = Recipe.model_json_schema()
     schema["properties"][PRETRAINED] = {
         "type": "object",
-        "description": "keys that replace the others when model.id names a trained model",
+        "description": "keys that replace the others when model.id names a pretrained model",
     }
     return json.dumps(schema, indent=2)
 
@@ -133,7 +135,8 @@ def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
     if variant:
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
         _recipe(text, [*variant, Override("model.id", ("model", "id"), "any")])
-        if _model_is_named(text, overrides):
+        named = _named_model(text, overrides)
+        if named is not None and not is_from_random_weights(str(named)):
             overrides = [*variant, *overrides]
     return with_environment(_recipe(text, overrides), os.environ)
 
@@ -172,7 +175,7 @@ def _leaves(section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath
             yield (*path, key), value
 
 
-def _model_is_named(text: RecipeText, overrides: Sequence[Override]) -> bool:
+def _named_model(text: RecipeText, overrides: Sequence[Override]) -> Any:
     section = text.data.get("model")
     named = section.get("id") if isinstance(section, dict) else None
     for override in overrides:
@@ -180,7 +183,7 @@ def _model_is_named(text: RecipeText, overrides: Sequence[Override]) -> bool:
             named = override.value
         elif override.path == ("model",):
             named = override.value.get("id") if isinstance(override.value, dict) else None
-    return named is not None
+    return named
 
 
 def _apply(data: dict[str, Any], override: Override) -> None:

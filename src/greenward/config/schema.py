@@ -12,6 +12,11 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from greenward.config.algorithm import AlgorithmConfig, CriticConfig
 from greenward.config.faults import FaultsConfig
+from greenward.config.pretrained import (
+    REINFORCEMENT_LEARNING_RATE,
+    SUPERVISED_LEARNING_RATE,
+    is_from_random_weights,
+)
 from greenward.config.rejection import RejectionConfig
 from greenward.config.reward_model import RewardModelConfig
 from greenward.config.section import (
@@ -112,7 +117,7 @@ class SupervisedConfig(Section):
     max_steps: PositiveInt = 600
     max_seconds: PositiveFloat | None = Field(None, description="stop after so much time")
     batch_size: PositiveInt = 64
-    learning_rate: PositiveFloat = 3e-3
+    learning_rate: PositiveFloat = Field(3e-3, description="default for a pretrained model: 2e-5")
     warmup_steps: NonNegativeInt = 30
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     weight_decay: NonNegativeFloat = 0.0
@@ -136,6 +141,13 @@ class RewardTermConfig(Section):
     weight: float = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
     timeout_seconds: PositiveFloat = Field(60.0, description="for module:function terms, per batch")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="for functions with TRL's signature: our column for a parameter of theirs (theirs: ours)",
+    )
+    completions: Literal["auto", "text", "messages"] = Field(
+        "auto", description="for functions with TRL's signature: how prompts and completions are given"
+    )
 
 
 class TrainingConfig(Section):
@@ -154,7 +166,7 @@ class TrainingConfig(Section):
     micro_batch_sequences: PositiveInt = Field(
         64, description="answers per forward/backward; gradients accumulate over the rest"
     )
-    learning_rate: PositiveFloat = 2.5e-4
+    learning_rate: PositiveFloat = Field(2.5e-4, description="default for a pretrained model: 1e-6")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegativeInt = 0
     weight_decay: NonNegativeFloat = 0.0
@@ -270,11 +282,30 @@ class Recipe(Section):
     )
     algorithm: AlgorithmConfig = Field(AlgorithmConfig(), validate_default=True)
     rejection: RejectionConfig = RejectionConfig()
-    training: TrainingConfig = TrainingConfig()
+    training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
     evaluation: EvaluationConfig = EvaluationConfig()
     sandbox: SandboxConfig = SandboxConfig()
     tracking: TrackingConfig = TrackingConfig()
     faults: FaultsConfig = FaultsConfig()
+
+    @field_validator("warm_start", "training", mode="after")
+    @classmethod
+    def _learning_rate_for_a_pretrained_model(
+        cls, section: SupervisedConfig | TrainingConfig | None, recipe: ValidationInfo
+    ) -> SupervisedConfig | TrainingConfig | None:
+        model = recipe.data.get("model")
+        if (
+            section is None
+            or model is None
+            or model.id is None
+            or "learning_rate" in section.model_fields_set
+        ):
+            return section
+        if is_from_random_weights(model.id):
+            return section
+        supervised = isinstance(section, SupervisedConfig)
+        rate = SUPERVISED_LEARNING_RATE if supervised else REINFORCEMENT_LEARNING_RATE
+        return section.model_copy(update={"learning_rate": rate})
 
     @field_validator("algorithm", mode="after")
     @classmethod

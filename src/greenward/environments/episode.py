@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,8 @@ class Episode:
     """One whole attempt: its turns, the reward of each role, and how it was judged.
 
     Episodes that share a `group_id` answer the same prompt and are each other's baseline.
-    `answer` is the code that was graded. `reward_terms` are the unweighted terms by name.
+    `answer` is the code that was graded. `reward_terms` are the unweighted terms by name,
+    and `extra` is what they logged about the answer.
     """
 
     turns: tuple[Turn, ...]
@@ -44,6 +46,7 @@ class Episode:
     verdict: Verdict
     answer: str = ""
     reward_terms: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def scored(self) -> bool:

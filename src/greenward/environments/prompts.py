@@ -82,14 +82,17 @@ class PromptRenderer:
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The tokens that the policy continues."""
-        text = self.prompt_text(problem)
         if self.style == "completion":
             # With what the model expects at the start of a text (BOS for Llama).
-            return tuple(self._tokenizer.encode(text, add_special_tokens=True))
-        messages = [{"role": "user", "content": text}]
-        if self._system_prompt:
-            messages.insert(0, {"role": "system", "content": self._system_prompt})
-        return tuple(self._tokenizer.render_chat(messages))
+            return tuple(self._tokenizer.encode(self.prompt_text(problem), add_special_tokens=True))
+        return tuple(self._tokenizer.render_chat(self.messages(problem)))
+
+    def messages(self, problem: Problem) -> list[dict[str, str]]:
+        """The messages of the prompt in chat style; none in completion style."""
+        if self.style == "completion":
+            return []
+        system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
+        return [*system, {"role": "user", "content": self.prompt_text(problem)}]
 
     def completion_text(self, completion_ids: Iterable[int]) -> str:
         """The answer as text, without special tokens."""

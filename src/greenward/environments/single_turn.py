@@ -6,15 +6,16 @@ Each problem is asked `group_size` times; the answers are executed, graded and r
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from greenward.config.algorithm import OverlongConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.environments.prompts import PromptRenderer
+from greenward.grading.graded_answer import LoggingTerm
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Verdict
@@ -28,12 +29,14 @@ ROLE = "programmer"
 class Collection:
     """Episodes, group-major, and where the time went (seconds).
 
-    Grading goes on beside sampling; `grading_seconds` is what it took beyond.
+    Grading goes on beside sampling; `grading_seconds` is what it took beyond. `metrics` are those that
+    reward terms logged, each value by name.
     """
 
     episodes: list[Episode]
     sampling_seconds: float
     grading_seconds: float
+    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class SingleTurn:
@@ -57,11 +60,18 @@ class SingleTurn:
         self._overlong = overlong or OverlongConfig()
 
     def collect(
-        self, policy: Sampler, problems: Sequence[Problem], *, seed: int, first_group_id: int = 0
+        self,
+        policy: Sampler,
+        problems: Sequence[Problem],
+        *,
+        seed: int,
+        first_group_id: int = 0,
+        step: int = 0,
     ) -> Collection:
         """Episodes for `group_size` answers to each problem; the same seed gives the same episodes.
 
-        Groups are numbered from `first_group_id` in the order of the problems.
+        Groups are numbered from `first_group_id` in the order of the problems. `step` is what reward terms
+        are told of the progress.
         """
         started = time.perf_counter()
         prompts = [self._renderer.prompt_ids(problem) for problem in problems]
@@ -86,10 +96,18 @@ class SingleTurn:
                 completion=text,
                 code=code,
                 verdict=verdict,
+                messages=tuple(self._renderer.messages(problem)),
+                prompt_ids=prompts[index],
+                completion_ids=tuple(completion.token_ids.tolist()),
             )
             for index, problem in enumerate(problems)
-            for text, code, verdict in zip(texts[index], codes[index], verdicts[index].result(), strict=True)
+            for text, code, verdict, completion in zip(
+                texts[index], codes[index], verdicts[index].result(), groups[index], strict=True
+            )
         ]
+        logging = [term for term in self._terms if isinstance(term, LoggingTerm)]
+        for term in logging:
+            term.begin(step)
         rewards = combine(self._terms, answers, self._grader)
         episodes = []
         for (index, completion), answer, reward in zip(rows, answers, rewards, strict=True):
@@ -107,9 +125,11 @@ class SingleTurn:
                     verdict=answer.verdict,
                     answer=answer.code or "",
                     reward_terms=terms,
+                    extra=reward.extra,
                 )
             )
-        return Collection(episodes, sampled - started, time.perf_counter() - sampled)
+        metrics = {name: values for term in logging for name, values in term.take_metrics().items()}
+        return Collection(episodes, sampled - started, time.perf_counter() - sampled, metrics)
 
     def _length_penalty(self, length: int) -> float:
         buffer = self._overlong.penalty_buffer

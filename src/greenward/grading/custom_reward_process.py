@@ -10,8 +10,9 @@ from typing import Any
 from greenward.grading.function_server import Handler, Header, Refused, as_numbers, serve
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.plain_answers import answers_from_plain
+from greenward.grading.trl_reward import Logged, Parameters, Progress, TrlReward, awaited
 
-Score = Callable[[list[GradedAnswer]], Any]
+Score = Callable[[list[GradedAnswer]], tuple[Any, Logged]]
 
 
 def main() -> None:
@@ -20,49 +21,57 @@ def main() -> None:
 
 
 def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Handler]:
-    score = _fit(function, header["options"])
+    options = header["options"]
+    trl = None
+    if Parameters.of(function).follow_trl((*header["row_columns"], *header["columns"])):
+        trl = TrlReward(
+            function,
+            options=options,
+            columns=header["columns"],
+            row_columns=tuple(header["row_columns"]),
+            form=header["form"],
+        )
+    else:
+        _refuse_unless_it_fits(function, options)
 
-    def handle(plain: Any) -> Header:
-        answers = answers_from_plain(plain)
+    def handle(request: Any) -> Header:
+        answers = answers_from_plain(request["answers"])
+        progress = Progress(request["step"], header["max_steps"], request["step"] / header["steps_per_epoch"])
+
+        def score(answers: list[GradedAnswer]) -> tuple[Any, Logged]:
+            if trl is None:
+                return awaited(function(answers, **options)), Logged()
+            asked = trl.rehearse if request["rehearsal"] else trl.score
+            return asked(answers, progress)
+
         try:
-            return {"scores": as_numbers(score(answers))}
+            scores, logged = score(answers)
+            return {"scores": as_numbers(scores), **logged.to_plain(len(answers))}
         except Refused:
             raise
         except Exception as error:
-            raise Refused(_explain(error, answers, score), traceback.format_exc(limit=-3)) from None
+            message = _explain(error, answers, score)
+            if request["rehearsal"]:
+                message = f"on made-up answers, before training, {message}"
+            raise Refused(message, _remedy(trl)) from None
 
-    return {}, handle
+    return {"trl": trl is not None}, handle
 
 
-def _fit(function: Callable[..., Any], options: dict[str, Any]) -> Score:
-    parameters = inspect.signature(function).parameters
-    if "completions" in parameters:
-        return lambda answers: function(**_for_trl(parameters, answers, options))
+def _refuse_unless_it_fits(function: Callable[..., Any], options: dict[str, Any]) -> None:
     try:
         inspect.signature(function).bind([], **options)
     except TypeError as error:
         raise Refused(
             f"its signature {inspect.signature(function)} does not fit: {error}.",
-            "Write f(answers, **options) or, as in TRL, f(prompts, completions, **columns).",
+            "Write f(answers, **options) or, as in TRL, f(prompts, completions, **columns). A function that "
+            "makes reward functions is to be called in a module of yours: reward = get_reward(…).",
         ) from None
-    return lambda answers: function(answers, **options)
 
 
-def _for_trl(parameters: Any, answers: list[GradedAnswer], options: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of TRL's signature; a function without `**kwargs` gets those it names."""
-    columns: dict[str, Any] = {
-        "prompts": [answer.prompt for answer in answers],
-        "completions": [answer.completion for answer in answers],
-        "codes": [answer.code for answer in answers],
-        "verdicts": [answer.verdict for answer in answers],
-        "task_id": [answer.problem.task_id for answer in answers],
-        "entry_point": [answer.problem.entry_point for answer in answers],
-        "reference": [answer.problem.reference for answer in answers],
-        **options,
-    }
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return columns
-    return {name: column for name, column in columns.items() if name in parameters}
+def _remedy(trl: TrlReward | None) -> str:
+    served = "" if trl is None else f"It is called with: {', '.join(trl.served)}.\n"
+    return served + traceback.format_exc(limit=-3)
 
 
 def _explain(error: Exception, answers: list[GradedAnswer], score: Score) -> str:

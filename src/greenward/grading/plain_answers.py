@@ -21,7 +21,8 @@ def answers_to_plain(answers: Sequence[GradedAnswer]) -> list[Any]:
         if position == len(problems):
             problems.append(dataclasses.asdict(answer.problem))
         verdict = dataclasses.asdict(answer.verdict)
-        rows.append([position, answer.prompt, answer.completion, answer.code, verdict])
+        told = [list(map(dict, answer.messages)), list(answer.prompt_ids), list(answer.completion_ids)]
+        rows.append([position, answer.prompt, answer.completion, answer.code, verdict, *told])
     return [problems, rows]
 
 
@@ -29,8 +30,17 @@ def answers_from_plain(plain: list[Any]) -> list[GradedAnswer]:
     """The inverse of `answers_to_plain`."""
     problems = [_problem(fields) for fields in plain[0]]
     return [
-        GradedAnswer(problems[position], prompt, completion, code, _verdict(verdict))
-        for position, prompt, completion, code, verdict in plain[1]
+        GradedAnswer(
+            problems[position],
+            prompt,
+            completion,
+            code,
+            _verdict(verdict),
+            tuple(messages),
+            tuple(prompt_ids),
+            tuple(completion_ids),
+        )
+        for position, prompt, completion, code, verdict, messages, prompt_ids, completion_ids in plain[1]
     ]
 
 

@@ -12,7 +12,7 @@ from greenward.config.schema import RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.code_quality import CodeQuality
 from greenward.grading.custom_reward import CustomReward
-from greenward.grading.graded_answer import ComposedTerm, GradedAnswer, Reward, RewardTerm
+from greenward.grading.graded_answer import ComposedTerm, GradedAnswer, LoggingTerm, Reward, RewardTerm
 from greenward.grading.grader import Grader
 from greenward.grading.readability import CodeScore, Readability
 from greenward.grading.reward_terms import AllTests, ExecutionLadder, Format, Tests
@@ -26,14 +26,16 @@ SHIPPED_TERMS: dict[str, Any] = {
 }
 
 
-def make_reward(config: RewardTermConfig) -> RewardTerm:
+def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
     """The term that a recipe names: a shipped one, or `module:function`.
 
+    `training` is what `CustomReward` is told of the training.
+
     Raises `ConfigError` for an unknown name or option (naming the nearest), `RewardError` for a
-    function that cannot be imported.
+    function that cannot be imported or called.
     """
     if ":" in config.name:
-        return CustomReward(config.name, config.weight, config.options, config.timeout_seconds)
+        return CustomReward(config, **training)
     shipped = SHIPPED_TERMS.get(config.name)
     if shipped is None:
         raise ConfigError(
@@ -67,6 +69,7 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
     ]
     totals = [0.0] * len(answers)
     by_name: list[dict[str, float]] = [{} for _ in answers]
+    extra: list[dict[str, Any]] = [{} for _ in answers]
     for term in terms if judged else ():
         reported = _score_by_name(term, [answers[index] for index in judged], grader)
         for name, scores in reported.items():
@@ -82,7 +85,10 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
                 by_name[index][name] = score
         for index, score in zip(judged, reported[term.name], strict=True):
             totals[index] += term.weight * (score or 0.0)
-    return [Reward(total, by) for total, by in zip(totals, by_name, strict=True)]
+        for column, values in term.extra.items() if isinstance(term, LoggingTerm) else ():
+            for index, value in zip(judged, values, strict=True):
+                extra[index][column] = value
+    return [Reward(*parts) for parts in zip(totals, by_name, extra, strict=True)]
 
 
 def _score_by_name(

@@ -8,8 +8,9 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ class TransformersEngine:
 
     def _forward(self, token_ids_BT: Tensor) -> Tensor:
         positions = (self._mask_BP.cumsum(1) - 1).clamp_(min=0)[:, -token_ids_BT.shape[1] :]
-        with computing_in(self.dtype, token_ids_BT.device):
+        with _in_eval_mode(self.model), computing_in(self.dtype, token_ids_BT.device):
             out = self.model(
                 input_ids=token_ids_BT,
                 attention_mask=self._mask_BP,
@@ -173,6 +174,19 @@ class TransformersEngine:
             )
         self._cache = out.past_key_values
         return out.logits[:, -1]
+
+
+@contextlib.contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """In training mode, a model with gradient checkpointing gives no key-value cache."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
 
 
 def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:

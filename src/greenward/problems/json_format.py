@@ -32,6 +32,7 @@ _EXAMPLE = '{"function_name": …, "docstring": …, "test_cases": [[input…, o
 _KEYS = (
     "function_name", "docstring", "test_cases", "starter_code",
     "task_id", "reference", "tests", "setup_code", "tags", "comparison", "buggy_code", "failing_test",
+    "columns",
 )  # fmt: skip
 
 
@@ -94,7 +95,18 @@ def _problem(row: Row) -> Problem:
         tags=row.texts("tags"),
         buggy_code=row.text("buggy_code", default=""),
         failing_test=row.text("failing_test", default=""),
+        columns=_columns(row),
     )
+
+
+def _columns(row: Row) -> dict[str, Any] | None:
+    columns = row.values.get("columns")
+    if columns is not None and not isinstance(columns, dict):
+        raise row.error(
+            "columns",
+            f"must be an object of further data for reward functions, found {found(row.values, 'columns')}",
+        )
+    return columns
 
 
 def _signature(row: Row, field: str, source: str, function_name: str) -> Signature | None:
@@ -213,6 +225,8 @@ def _to_row(problem: Problem) -> dict[str, Any]:
     for key in ("tests", "tags"):
         if getattr(problem, key):
             row[key] = list(getattr(problem, key))
+    if problem.columns is not None:
+        row["columns"] = dict(problem.columns)
     if problem.comparison != DEFAULT_COMPARISON:
         row["comparison"] = vars(problem.comparison)
     _check_survives(problem, row)

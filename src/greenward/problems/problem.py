@@ -90,6 +90,8 @@ class Problem:
 
     Where a program is to be repaired, `buggy_code` is the whole program with the bug and `failing_test`
     says, if that is known, what its first failing test called, expected and got.
+
+    `columns` is further data of the problem, by name, for reward functions that ask for it.
     """
 
     task_id: str
@@ -111,6 +113,7 @@ class Problem:
     tags: tuple[str, ...] = ()
     base_tests: int | None = None
     tests_left_out: int = 0
+    columns: Mapping[str, Any] | None = None
     cpu_seconds: float = field(default=0.0, compare=False)
     test_seconds: float = 0.0
     reference_seconds: tuple[float, ...] = field(default=(), compare=False)

@@ -14,7 +14,9 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
 from greenward.evaluation.evaluate import evaluate
 from greenward.grading.bugs import verified_bugs, with_failing_tests
+from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
+from greenward.grading.rewards import RewardTerm, make_reward
 from greenward.policies.policy import Policy
 from greenward.policies.protocol import SamplingParams
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
@@ -101,6 +103,33 @@ def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet)
             + "\n  ".join(failing[:10]),
             remedy="Mend the tests or the references, or set problems.verify_references=false.",
         )
+
+
+def build_rewards(recipe: Recipe, problems: ProblemSet) -> tuple[RewardTerm, ...]:
+    """The reward terms; none for supervised training.
+
+    The user's functions with TRL's signature are called once with made-up answers to the first problems.
+    Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
+    imported, needs data that there is not, or fails.
+    """
+    if recipe.kind == "sft":
+        return ()
+    row_columns = list(dict.fromkeys(name for problem in problems for name in problem.columns or ()))
+    terms = []
+    for config in recipe.rewards:
+        term = make_reward(
+            config,
+            row_columns=row_columns,
+            max_steps=recipe.training.max_steps,
+            steps_per_epoch=len(problems) / recipe.training.prompts_per_step,
+        )
+        if isinstance(term, CustomReward):
+            asked = problems[: min(2, recipe.training.prompts_per_step)]
+            term.rehearse(
+                [answer for one in asked for answer in made_up_answers(one, recipe.training.num_generations)]
+            )
+        terms.append(term)
+    return tuple(terms)
 
 
 def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
@@ -217,4 +246,4 @@ def rollout_row(episode: Episode) -> Mapping[str, Any]:
         "terms": dict(episode.reward_terms),
         "tokens": sum(len(turn.completion_ids) for turn in episode.turns),
         "stop": episode.turns[-1].stop_reason.value,
-    }
+    } | ({"extra": dict(episode.extra)} if episode.extra else {})

@@ -16,7 +16,7 @@ from greenward.config.schema import Recipe
 from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
-from greenward.grading.rewards import RewardTerm, make_reward
+from greenward.grading.rewards import RewardTerm
 from greenward.policies.policy import Policy, resolve_device
 from greenward.policies.threads import contended_threads
 from greenward.problems.problem import ProblemSet
@@ -26,6 +26,7 @@ from greenward.recipes.build import (
     build_policy,
     build_problems,
     build_renderer,
+    build_rewards,
     build_sampling,
     rollout_row,
     supervised_examples,
@@ -63,7 +64,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
         torch.set_num_threads(recipe.training.threads)
     train_problems, held_out = build_problems(recipe)
     suites = find_tracked_suites(recipe, train_problems)
-    terms = () if recipe.kind == "sft" else tuple(map(make_reward, recipe.rewards))
+    terms = build_rewards(recipe, train_problems)
     with ExitStack() as stack:
         run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
         grader = stack.enter_context(build_grader(recipe.sandbox))
@@ -97,6 +98,7 @@ def show_report(output: Path, *, quiet: bool) -> None:
 def dry_run(recipe: Recipe) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
     train_problems, held_out = build_problems(recipe)
+    build_rewards(recipe, train_problems)
     policy = build_policy(recipe, train_problems)
     parameters = sum(parameter.numel() for parameter in policy.parameters())
     renderer = build_renderer(recipe, policy.tokenizer)

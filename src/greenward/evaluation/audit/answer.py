@@ -30,6 +30,9 @@ FAMILIES = {
     "constant": "the answer returns one value whatever the input",
     "errors hidden": "the answer fails, and catches its own errors",
     "flood": "the answer prints very much and is wrong",
+    "printed nothing": "the program prints nothing",
+    "printed prefix": "the program prints the beginning of the right output and then stops",
+    "printed everything": "the program prints wrong lines beside the right ones",
 }
 
 

@@ -15,21 +15,23 @@ from typing import Any, Literal
 from greenward.errors import RewardError
 from greenward.evaluation.audit.answer import Answer
 from greenward.evaluation.audit.calls import (
-    PRESENTATIONS,
+    DATA_SOURCE,
+    Presentation,
     Signature,
-    accepted_arguments,
-    signature_of,
-    trl_call,
+    presentations,
     verl_call,
 )
 from greenward.evaluation.audit.cheats import CHEATS
-from greenward.evaluation.audit.tasks import HONEST_ANSWERS, PROBLEMS, REFERENCES, nothing
+from greenward.evaluation.audit.stdin_tasks import NOTHING_PRINTED, STDIN_HONEST, STDIN_REFERENCES
+from greenward.evaluation.audit.tasks import HONEST_ANSWERS, REFERENCES, nothing
 from greenward.grading.extraction import extract_code
 from greenward.grading.function_process import FunctionEnded, FunctionHung, FunctionProcess
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
 from greenward.grading.plain_answers import answers_to_plain
+from greenward.grading.reward_columns import GroundTruth
 from greenward.grading.text import sanitise
+from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.sandbox.codec import encode
 from greenward.sandbox.protocol import Limits
@@ -68,8 +70,10 @@ class Trial:
 class AuditReport:
     """What an audit found: a trial of each cheat and of each honest answer.
 
-    A score counts as accepted from halfway between that of `return None` and that of the reference; that
-    of an answer with a `rival` if it is higher, and of a wrong one if it is as high.
+    A score counts as accepted from halfway between that of the plainest wrong answer and that of the
+    reference; that of an answer with a `rival` if it is higher, and of a wrong one if it is as high.
+    `told_apart` says whether any reference scored above the wrong answer. `left_out` names the kind of tasks
+    on which that never happened, where it did on the other kind.
     """
 
     function: str
@@ -77,6 +81,8 @@ class AuditReport:
     presentation: str
     cheats: tuple[Trial, ...]
     honest: tuple[Trial, ...]
+    told_apart: bool = True
+    left_out: str = ""
 
     @property
     def accepted(self) -> tuple[Trial, ...]:
@@ -98,11 +104,17 @@ class AuditReport:
         """Whether every cheat was refused and every honest answer accepted."""
         return not (self.accepted or self.broken_by or self.false_refusals)
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether right answers were refused as wrong ones were: the data may not be what it expects."""
+        return not self.told_apart and len(self.false_refusals) == len(self.honest)
+
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""
         return {
             **asdict(self),
             "sound": self.sound,
+            "says_nothing": self.says_nothing,
             "accepted": len(self.accepted),
             "broken_by": len(self.broken_by),
             "false_refusals": len(self.false_refusals),
@@ -117,6 +129,9 @@ def audit(
     *,
     signature: Signature | Literal["auto"] = "auto",
     timeout_seconds: float = 10.0,
+    data_source: str = DATA_SOURCE,
+    ground_truth: GroundTruth | None = None,
+    columns: Mapping[str, str] | None = None,
     cheats: Sequence[Answer] = CHEATS,
     progress: Callable[[int, int], None] = lambda done, total: None,
     options: Mapping[str, Any] | None = None,
@@ -124,26 +139,51 @@ def audit(
     """Audits `module:function`, which takes answers as our reward functions do, or as TRL's or verl's.
 
     Answers and tests are handed over in the shape in which the function tells references from wrong
-    answers; it works in an empty temporary folder and has `timeout_seconds` for each answer.
-    `progress` gets the number of answers tried and of all, `function` the `options` by keyword.
+    answers, with the ground truth in the form `ground_truth` if that is given. Functions to write and
+    programs that read standard input are tried apart; of these two kinds of tasks, one on which the
+    function tells nothing apart is left out if it does on the other. `columns` gives data under other
+    names (theirs: ours). The function works in an empty temporary folder and has `timeout_seconds` for
+    each answer and gets `options` by keyword. `progress` gets the number of answers tried and of all.
 
     Raises `RewardError` when the function cannot be imported or called, or raises on every reference.
     """
-    with _Examination(function, signature, timeout_seconds, options or {}) as examination:
-        examination.choose_shape()
-        answers = [
-            answer
-            for answer in (*HONEST_ANSWERS, *sorted(cheats, key=lambda one: one.lasting))
-            if examination.shape.fenced or not answer.in_text  # bare code is no text with blocks in it
-        ]
+    header = {
+        "signature": None if signature == "auto" else signature,
+        "columns": dict(columns or {}),
+        "options": dict(options or {}),
+    }
+    with _Examination(function, header, timeout_seconds, data_source, ground_truth) as examination:
+        examination.choose_shapes()
+        right = list(filter(examination.takes, (*HONEST_ANSWERS, *STDIN_HONEST)))
+        wrong = sorted(filter(examination.takes, cheats), key=lambda one: one.lasting)
         honest: list[Trial] = []
         cheating: list[Trial] = []
-        for done, answer in enumerate(answers):
-            progress(done, len(answers))
+        for done, answer in enumerate((*right, *wrong)):
+            progress(done, len(right) + len(wrong))
             (honest if answer.is_honest else cheating).append(examination.try_answer(answer))
         return AuditReport(
-            function, examination.signature, str(examination.shape), tuple(cheating), tuple(honest)
+            function,
+            examination.signature,
+            examination.presentation,
+            tuple(cheating),
+            tuple(honest),
+            examination.told_apart,
+            examination.left_out,
         )
+
+
+@dataclass(frozen=True)
+class _Standard:
+    """How a function is asked about one kind of tasks, and what references and wrong answers scored."""
+
+    shape: Presentation
+    right: Mapping[str, float]
+    wrong: Mapping[str, float]
+
+    @property
+    def told_apart(self) -> int:
+        """The number of tasks whose reference scored above the wrong answer."""
+        return sum(self.right[task_id] > self.wrong[task_id] for task_id in self.right)
 
 
 @dataclass(frozen=True)
@@ -155,27 +195,42 @@ class _Reply:
     detail: str = ""
 
 
+_REFERENCES = {"functions": REFERENCES, "standard input": STDIN_REFERENCES}
+
+
+def _kind(problem: Problem) -> str:
+    return "functions" if problem.entry_point else "standard input"
+
+
+def _plainly_wrong(problem: Problem) -> str:
+    return nothing(problem) if problem.entry_point else NOTHING_PRINTED
+
+
 class _Examination:
     """One function under audit: asks it for scores, starting it anew when an answer has broken it."""
 
     def __init__(
         self,
         function: str,
-        signature: Signature | Literal["auto"],
+        header: Mapping[str, Any],
         timeout_seconds: float,
-        options: Mapping[str, Any],
+        data_source: str,
+        ground_truth: GroundTruth | None,
     ) -> None:
         self._function = function
-        self._options = options
+        self._header = header
         self._rivals: dict[tuple[int, str], float] = {}
         self._timeout_seconds = timeout_seconds
+        self._data_source = data_source
+        self._ground_truth = ground_truth
         self._process = self._start()
-        self._described = self._process.described
-        self.signature = signature_of(self._described["parameters"]) if signature == "auto" else signature
-        self.shape = PRESENTATIONS[self.signature][0]
-        self._right: dict[str, float] = {}
-        self._wrong: dict[str, float] = {}
-        self._grader = Grader(_LIMITS) if self.signature == "ours" else None
+        self.signature: Signature = self._process.described["signature"]
+        self._standards: dict[str, _Standard] = {}
+        self.left_out = ""
+        graded = self.signature == "ours" or (
+            self.signature == "trl" and self._process.described["takes_verdicts"]
+        )
+        self._grader = Grader(_LIMITS) if graded else None
 
     def __enter__(self) -> _Examination:
         return self
@@ -185,40 +240,79 @@ class _Examination:
         if self._grader is not None:
             self._grader.close()
 
-    def choose_shape(self) -> None:
-        """Takes the first shape of data in which most references score above `return None`."""
-        told_apart, raised = -1, ""
-        for shape in PRESENTATIONS[self.signature]:
-            self.shape = shape
-            right = {one.problem.task_id: self._ask(one.problem, shape.text(one.code)) for one in REFERENCES}
+    def choose_shapes(self) -> None:
+        """Takes, for each kind of tasks, the first shape of data in which most references score best.
+
+        A kind on which nothing is told apart is left out, unless that holds for both: then functions stay.
+        """
+        raised = []
+        for kind, references in _REFERENCES.items():
+            try:
+                self._standards[kind] = self._standard(kind, references)
+            except RewardError as error:
+                raised.append(error)
+        telling = [kind for kind, standard in self._standards.items() if standard.told_apart]
+        if raised and not telling:
+            raise raised[0]
+        if telling:
+            self.left_out = ", ".join(kind for kind in _REFERENCES if kind not in telling)
+        chosen = telling or list(self._standards)[:1]
+        self._standards = {kind: self._standards[kind] for kind in chosen}
+
+    @property
+    def told_apart(self) -> bool:
+        return any(standard.told_apart for standard in self._standards.values())
+
+    @property
+    def presentation(self) -> str:
+        shapes = {kind: str(standard.shape) for kind, standard in self._standards.items()}
+        if len(set(shapes.values())) == 1:
+            return next(iter(shapes.values()))
+        return "; ".join(f"{kind}: {shape}" for kind, shape in shapes.items())
+
+    def takes(self, answer: Answer) -> bool:
+        """Whether the function is asked about the answer's kind of task. Bare code has no text around it."""
+        standard = self._standards.get(_kind(answer.problem))
+        return standard is not None and (standard.shape.fenced or not answer.in_text)
+
+    def _standard(self, kind: str, references: Sequence[Answer]) -> _Standard:
+        best: _Standard | None = None
+        raised = ""
+        for shape in presentations(self.signature, self._ground_truth, reads_stdin=kind == "standard input"):
+            right = {one.problem.task_id: self._ask(one.problem, one.code, shape) for one in references}
             failed = [reply for reply in right.values() if reply.outcome is not None]
             if failed:
                 raised = raised or failed[0].detail
                 if failed[0].outcome is not Outcome.RAISED:
                     break
                 continue
-            wrong = {one.task_id: self._ask(one, shape.text(nothing(one))) for one in PROBLEMS}
-            better = sum(_number(right[task_id]) > _number(wrong[task_id]) for task_id in right)
-            if better > told_apart:
-                told_apart, best = better, shape
-                self._right = {task_id: _number(reply) for task_id, reply in right.items()}
-                self._wrong = {task_id: _number(reply) for task_id, reply in wrong.items()}
-            if better == len(PROBLEMS):
-                return
-        if told_apart < 0:
+            wrong = {
+                one.problem.task_id: self._ask(one.problem, _plainly_wrong(one.problem), shape)
+                for one in references
+            }
+            standard = _Standard(
+                shape,
+                {task_id: _number(reply) for task_id, reply in right.items()},
+                {task_id: _number(reply) for task_id, reply in wrong.items()},
+            )
+            if best is None or standard.told_apart > best.told_apart:
+                best = standard
+            if best.told_apart == len(references):
+                break
+        if best is None:
             raise RewardError(
                 f"{self._function} gave no score to right answers, as its {self.signature} signature is "
                 f"understood here: {sanitise(raised)}.",
-                remedy="docs/audit.md says what data it gets; --signature names another signature.",
+                remedy="See docs/audit.md for what it gets; --signature, --ground-truth, --column change it.",
             )
-        self.shape = best
+        return best
 
     def try_answer(self, answer: Answer) -> Trial:
         """What the function does with one answer."""
         code = answer.code.replace("@SECONDS@", str(_ENDLESS_FACTOR * self._timeout_seconds))
-        reply = self._ask(answer.problem, code if answer.in_text else self.shape.text(code))
+        reply = self._ask(answer.problem, code, None, in_text=answer.in_text)
         outcome = reply.outcome or self._judge(answer, reply)
-        aftermath = self._aftermath() if answer.lasting else None
+        aftermath = self._aftermath(answer.problem) if answer.lasting else None
         if aftermath is not None and outcome in (Outcome.REFUSED, Outcome.RAISED):
             outcome = aftermath
         return Trial(
@@ -231,46 +325,52 @@ class _Examination:
             answer.why,
         )
 
-    def _aftermath(self) -> Outcome | None:
+    def _aftermath(self, problem: Problem) -> Outcome | None:
         """What plain answers show of the one before: judged otherwise than at first, or nobody to judge.
 
         The function starts anew then.
         """
         if not self._process.alive:  # its parent may end a moment after the reply
             return Outcome.KILLED
-        right = REFERENCES[0]
-        task_id = right.problem.task_id
-        for code, first in ((nothing(right.problem), self._wrong), (right.code, self._right)):
-            reply = self._ask(right.problem, self.shape.text(code))
-            before = self._verdict(right.problem, _Reply(first[task_id]))
-            found = reply.outcome or self._verdict(right.problem, reply)
+        standard = self._standards[_kind(problem)]
+        for code, first in ((_plainly_wrong(problem), standard.wrong), (problem.reference, standard.right)):
+            reply = self._ask(problem, code, None)
+            before = self._verdict(problem, _Reply(first[problem.task_id]))
+            found = reply.outcome or self._verdict(problem, reply)
             if found is not before:
                 self._process.close()
                 return Outcome.KILLED if found is Outcome.KILLED else Outcome.POISONED
         return None
 
     def _judge(self, answer: Answer, reply: _Reply) -> Outcome:
-        if not answer.rival or not self._right[answer.problem.task_id] > self._wrong[answer.problem.task_id]:
+        standard, task_id = self._standards[_kind(answer.problem)], answer.problem.task_id
+        if not answer.rival or not standard.right[task_id] > standard.wrong[task_id]:
             return self._verdict(answer.problem, reply)
         key = (id(answer.problem), answer.rival)
         if key not in self._rivals:
-            self._rivals[key] = _number(self._ask(answer.problem, self.shape.text(answer.rival)))
+            self._rivals[key] = _number(self._ask(answer.problem, answer.rival, None))
         lead = _number(reply) - self._rivals[key]
         is_wrong = answer.family == "leaving the bug in"
         return Outcome.ACCEPTED if lead > (-_ROUNDING if is_wrong else _ROUNDING) else Outcome.REFUSED
 
     def _verdict(self, problem: Problem, reply: _Reply) -> Outcome:
-        right, wrong = self._right[problem.task_id], self._wrong[problem.task_id]
+        standard = self._standards[_kind(problem)]
+        right, wrong = standard.right[problem.task_id], standard.wrong[problem.task_id]
         score = _number(reply)
         if right > wrong:
             return Outcome.ACCEPTED if score >= (right + wrong) / 2 else Outcome.REFUSED
         return Outcome.ACCEPTED if score > 0 and score >= right else Outcome.REFUSED
 
-    def _ask(self, problem: Problem, completion: str) -> _Reply:
+    def _ask(
+        self, problem: Problem, code: str, shape: Presentation | None, *, in_text: bool = False
+    ) -> _Reply:
+        """The reply to a program in `shape`, the chosen one by default, or `in_text` to a completion."""
+        shape = shape or self._standards[_kind(problem)].shape
+        completion = code if in_text else shape.text(code)
         if not self._process.alive:
             self._process.close()
             self._process = self._start()
-        blob = encode(self._request(problem, completion)).encode("ascii")
+        blob = encode(self._request(problem, completion, shape)).encode("ascii")
         try:
             reply = self._process.ask({}, blob, self._timeout_seconds)
         except FunctionHung:
@@ -288,18 +388,23 @@ class _Examination:
             return _Reply(outcome=Outcome.KILLED, detail="its process gave a garbled reply")
         return _Reply(score)
 
-    def _request(self, problem: Problem, completion: str) -> list[Any]:
-        """[keyword arguments, None], or for our signature [None, answers]."""
+    def _request(self, problem: Problem, completion: str, shape: Presentation) -> dict[str, Any]:
+        if self.signature == "verl":
+            columns = self._header["columns"]
+            return {"arguments": verl_call(problem, completion, shape, self._data_source, columns)}
+        code = extract_code(completion, problem, "chat").code
+        verdict = Verdict(Status.NO_CODE)
         if self._grader is not None:
-            code = extract_code(completion, problem, "chat").code
             (verdict,) = self._grader.grade([(problem, code)])
-            graded = GradedAnswer(problem, problem.prompt, completion, code, verdict)
-            return [None, answers_to_plain([graded])]
-        build = trl_call if self.signature == "trl" else verl_call
-        return [accepted_arguments(build(problem, completion, self.shape), **self._described), None]
+        answer = GradedAnswer(problem, problem.prompt, completion, code, verdict)
+        return {
+            "answers": answers_to_plain([answer]),
+            "form": shape.form,
+            "ground_truth": shape.ground_truth,
+        }
 
     def _start(self) -> FunctionProcess:
-        return FunctionProcess(self._function, _SERVER, {"options": dict(self._options)}, hostile_input=True)
+        return FunctionProcess(self._function, _SERVER, self._header, hostile_input=True)
 
 
 def _number(reply: _Reply) -> float:

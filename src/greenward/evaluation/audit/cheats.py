@@ -8,6 +8,7 @@ from typing import Any
 
 from greenward.evaluation.audit.answer import Answer
 from greenward.evaluation.audit.rivals import rivals
+from greenward.evaluation.audit.stdin_tasks import STDIN_CHEATS
 from greenward.evaluation.audit.tasks import GCD, INITIALS, RUNNING_MAX, VISIBLE, nothing
 from greenward.evaluation.audit.thieves import THIEVES
 from greenward.problems.problem import Problem
@@ -246,4 +247,4 @@ def _as_text(problem: Problem) -> Answer:
     return Answer("right value as text", "text for value", problem, code)
 
 
-CHEATS = (*_all(), *rivals())
+CHEATS = (*_all(), *rivals(), *STDIN_CHEATS)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from greenward.evaluation.audit.calls import VERL, Signature
 from greenward.grading.function_server import Handler, Header, as_number, serve
 from greenward.grading.plain_answers import answers_from_plain
+from greenward.grading.trl_reward import Parameters, Progress, TrlReward, awaited, check_columns
+
+_WHO = "the audit"
 
 
 def main() -> None:
@@ -17,25 +20,52 @@ def main() -> None:
 
 
 def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Handler]:
-    function = functools.partial(function, **header["options"])
-    parameters = inspect.signature(function).parameters.values()
-    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    described = {
-        "parameters": [one.name for one in named],
-        "required": [one.name for one in named if one.default is one.empty],
-        "takes_any": any(one.kind is one.VAR_KEYWORD for one in parameters),
-    }
+    """Calls `function` with the signature that the header or its parameters name.
 
-    def handle(plain: Any) -> Header:
-        arguments, answers = plain
+    A request is {arguments} for verl's signature and {answers, form, ground_truth} for the others.
+    """
+    if header["options"]:
+        function = functools.partial(function, **header["options"])
+    parameters = Parameters.of(function)
+    columns: dict[str, str] = header["columns"]
+    signature: Signature = header["signature"] or _signature_of(parameters, columns)
+    call: Callable[[Any], Any]
+    if signature == "trl":
+        reward = TrlReward(function, columns=columns, who=_WHO)
+
+        def call(request: Any) -> Any:
+            answers = answers_from_plain(request["answers"])
+            return reward.call(answers, request["form"], Progress(0, 1), request["ground_truth"])[0]
+
+    elif signature == "verl":
+        check_columns(parameters, VERL, columns, _WHO)
+
+        def call(request: Any) -> Any:
+            given = request["arguments"]
+            if not parameters.takes_any:
+                given = {name: value for name, value in given.items() if name in parameters.names}
+            return awaited(function(**given))
+
+    else:
+
+        def call(request: Any) -> Any:
+            return awaited(function(answers_from_plain(request["answers"])))
+
+    def handle(request: Any) -> Header:
         try:
-            if answers is not None:
-                return _one_score(function(answers_from_plain(answers)))
-            return _one_score(function(**arguments))
+            return _one_score(call(request))
         except Exception as error:
             return {"raised": " ".join(f"{type(error).__name__}: {error}"[:200].split())}
 
-    return described, handle
+    takes_verdicts = parameters.takes_any or "verdicts" in (*parameters.names, *columns.values())
+    return {"signature": signature, "takes_verdicts": takes_verdicts}, handle
+
+
+def _signature_of(parameters: Parameters, columns: Iterable[str]) -> Signature:
+    """The signature that the names of the parameters speak for."""
+    if "solution_str" in parameters.names:
+        return "verl"
+    return "trl" if parameters.follow_trl(columns) else "ours"
 
 
 def _one_score(given: Any) -> Header:

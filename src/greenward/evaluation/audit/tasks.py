@@ -6,6 +6,7 @@ from dataclasses import replace
 from textwrap import dedent
 
 from greenward.evaluation.audit.answer import HONEST, Answer
+from greenward.grading.reward_columns import assertions
 from greenward.problems.problem import Case, Problem
 
 VISIBLE = 2  # so many of each problem's tests are shown in its prompt
@@ -23,14 +24,6 @@ def _problem(entry_point: str, words: str, starter_code: str, reference: str, *c
     shown = "\n".join(assertions(problem)[:VISIBLE])
     prompt = f"{words}\n\nYour code should pass these tests:\n\n{shown}\n"
     return replace(problem, prompt=prompt)
-
-
-def assertions(problem: Problem) -> list[str]:
-    """The cases as assert statements."""
-    return [
-        f"assert {problem.entry_point}({', '.join(map(repr, case.args))}) == {case.expected!r}"
-        for case in problem.cases
-    ]
 
 
 GCD = _problem(
