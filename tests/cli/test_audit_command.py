@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from greenward.cli.audit import audit
 from greenward.errors import RewardError
-from greenward.evaluation.audit.audit import AuditReport, Outcome, Trial
+from greenward.evaluation.audit.report import AuditReport, Outcome, Trial
 
 GRADERS = """
 def everything(completions, **columns):

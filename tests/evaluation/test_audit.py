@@ -9,8 +9,9 @@ import pytest
 
 from greenward.errors import RewardError
 from greenward.evaluation.audit.answer import FAMILIES, HONEST
-from greenward.evaluation.audit.audit import Outcome, audit
+from greenward.evaluation.audit.audit import audit
 from greenward.evaluation.audit.cheats import CHEATS
+from greenward.evaluation.audit.report import Outcome
 from greenward.evaluation.audit.stdin_tasks import STDIN_CHEATS, STDIN_HONEST
 from greenward.evaluation.audit.tasks import HONEST_ANSWERS, PROBLEMS, assertions
 

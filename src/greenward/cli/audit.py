@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from greenward.evaluation.audit.audit import AuditReport, Trial
+    from greenward.evaluation.audit.report import AuditReport, Trial
 
 _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
 

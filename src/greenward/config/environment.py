@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from greenward.config.schema import Recipe, SuiteConfig
+from greenward.config.evaluation import SuiteConfig
+from greenward.config.schema import Recipe
 from greenward.errors import ConfigError
 
 NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"

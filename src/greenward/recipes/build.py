@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
-from greenward.config.schema import EvaluationConfig, Recipe, SandboxConfig, SupervisedConfig
+from greenward.config.evaluation import EvaluationConfig
+from greenward.config.schema import Recipe, SandboxConfig, SupervisedConfig
 from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError

@@ -8,7 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from greenward.algorithms.loop import Evaluator
-from greenward.config.schema import EvaluationConfig, Recipe, SuiteConfig
+from greenward.config.evaluation import EvaluationConfig, SuiteConfig
+from greenward.config.schema import Recipe
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.evaluate import evaluate
 from greenward.evaluation.subset import choose

@@ -7,7 +7,8 @@ from typing import Any
 
 from greenward.config.loading import load_recipe
 from greenward.errors import ConfigError
-from greenward.evaluation.audit.audit import AuditReport, audit
+from greenward.evaluation.audit.audit import audit
+from greenward.evaluation.audit.report import AuditReport
 
 _WEIGHTED = "greenward.grading.reward_functions:weighted"
 
