@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ import torch
 
 from greenward.algorithms.seeding import seed_everything
 from greenward.errors import CheckpointError
+from greenward.no_signal import MIN_STEPS, spells
 from greenward.policies.policy import Policy
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
@@ -113,6 +115,8 @@ class Loop:
         self.training_seconds = 0.0
         self.interrupted = False
         self._session_started = time.perf_counter()
+        self._newest_rows: deque[Mapping[str, float]] = deque(maxlen=MIN_STEPS)
+        self._warning: str | None = None
 
     def run(self) -> None:
         """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed."""
@@ -161,7 +165,17 @@ class Loop:
             pass_rate=metrics.get("pass_rate"),
             loss=metrics.get("loss"),
             tokens_per_second=metrics.get("perf/tokens_per_second"),
+            warning=self._no_signal(metrics),
         )
+
+    def _no_signal(self, metrics: Mapping[str, float]) -> str | None:
+        """In a few words, why the newest steps taught nothing; a message says more when that begins."""
+        self._newest_rows.append({"step": self.steps_done, **metrics})
+        found = spells(self._newest_rows, str(self._run.config.get("kind")))
+        before, self._warning = self._warning, found[0].cause.brief if found else None
+        if found and self._warning != before:
+            self._progress.message(f"Step {self.steps_done}, and {MIN_STEPS - 1} before: {found[0].cause}")
+        return self._warning
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         self._run.metrics.append(self.steps_done, metrics)

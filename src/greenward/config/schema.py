@@ -105,11 +105,16 @@ class ProblemsConfig(Section):
     )
 
 
+GENERATED_CORPUS = "corpus"
+
+
 class SupervisedConfig(Section):
     """Supervised training (warm start, or `kind: sft` on the user's own pairs)."""
 
     data: str | None = Field(
-        None, description="JSONL of {prompt, completion} or {messages}; none = the generated corpus"
+        None,
+        description="JSONL of {prompt, completion} or {messages}; corpus, or none in a warm start = the "
+        "generated corpus",
     )
     misconception_rate: Fraction = Field(
         0.7, description="share of corpus examples in which one component carries a plausible mistake"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.evaluation import EvaluationConfig
-from greenward.config.schema import Recipe, SandboxConfig, SupervisedConfig
+from greenward.config.schema import GENERATED_CORPUS, Recipe, SandboxConfig, SupervisedConfig
 from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
@@ -218,7 +218,7 @@ def supervised_examples(
 ) -> list[Example]:
     """Token pairs of the user's file, or of the generated corpus."""
     tokenizer = policy.tokenizer
-    if config.data is not None:
+    if config.data not in (None, GENERATED_CORPUS):
         return [
             Example(prompt_ids, (*completion_ids, tokenizer.eos_id))
             for prompt_ids, completion_ids in read_pairs(Path(config.data), tokenizer)

@@ -92,7 +92,12 @@ class SeedStudy:
         only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
         main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
         rejection = Arm(folder / REJECTION, REJECTION_RECIPE, overrides, after=main, beside=main)
-        supervised = ("kind=sft", "warm_start.schedule=constant", f"warm_start.learning_rate={rate:.6g}")
+        supervised = (
+            "kind=sft",
+            "warm_start.data=corpus",
+            "warm_start.schedule=constant",
+            f"warm_start.learning_rate={rate:.6g}",
+        )
         control = Arm(folder / CONTROL, RECIPE, [*overrides, *supervised], after=rejection, beside=main)
         self.arms = (main, rejection, control)
         self._shown: dict[str, int] = {}

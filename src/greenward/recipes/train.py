@@ -12,7 +12,8 @@ from greenward.algorithms.loop import Loop, Method
 from greenward.algorithms.on_policy import OnPolicy
 from greenward.algorithms.supervised import Supervised
 from greenward.config.loading import dump
-from greenward.config.schema import Recipe
+from greenward.config.schema import GENERATED_CORPUS, Recipe
+from greenward.errors import ConfigError
 from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
 from greenward.grading.grader import Grader
@@ -58,6 +59,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
+    _check_data(recipe)
     check_trackers(recipe.tracking.model_dump())
     resolve_device(recipe.model.device)
     if recipe.training.threads is not None:
@@ -87,6 +89,15 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     return finished
 
 
+def _check_data(recipe: Recipe) -> None:
+    if recipe.kind == "sft" and recipe.warm_start is not None and recipe.warm_start.data is None:
+        raise ConfigError(
+            "kind: sft trains on your own pairs: warm_start.data is not set.",
+            remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each line, or "
+            f"warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the problems.",
+        )
+
+
 def show_report(output: Path, *, quiet: bool) -> None:
     """Write the report of a run or study; print its terminal view and where the page is."""
     paths = write_all_reports(output)
@@ -97,6 +108,7 @@ def show_report(output: Path, *, quiet: bool) -> None:
 
 def dry_run(recipe: Recipe) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
+    _check_data(recipe)
     train_problems, held_out = build_problems(recipe)
     build_rewards(recipe, train_problems)
     policy = build_policy(recipe, train_problems)

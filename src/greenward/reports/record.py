@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
+from greenward.no_signal import Spell, spells
 from greenward.user_text import parse_json_text, parse_yaml_text
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -206,7 +207,13 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
             notes.append(f"{prefix}not finished: {seed.main.steps} steps so far.")
         for arm in (seed.main, *seed.beside.values()):
             of_arm = prefix if arm is seed.main else f"{prefix}{arm.label}: "
-            for texts in (_lost(arm), _lost_answers(arm), _empty_rounds(arm), _non_finite(arm)):
+            for texts in (
+                _no_signal(arm),
+                _lost(arm),
+                _lost_answers(arm),
+                _empty_rounds(arm),
+                _non_finite(arm),
+            ):
                 notes += [f"{of_arm}{text}" for text in texts]
     if seeds[0].main.config.get("kind") in ("grpo", "ppo") and not any(
         CONTROL in seed.beside for seed in seeds
@@ -215,6 +222,17 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
             "There is no control arm, so this report cannot tell reinforcement learning from more training."
         )
     return notes
+
+
+def _no_signal(arm: Arm) -> list[str]:
+    longest: dict[str, Spell] = {}
+    for spell in spells(arm.metrics, str(arm.config.get("kind"))):
+        known = longest.setdefault(spell.cause.brief, spell)
+        if spell.steps > known.steps:
+            longest[spell.cause.brief] = spell
+    return [
+        f"Steps {one.first_step} to {one.last_step} of {arm.steps}: {one.cause}" for one in longest.values()
+    ]
 
 
 def _lost(arm: Arm) -> list[str]:

@@ -83,8 +83,9 @@ class Progress:
         pass_rate: float | None = None,
         loss: float | None = None,
         tokens_per_second: float | None = None,
+        warning: str | None = None,
     ) -> None:
-        """Say that `step` steps of a phase are done, and what the last one measured."""
+        """Say that `step` steps of a phase are done, what the last one measured, and what is wrong."""
         if self._console is None:
             return
         name = phase or self._newest
@@ -93,6 +94,8 @@ class Progress:
         if state.first_step is None:
             state.first_step, state.started = step, now
         numbers = _numbers(reward=reward, pass_rate=pass_rate, loss=loss, tokens_per_second=tokens_per_second)
+        if warning is not None:
+            numbers = f"{numbers}  ! {warning}".lstrip()
         eta = _eta(state, step, now)
         if self._bars is not None and state.task is not None:
             self._bars.update(state.task, completed=step, numbers=numbers, eta=eta)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from greenward.no_signal import spells
 from greenward.runs.directory import RunDirectory, evaluated_suites, is_run, read_evaluations
 from greenward.runs.files import dump_json, read_json, write_atomically
+from greenward.runs.metrics import read_metrics
 
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
@@ -26,12 +28,14 @@ def write_summary(
     """Write and return the summary of a run.
 
     `before` and `after` are the metrics of its first and newest evaluation (None without one), `suites`
-    the same for each suite, `arms` the summaries of the runs inside it. `wall_seconds` counts all
-    sessions, `extra` adds keys of the caller's own.
+    the same for each suite, `arms` the summaries of the runs inside it. `warnings` names the steps that gave
+    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions, `extra` adds keys of the
+    caller's own.
 
     Raises:
         RunError: the file system refused.
     """
+    rows = read_metrics(run.path / "metrics.jsonl").rows
     summary = {
         "status": status,
         "steps": steps,
@@ -40,6 +44,7 @@ def write_summary(
         **_before_and_after(run.path, None),
         "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
         "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
+        "warnings": [spell.to_json() for spell in spells(rows, str(run.config.get("kind")))],
         **(extra or {}),
     }
     write_atomically(run.path / "summary.json", dump_json(summary, indent=2).encode())

@@ -1,0 +1,120 @@
+"""Whether the steps of a run gave reinforcement learning anything to learn from, by their rows of metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MIN_STEPS = 3  # in a row, before anything is said
+_ALL = 0.995  # of the answers
+_NO_SPREAD = 1e-9  # of rewards
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a step teaches little or nothing: in a few words, in a sentence, and what to do."""
+
+    brief: str
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Spell:
+    """Consecutive steps with the same cause."""
+
+    cause: Cause
+    first_step: int
+    last_step: int
+
+    @property
+    def steps(self) -> int:
+        """How many they are."""
+        return self.last_step - self.first_step + 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"first_step": self.first_step, "last_step": self.last_step, **asdict(self.cause)}
+
+
+_TRUNCATED = Cause(
+    "every answer truncated",
+    "Every answer hit the token limit.",
+    "Raise sampling.max_tokens, set sampling.stop_strings, or start from a model that ends its answers.",
+)
+_STRONGER = "Start from a stronger model or a warm start, or take easier problems"
+_ALL_FAIL = Cause(
+    "no answer passes",
+    "No answer passed its tests, and the rewards do not differ.",
+    f"Read some answers in rollouts/. {_STRONGER}, or pay for partial success (reward term tests).",
+)
+_ALL_FAIL_BUT_DIFFER = Cause(
+    "no answer passes",
+    "No answer passed its tests; only what else is rewarded differs.",
+    f"Read some answers in rollouts/. {_STRONGER}.",
+)
+_ALL_PASS = Cause(
+    "every answer passes",
+    "Every answer passed its tests, and the rewards do not differ.",
+    "Nothing is left to learn here: take harder problems, or stop.",
+)
+_ALL_PASS_BUT_DIFFER = Cause(
+    "every answer passes",
+    "Every answer passed its tests; only what else is rewarded differs.",
+    "The tests teach no more: take harder problems, or stop.",
+)
+_CONSTANT = Cause(
+    "constant reward",
+    "Every answer got the same reward.",
+    "Try the reward function out by `greenward audit`.",
+)
+_NO_GROUP_DIFFERS = Cause(
+    "no group with signal",
+    "No two answers to the same prompt got different rewards.",
+    "Raise training.num_generations or sampling.temperature, set algorithm.dynamic_sampling, or reward in "
+    "finer steps.",
+)
+
+
+def cause_of(row: Mapping[str, Any], kind: str) -> Cause | None:
+    """Why the step of a row taught little or nothing, None where it did; `kind` is that of the recipe.
+
+    Rewards are compared within each group by `kind: grpo`, over the batch otherwise. Rejection sampling
+    learns from what passes, whatever else is rewarded.
+    """
+    numbers = [row.get(name) for name in ("completion/truncated", "pass_rate", "reward/std")]
+    if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+        return None
+    truncated, pass_rate, spread = (float(number or 0) for number in numbers)
+    differ = spread > _NO_SPREAD
+    no_group_differs = kind == "grpo" and row.get("groups/with_signal") == 0
+    if truncated >= _ALL:
+        return _TRUNCATED
+    if pass_rate == 0:
+        return _ALL_FAIL_BUT_DIFFER if differ and not no_group_differs else _ALL_FAIL
+    if pass_rate == 1:
+        return _ALL_PASS_BUT_DIFFER if differ and not no_group_differs else _ALL_PASS
+    if kind == "rejection":
+        return None
+    if not differ:
+        return _CONSTANT
+    return _NO_GROUP_DIFFERS if no_group_differs else None
+
+
+def spells(rows: Iterable[Mapping[str, Any]], kind: str) -> list[Spell]:
+    """The stretches of at least `MIN_STEPS` steps with the same cause, oldest first."""
+    found: list[Spell] = []
+    for row in rows:
+        cause = cause_of(row, kind)
+        if cause is None:
+            continue
+        step = int(row["step"])
+        if found and found[-1].cause == cause and found[-1].last_step == step - 1:
+            found[-1] = Spell(cause, found[-1].first_step, step)
+        else:
+            found.append(Spell(cause, step, step))
+    return [spell for spell in found if spell.steps >= MIN_STEPS]

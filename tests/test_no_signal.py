@@ -1,0 +1,121 @@
+"""What is said of steps that gave reinforcement learning nothing to learn from."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from greenward.algorithms.loop import Loop
+from greenward.no_signal import cause_of, spells
+from greenward.reports.record import read_report
+from greenward.runs.directory import RunDirectory
+from greenward.runs.progress import Progress
+from greenward.runs.summary import read_summary, write_summary
+
+HEALTHY = {"completion/truncated": 0.1, "pass_rate": 0.4, "reward/std": 0.5, "groups/with_signal": 7.0}
+
+
+def row(**changed):
+    names = {"truncated": "completion/truncated", "std": "reward/std", "groups": "groups/with_signal"}
+    return HEALTHY | {names.get(name, name): value for name, value in changed.items()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "brief"),
+    [
+        ({}, "grpo", None),
+        ({"truncated": 1.0}, "grpo", "every answer truncated"),
+        ({"truncated": 0.9}, "grpo", None),
+        ({"pass_rate": 0.0, "std": 0.0, "groups": 0.0}, "grpo", "no answer passes"),
+        ({"pass_rate": 0.0}, "ppo", "no answer passes"),
+        ({"pass_rate": 1.0, "std": 0.0, "groups": 0.0}, "rejection", "every answer passes"),
+        ({"pass_rate": 1.0}, "grpo", "every answer passes"),
+        ({"pass_rate": 0.001}, "grpo", None),
+        ({"std": 0.0, "groups": 0.0}, "grpo", "constant reward"),
+        ({"std": 0.0, "groups": 0.0}, "ppo", "constant reward"),
+        ({"std": 0.0, "groups": 0.0}, "rejection", None),  # it learns from what passes
+        ({"groups": 0.0}, "grpo", "no group with signal"),
+        ({"groups": 0.0}, "ppo", None),  # one answer to each prompt: the critic compares prompts
+        ({"std": math.nan}, "grpo", None),
+    ],
+)
+def test_each_way_of_having_no_signal_is_told_from_a_healthy_step(changed, kind, brief):
+    cause = cause_of(row(**changed), kind)
+    assert (cause and cause.brief) == brief
+
+
+def test_rewards_that_still_differ_are_not_denied():
+    assert "do not differ" in str(cause_of(row(pass_rate=0.0, std=0.0, groups=0.0), "grpo"))
+    assert "do not differ" in str(cause_of(row(pass_rate=0.0, groups=0.0), "grpo"))
+    assert "only what else is rewarded differs" in str(cause_of(row(pass_rate=0.0), "grpo"))
+
+
+def test_rows_without_these_metrics_say_nothing():
+    assert spells([{"step": step, "loss": 1.0} for step in range(9)], "sft") == []
+
+
+def test_spells_are_consecutive_steps_with_one_cause():
+    rates = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+    rows = [{"step": step, **row(pass_rate=rate)} for step, rate in enumerate(rates, 1)]
+    found = [(one.first_step, one.last_step, one.cause.brief) for one in spells(rows, "grpo")]
+    assert found == [(4, 6, "no answer passes"), (7, 10, "every answer passes")]
+
+
+class Scripted:
+    """A method that gives the rows of a script and has nothing to save."""
+
+    def __init__(self, policy, rows):
+        self.policy, self.rows = policy, rows
+
+    def step(self, step):
+        return dict(self.rows[step])
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Device:
+    type = "cpu"
+
+
+class Weightless:
+    device, version = Device(), 0
+
+    def save(self, folder):
+        (folder / "model").write_text("")
+
+    def state_dict(self):
+        return {}
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_report(tmp_path, terminal):
+    rates = [0.5, 0.0, 0.0, 0.0, 0.0, 0.5]
+    rows = [row(pass_rate=rate, groups=7.0 * (rate > 0)) for rate in rates]
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=200)
+    clock = iter(range(0, 10_000, 60))
+    config = {"kind": "grpo", "name": "r"}
+    with (
+        RunDirectory.create(tmp_path / "run", config) as run,
+        Progress(console=console, clock=lambda: next(clock)) as progress,
+    ):
+        progress.phase("training", len(rows))
+        Loop(Scripted(Weightless(), rows), run, seed=0, max_steps=len(rows), progress=progress).run()
+        write_summary(run, status="finished", steps=len(rows), wall_seconds=1.0)
+    text = shown.getvalue()
+    assert text.count("No answer passed its tests") == 1
+    assert "Step 4, and 2 before: No answer passed its tests" in text and "warm start" in text
+    if not terminal:
+        lines = [line for line in text.splitlines() if "  step " in line]
+        assert ["! no answer passes" in line for line in lines] == [False, False, False, True, True, False]
+    (warning,) = read_summary(tmp_path / "run")["warnings"]
+    assert (warning["first_step"], warning["last_step"]) == (2, 5) and "rollouts/" in warning["remedy"]
+    notes = read_report(tmp_path / "run").notes
+    assert any(note.startswith("Steps 2 to 5 of 6: No answer passed its tests") for note in notes)
