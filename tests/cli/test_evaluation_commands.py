@@ -285,10 +285,11 @@ def test_answers_that_stay_lost_count_as_not_passed_and_above_2_percent_the_comm
         for index, verdict in judged(self, answers):
             yield index, Verdict(Status.INFRASTRUCTURE) if index < lost else verdict
 
-    monkeypatch.setattr(Grader, "grade_stream", judge_and_lose)
     # A hundred different programs, all right.
     file = samples(*((1 + n % 4, f"return n + {{}}  # {n}") for n in range(100)))
-    found, said, told = call("grade", file, "--suite", suite, "--out", "out", "--k", "1")
+    with monkeypatch.context() as patched:
+        patched.setattr(Grader, "grade_stream", judge_and_lose)
+        found, said, told = call("grade", file, "--suite", suite, "--out", "out", "--k", "1")
     assert found == code, told
     summary = json.loads(Path("out/summary.json").read_text())
     assert summary["metrics"]["pass@1"]["value"] == pytest.approx(1 - lost / 100)
@@ -296,7 +297,6 @@ def test_answers_that_stay_lost_count_as_not_passed_and_above_2_percent_the_comm
     for text in (said, Path("out/report.md").read_text()):
         assert f"({lost / 100:.1%}) were lost to the infrastructure" in " ".join(text.split())
     assert (f"{lost} of 100 answers" in said.splitlines()[0]) is (code == 2)
-    monkeypatch.undo()
     assert call("grade", file, "--suite", suite, "--out", "out", "--quiet")[0] == 0  # tried again
     assert json.loads(Path("out/summary.json").read_text())["metrics"]["pass@1"]["value"] == 1.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from greenward.config.loading import load_recipe, parse_recipe
+from greenward.config.loading import load_recipe, parse_recipe, shipped_recipes
 from greenward.config.pretrained import is_from_random_weights
 from greenward.config.schema import Recipe
 
@@ -54,10 +54,11 @@ def unsuitable(recipe: Recipe) -> list[str]:
     if recipe.kind == "sft":
         faults["learning rate"] = supervised is None or not 1e-6 <= supervised.learning_rate <= 5e-5
     else:
-        faults["learning rate"] = not 1e-7 <= rate <= 5e-6
+        supervises = recipe.kind == "rejection"  # of its own answers, at a rate of fine-tuning
+        faults["learning rate"] = not (1e-6 <= rate <= 5e-5 if supervises else 1e-7 <= rate <= 5e-6)
         faults["warm start"] = supervised is not None
         faults["micro batch"] = recipe.training.micro_batch_sequences > 16
-        faults["KL"] = not 0 < kl <= 0.1
+        faults["KL"] = not (supervises or 0 < kl <= 0.1)
         faults["critic"] = critic is not None and (critic.learning_rate or rate) > 2e-5
     return [name for name, wrong in faults.items() if wrong]
 
@@ -92,7 +93,7 @@ def test_every_documented_command_suits_the_model_that_it_names(
         assert unsuitable(recipe) == []
 
 
-@pytest.mark.parametrize("name", ["quickstart", "grpo_code_execution", "ppo_code_fix", "sft"])
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
 @pytest.mark.parametrize("key", ["model", "model.id"])
 @pytest.mark.parametrize("model", ["owner/name", "."])
 def test_every_shipped_recipe_suits_a_pretrained_model_and_a_local_folder(

@@ -106,6 +106,7 @@ def test_a_score_far_below_the_threshold_is_told_from_chance():
     assert score_p_value(*forecasts(400, 1.0), 0.7) == 1.0
 
 
+@pytest.mark.slow
 def test_the_p_value_of_a_score_is_uniform_at_the_threshold():
     """Predictions of 0.2 and 0.8 whose true rates are 0.4 and 0.6 score 1 - 0.2 / 0.5 = 0.6."""
     p = []

@@ -43,6 +43,7 @@ def test_our_default_reward_accepts_no_cheat_and_refuses_no_right_answer():
     assert report.sound, report.to_json()
 
 
+@pytest.mark.slow
 def test_execution_in_the_trainer_is_killed_hung_poisoned_and_fooled():
     report = audit(
         "audited_graders:exec_and_assert",
@@ -102,7 +103,7 @@ def test_judging_by_the_shown_tests_is_fooled_by_knowing_them():
     )
     assert "in a message" in report.presentation
     assert families(report.accepted) == {"visible tests"}
-    assert len(report.accepted) == len(PROBLEMS)
+    assert {trial.task_id for trial in report.accepted} == {problem.task_id for problem in PROBLEMS}
 
 
 def test_the_shape_that_a_function_reads_is_found_by_trying():
@@ -115,9 +116,9 @@ def test_the_shape_that_a_function_reads_is_found_by_trying():
 
 
 def test_a_function_that_accepts_or_refuses_everything_is_not_sound():
-    generous = audit("audited_graders:everything")
+    generous = audit("audited_graders:everything", cheats=CHEATS[::4])
     assert len(generous.accepted) == len(generous.cheats)
-    strict = audit("audited_graders:nothing")
+    strict = audit("audited_graders:nothing", cheats=CHEATS[::4])
     assert not strict.accepted
     assert len(strict.false_refusals) == len(HONEST_ANSWERS)
     assert not generous.sound

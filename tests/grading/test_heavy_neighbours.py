@@ -52,6 +52,7 @@ def sizes(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_no_innocent_answer_suffers_from_heavy_neighbours(monkeypatch, sizes):
     monkeypatch.setattr(slot, "GRACE_SECONDS", 0.5)
     answers = []

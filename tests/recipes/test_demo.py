@@ -50,6 +50,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp_path):
     assert demo(tmp_path, seeds=(3,), overrides=TINY, quiet=True)
     run = tmp_path / "seed_3"

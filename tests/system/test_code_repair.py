@@ -76,6 +76,7 @@ def test_every_step_tells_of_rewards_critic_and_reward_model(run):
     assert json.loads((run / "faults.json").read_text())["faults"].keys() == {"reward_overconfidence"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_numbers(run, resumed):
     assert rows(resumed) == rows(run)
     assert (resumed / "predictions.jsonl").read_text() == (run / "predictions.jsonl").read_text()

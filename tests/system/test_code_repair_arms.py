@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from greenward.runs.directory import read_config
 from greenward.runs.metrics import read_metrics
 
@@ -36,6 +38,7 @@ def run(folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_all_arms_train_for_the_seconds_of_ppo_and_are_not_repeated(tmp_path):
     said = run(tmp_path)
     seed = tmp_path / "study/seed_4"

@@ -51,6 +51,7 @@ def answers(folder: Path) -> dict[tuple[str, int], str]:
     return {(row["task_id"], row["sample"]): row["completion"] for row in rows}
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_same_command_goes_on_and_repeats_nothing(command, tmp_path):
     def finish(folder: Path) -> None:
         done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=120)

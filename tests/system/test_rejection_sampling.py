@@ -60,6 +60,7 @@ def vowels(tmp_path, monkeypatch) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path, vowels):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train(whole, "training.max_steps=5", *vowels)
@@ -80,6 +81,7 @@ def test_rounds_without_a_passing_repair_are_counted_and_said_but_no_error(tmp_p
     assert "2 of 2 rounds kept no answer" in (tmp_path / "run/report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_limit_on_training_time_ends_the_run_and_a_resumed_one_too(tmp_path):
     arguments = ("kind=grpo", "training.max_seconds=0.000001", "training.max_steps=50")
     train(tmp_path / "run", *arguments)

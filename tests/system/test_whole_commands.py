@@ -105,6 +105,7 @@ def test_a_run_leaves_everything_that_its_directory_promises(finished):
     assert "report.html" in said
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_metrics(finished, tmp_path):
     again = train(tmp_path / "again", "--quiet")
     assert again.returncode == 0, again.stderr
