@@ -18,7 +18,7 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # One thread per test process: two of them share the machine with the sandbox's workers.
-PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
 PINS := requirements/lock.txt requirements/constraints.txt
 
 .PHONY: install demo demo-code-fix test test-slow check lock clean

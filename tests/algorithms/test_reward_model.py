@@ -117,6 +117,7 @@ def test_an_outcome_cannot_influence_the_prediction_that_comes_before_it(trunk):
     assert np.abs(true[3] - flipped[3]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_fresh_predictions_are_calibrated_although_labels_are_noisy_and_drift(trunk):
     scores = []
     for seed in range(3):

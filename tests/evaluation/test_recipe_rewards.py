@@ -23,7 +23,7 @@ QUICK_CHEATS = [cheat for cheat in CHEATS if cheat.family not in SLOW]
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(name, marks=() if name == "ppo_code_fix" else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "grpo_code_execution" else pytest.mark.slow)
         for name in sorted(DISTINCT.values())
     ],
 )

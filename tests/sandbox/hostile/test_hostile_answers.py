@@ -46,6 +46,7 @@ def test_the_layers_that_need_no_privilege_stop_all_that_they_promise(world, are
     assert let_through(world, arena, promised) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arena", ["portable"], indirect=True)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_further_layers_the_promised_is_stopped_and_the_rest_is_a_real_attack(world, arena, family):
