@@ -35,10 +35,6 @@ class RunData:
         """Whether the signal has a finite value at all."""
         return name in self.signals.values and bool(np.isfinite(self.signals.values[name]).any())
 
-    def first_of(self, *names: str) -> str | None:
-        """The first of `names` that the run logged."""
-        return next((name for name in names if self.has(name)), None)
-
     def series(self, name: str) -> tuple[Steps, Floats]:
         """(steps, values) where the signal is finite; empty for a signal that is not there."""
         if name not in self.signals.values:
