@@ -19,6 +19,7 @@ from greenward.errors import ProblemError
 from greenward.evaluation.drawing import Answer, AnswerKey
 from greenward.grading.code_quality import parse_bounded
 from greenward.grading.extraction import extract_code, holds_fence
+from greenward.grading.reward_terms import defines
 from greenward.problems.json_rows import BadRow, Row, read_text, refuse
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.user_text import parse_json_text
@@ -76,10 +77,25 @@ def extracted(answers: Sequence[Answer], mode: Extract) -> tuple[list[Answer], s
 
 
 def _with_program(answer: Answer, *, keep: bool) -> Answer:
+    continued = _before_the_closing_fence(answer)
+    if continued is not None:
+        return replace(answer, code=continued)
     taken = extract_code(_written(answer), answer.problem, "chat")
     if taken.code is None and keep:
         return answer
     return replace(answer, code=taken.code, extraction_failure=taken.reason)
+
+
+def _before_the_closing_fence(answer: Answer) -> str | None:
+    """The program of an answer that only closes a fence, which its prompt has opened; None if it is none."""
+    lines = _written(answer).splitlines(keepends=True)
+    fences = [number for number, line in enumerate(lines) if holds_fence(line)]
+    if len(fences) % 2 == 0 or lines[fences[0]].strip().strip("`~"):
+        return None
+    text = "".join(lines[: fences[0]])
+    is_body = text.lstrip("\r\n")[:1].isspace()
+    code = answer.problem.starter_code + text if is_body else text
+    return code if defines(code, answer.problem.entry_point) else None
 
 
 def _written(answer: Answer) -> str:
