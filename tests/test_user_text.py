@@ -33,6 +33,7 @@ CYCLES = {
     "a list in itself": "a: &a [*a]",
     "a section in itself": "a: &a {b: {c: *a}}",
     "two in each other": "a: &a [&b [*a], *b]",
+    "pairs in themselves": "a: &a !!omap [b: *a]",
     "aliases of aliases": "a0: &a0 [x, x]\n"
     + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
     "brackets": "a: " + "[" * 5000 + "]" * 5000,

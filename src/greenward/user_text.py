@@ -76,7 +76,8 @@ class _Bounded:
 
 
 def check_nesting(value: Any, containers: int = MAX_NESTING + 1) -> None:
-    """Raises `ValueError` for lists and objects nested too deep, or within themselves.
+    """Raises `ValueError` for lists, tuples (of YAML's `!!omap`) and objects nested too deep, or within
+    themselves.
 
     `containers` is how many there can be at most, if that is known.
     """
@@ -88,12 +89,12 @@ def check_nesting(value: Any, containers: int = MAX_NESTING + 1) -> None:
         outer, depth = waiting.pop()
         if isinstance(outer, dict):
             outer = outer.values()
-        elif not isinstance(outer, list):
+        elif not isinstance(outer, (list, tuple)):
             continue
         if depth > MAX_NESTING:
             raise ValueError(_TOO_DEEP)
         for inner in outer:
-            if isinstance(inner, (list, dict)) and deepest.get(id(inner), 0) <= depth:
+            if isinstance(inner, (list, tuple, dict)) and deepest.get(id(inner), 0) <= depth:
                 deepest[id(inner)] = depth + 1
                 waiting.append((inner, depth + 1))
 
@@ -102,7 +103,7 @@ def _check_size(value: Any) -> None:
     sizes: dict[int, int] = {}
 
     def size(outer: Any) -> int:
-        if not isinstance(outer, (list, dict)):
+        if not isinstance(outer, (list, tuple, dict)):
             return 1
         if id(outer) not in sizes:
             sizes[id(outer)] = 1 + sum(map(size, outer.values() if isinstance(outer, dict) else outer))

@@ -387,6 +387,30 @@ def test_a_bad_row_of_the_suite_is_named_with_the_option_that_skips_it(call, sui
         assert "row 2 (line" in Path(out, "report.md").read_text()
 
 
+def test_answers_to_skipped_rows_are_left_out_and_told(call, suite, samples):
+    table = json.loads(suite.read_text())
+    broken = {"function_name": "broken", "docstring": "", "test_cases": [[1, 2]]}
+    table += [
+        broken | {"function_name": "unread", "docstring": 3},
+        broken | {"tests": ["assert broken(1) == 2"]},  # two kinds of tests: nothing says which decides
+        broken | {"function_name": "set_up", "setup_code": "def (("},
+    ]
+    suite.write_text(json.dumps(table))
+    file = samples((1, RIGHT))
+    with Path(file).open("a") as lines:
+        for name in ("unread", "broken", "set_up"):
+            lines.write(json.dumps({"task_id": name, "solution": "def broken(n): return 2"}) + "\n")
+    code, _, told = call("grade", file, "--suite", suite, "--out", "graded")
+    assert code == 2
+    assert "'docstring' must be text" in told
+    code, _, told = call("grade", file, "--suite", suite, "--skip-bad-rows", "--out", "graded")
+    assert code == 0, told
+    summary = json.loads(Path("graded", "summary.json").read_text())
+    assert (summary["problems"], summary["answers"]) == (len(table) - 3, 1)
+    assert len(summary["skipped_rows"]) == 3
+    assert any("'unread'" in note and "skipped: 3" in note for note in summary["notes"])
+
+
 def test_numbers_of_samples_with_gaps_ask_for_no_k_that_is_undefined(call, suite):
     answer = {"task_id": "add_1", "completion": "    return n + 1\n", "sample": 9}
     code, told, _, _ = graded(call, suite, answer)

@@ -129,6 +129,13 @@ def test_runs_that_name_each_other_are_no_endless_loop(tmp_path: Path) -> None:
     assert not is_from_random_weights(str(tmp_path / "a"))
 
 
+def test_a_folder_with_a_hostile_recipe_is_no_run(tmp_path: Path) -> None:
+    an_earlier_run(tmp_path)
+    for text in ("[" * 5000, "model: {id: 2024-99-99}", "model: &a [*a]"):
+        (tmp_path / "config.yaml").write_text(text)
+        assert not is_from_random_weights(str(tmp_path))
+
+
 def test_a_learning_rate_that_nobody_set_suits_the_model(tmp_path: Path) -> None:
     own = "warm_start: {data: pairs.jsonl}"
     named = parse_recipe(own, ["model=owner/name"])

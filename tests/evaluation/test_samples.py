@@ -10,7 +10,7 @@ import pytest
 
 from greenward.errors import ProblemError
 from greenward.evaluation.results import sample_row
-from greenward.evaluation.samples import read_samples
+from greenward.evaluation.samples import extracted, read_samples
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 STARTER = "def f(x):\n"
@@ -41,6 +41,26 @@ def read(path: Path) -> list[tuple[str, int, str | None]]:
 def test_a_completion_continues_the_prompt(written):
     path = written({"task_id": "Suite/0", "completion": "    return x\n"})
     assert read(path) == [("Suite/0", 0, STARTER + "    return x\n")]
+
+
+@pytest.mark.parametrize(
+    ("written_text", "program"),
+    [
+        ("    return x\n```\n", STARTER + "    return x\n"),
+        ("    return x\n```\nThis returns x.", STARTER + "    return x\n"),
+        ("\n    return x\n```\nFor example:\n```python\nf(1)\n```\n", STARTER + "\n    return x\n"),
+        ("def f(x):\n    return x\n```\nDone.", "def f(x):\n    return x\n"),
+        ("```\ndef f(x):\n    return x\n```\n", "def f(x):\n    return x\n"),
+        ("```python\ndef f(x):\n    return x\n", "def f(x):\n    return x\n"),
+        ("def f(x): ...\n```python\ndef f(x):\n    return x\n```", "def f(x):\n    return x\n"),
+    ],
+)
+def test_a_fence_that_the_prompt_opened_ends_the_program(written, written_text, program):
+    answers = read_samples(written({"task_id": "Suite/0", "completion": written_text}), PROBLEMS)
+    for mode in ("auto", "always"):
+        ((answer,), told) = extracted(answers, mode)
+        assert answer.code == program
+        assert "1 of 1 answers" in told
 
 
 def test_a_solution_is_a_whole_program_and_wins_over_a_completion(written):

@@ -228,6 +228,8 @@ def test_a_run_that_was_not_completed_never_passes(add):
         ({"cases": (Case((1,), 1), Case((object(),), 1))}, "case 2 is not plain data"),
         ({"tests": ("assert f(",)}, "not Python"),
         ({"tests": ("assert f(1) in 5",)}, "member of no container"),
+        ({"tests": ("assert f(1) == " + "-" * 9000 + "1",)}, "not Python"),
+        ({"cases": (Case((1,), 1),), "setup_code": "def (("}, "setup code .* is not Python"),
     ],
 )
 def test_a_problem_that_cannot_judge_is_an_error(grader, fields, message):

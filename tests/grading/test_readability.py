@@ -112,6 +112,21 @@ def test_skipping_the_formatter_line_by_line_gives_nothing(whole):
     ]
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "exec({!r})\n",
+        "add = None\nexec({!r})\n",
+        "import builtins\n\nbuiltins.exec({!r})\n",
+        "run = exec\nrun({!r})\n",
+    ],
+)
+def test_bad_code_that_is_run_from_text_does_not_read_better(whole, hidden):
+    ugly = "def add(a,b):\n    l=a\n    return l+b\n"
+    open_, from_text, lambda_ = score(whole, ugly, hidden.format(ugly), "add = eval('lambda a,b: a+b')\n")
+    assert from_text == lambda_ == 0.0 < open_
+
+
 def test_hostile_answers_get_a_low_score_and_leave_their_neighbours_alone(whole):
     hostile = [
         None, "", "\0", "x = '\0'", "\ud800", "x = '\ud800'", "def f(:", "a" * 10**6, "x = " + "1 + " * 10**5 + "1",

@@ -190,7 +190,9 @@ def test_an_unknown_format_is_answered_with_those_that_are_supported(write, tmp_
     binary.write_bytes(b"PAR1\x00\xff\xfe")
     table = tmp_path / "suite.csv"
     table.write_text("task_id,prompt\n1,add\n")
-    for path in (write({"instruction": "add", "output": "…"}), binary, table):
+    folder = tmp_path / "downloaded"
+    (folder / "data").mkdir(parents=True)
+    for path in (write({"instruction": "add", "output": "…"}), binary, table, folder):
         with pytest.raises(ProblemError) as caught:
             load_suite(str(path))
         assert str(path) in caught.value.message

@@ -201,6 +201,7 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "tests not python": ({"tests": ["assert ("]}, "tests", "is not Python in test 1"),
     "tags not a list": ({"tags": "easy"}, "tags", "list of texts"),
     "empty id": ({"task_id": ""}, "task_id", "is empty"),
+    "tolerance no float": ({"comparison": {"tolerance": 10**400}}, "comparison", "must be like"),
     "tolerance negative": ({"comparison": {"tolerance": -1}}, "comparison", "must be like"),
     "comparison key": ({"comparison": {"tol": 1}}, "comparison", "must be like"),
     "mistyped key": ({"referense": ""}, "referense", "Did you mean 'reference'"),

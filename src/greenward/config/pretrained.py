@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from greenward.user_text import parse_yaml_text
+
 SUPERVISED_LEARNING_RATE = 2e-5
 REINFORCEMENT_LEARNING_RATE = 1e-6
 
@@ -24,7 +26,7 @@ def is_from_random_weights(model_id: str) -> bool:
             return False
         seen.add(run)
         try:
-            config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+            config = parse_yaml_text((run / "config.yaml").read_text(encoding="utf-8"))
             earlier = config["model"]["id"]
         except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
             return False  # not a run of greenward

@@ -9,7 +9,7 @@ A folder holds `TASK_ID/N.py`, with `_` for each `/` of the id.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,11 +19,13 @@ from greenward.errors import ProblemError
 from greenward.evaluation.drawing import Answer, AnswerKey
 from greenward.grading.code_quality import parse_bounded
 from greenward.grading.extraction import extract_code, holds_fence
-from greenward.problems.json_rows import Row, read_text
+from greenward.grading.reward_terms import defines
+from greenward.problems.json_rows import BadRow, Row, read_text, refuse
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.user_text import parse_json_text
 
 Extract = Literal["auto", "always", "never"]
+OnUnknown = Callable[[ProblemError], None]
 
 _EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
@@ -35,14 +37,15 @@ def demand_samples(path: Path) -> None:
         raise ProblemError(f"{path}: there is no such file or folder of answers.", remedy=_REMEDY)
 
 
-def read_samples(path: Path, problems: ProblemSet) -> list[Answer]:
+def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refuse) -> list[Answer]:
     """The answers in a file or folder, in its order.
 
-    The last line of a file may be torn, as a killed writer leaves it; it is then left out. Raises
-    `ProblemError` naming file and line for a line that is not a sample, an unknown task id, and a
-    sample that occurs twice.
+    The last line of a file may be torn, as a killed writer leaves it; it is then left out. A row or folder
+    of an unknown task id is given as an error to `on_unknown`, and left out if that returns. Raises
+    `ProblemError` naming file and line for a line that is not a sample, and a sample that occurs twice.
     """
-    answers = list(_of_folder(path, problems) if path.is_dir() else _of_file(path, problems))
+    read = _of_folder if path.is_dir() else _of_file
+    answers = list(read(path, problems, on_unknown))
     if not answers:
         raise ProblemError(f"{path}: there is no sample in it.", remedy=_REMEDY)
     return answers
@@ -74,10 +77,25 @@ def extracted(answers: Sequence[Answer], mode: Extract) -> tuple[list[Answer], s
 
 
 def _with_program(answer: Answer, *, keep: bool) -> Answer:
+    continued = _before_the_closing_fence(answer)
+    if continued is not None:
+        return replace(answer, code=continued)
     taken = extract_code(_written(answer), answer.problem, "chat")
     if taken.code is None and keep:
         return answer
     return replace(answer, code=taken.code, extraction_failure=taken.reason)
+
+
+def _before_the_closing_fence(answer: Answer) -> str | None:
+    """The program of an answer that only closes a fence, which its prompt has opened; None if it is none."""
+    lines = _written(answer).splitlines(keepends=True)
+    fences = [number for number, line in enumerate(lines) if holds_fence(line)]
+    if len(fences) % 2 == 0 or lines[fences[0]].strip().strip("`~"):
+        return None
+    text = "".join(lines[: fences[0]])
+    is_body = text.lstrip("\r\n")[:1].isspace()
+    code = answer.problem.starter_code + text if is_body else text
+    return code if defines(code, answer.problem.entry_point) else None
 
 
 def _written(answer: Answer) -> str:
@@ -86,11 +104,18 @@ def _written(answer: Answer) -> str:
     return answer.text if completed else answer.code or ""
 
 
-def _of_file(path: Path, problems: ProblemSet) -> Iterator[Answer]:
+def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Answer]:
     seen: dict[AnswerKey, Row] = {}
     counts: Counter[str] = Counter()
     for row in _rows(path):
-        problem = _problem(row, problems)
+        try:
+            problem = problems.by_id(row.text("task_id"))
+        except BadRow:
+            raise
+        except ProblemError as error:
+            what = f"names no problem of {problems.name}: {row.values['task_id']!r}"
+            on_unknown(row.error("task_id", what, remedy=error.remedy))
+            continue
         for code, text in _programs(row, problem):
             sample = _number(row, default=counts[problem.task_id])
             counts[problem.task_id] += 1
@@ -126,16 +151,6 @@ def _rows(path: Path) -> Iterator[Row]:
         if not isinstance(values, dict):
             raise ProblemError(f"{path}, line {number}: not an object.", remedy=_REMEDY)
         yield Row(path, number, number, values)
-
-
-def _problem(row: Row, problems: ProblemSet) -> Problem:
-    task_id = row.text("task_id")
-    try:
-        return problems.by_id(task_id)
-    except ProblemError as error:
-        raise row.error(
-            "task_id", f"names no problem of {problems.name}: {task_id!r}", remedy=error.remedy
-        ) from None
 
 
 def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
@@ -190,17 +205,14 @@ def _number(row: Row, *, default: int) -> int:
     return value
 
 
-def _of_folder(path: Path, problems: ProblemSet) -> Iterator[Answer]:
+def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Answer]:
     by_name = {problem.task_id.replace("/", "_"): problem for problem in problems}
     for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
         if folder.name not in by_name:
             near = get_close_matches(folder.name, by_name, n=3)
-            raise ProblemError(
-                f"{folder}: names no problem of {problems.name}.",
-                remedy=f"Nearest: {', '.join(near)}."
-                if near
-                else "Expected TASK_ID/N.py, with _ for each /.",
-            )
+            remedy = f"Nearest: {', '.join(near)}." if near else "Expected TASK_ID/N.py, with _ for each /."
+            on_unknown(ProblemError(f"{folder}: names no problem of {problems.name}.", remedy=remedy))
+            continue
         for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
             if not file.stem.isdecimal():
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")

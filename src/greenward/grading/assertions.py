@@ -65,7 +65,7 @@ def parse_assertion(source: str, entry_point: str) -> Assertion | None:
     """
     try:
         body = ast.parse(clean_test(source)).body
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
     if not body:
         raise ProblemError(f"the test {source!r} is empty.")

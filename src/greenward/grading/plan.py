@@ -62,6 +62,13 @@ def expected_values_job(problem: Problem) -> Job | None:
     )
 
 
+def demand_judgeable(problem: Problem) -> None:
+    """Raises `ProblemError` for a problem that cannot be judged, as far as that shows before code runs."""
+    is_open = any(isinstance(case.expected, Expected) for case in problem.cases)
+    if expected_values_job(problem) is None and not is_open:
+        make_plan(problem)
+
+
 def make_plan(problem: Problem, computed: RunResult | None = None) -> Plan:
     """Prepares a problem; `computed` is the result of its `expected_values_job`, if it has one.
 
@@ -82,6 +89,7 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> Plan:
             f"beside {kinds[0]}, found {problem.entry_point!r}.",
             remedy="Problems with stdio_cases ask for whole programs, all others for a function.",
         )
+    _demand_python(problem, [problem.setup_code], "setup code")  # it would fail every answer
     plan = _plan_tests(problem, computed) if kinds[0] == "tests" else _MAKERS[kinds[0]](problem)
     return replace(plan, job=replace(plan.job, preamble=problem.preamble))
 
@@ -229,13 +237,13 @@ def _returned_bytes(test: Test) -> int:
     return _FRAME_BYTES + 2 * len(expected) + _NUMBER_CHARS * (expected.count(",") + 1)
 
 
-def _demand_python(problem: Problem, sources: Iterable[str]) -> None:
+def _demand_python(problem: Problem, sources: Iterable[str], what: str = "test") -> None:
     for source in sources:
         try:
             ast.parse(source)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ProblemError(
-                f"{problem.task_id}: the test {sanitise(source, 80)!r} is not Python: {error}."
+                f"{problem.task_id}: the {what} {sanitise(source, 80)!r} is not Python: {error}."
             ) from None
 
 

@@ -21,6 +21,7 @@ from greenward.grading.used_code import UsedCode, used_code
 
 _MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_RUNS_TEXT = frozenset({"exec", "eval"})
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 # Complexity (C901) is reported on the line of `def`, even where the prompt wrote that line.
 _COUNTS_ANYWHERE = ("C901", lint.INVALID_SYNTAX)
@@ -32,7 +33,8 @@ class Readability:
 
     Only code that the answer added to the starter code counts, and unused code (`used_code`) is cut out
     before the linter and the formatter look at it. Code that does not parse, is too long to be looked at,
-    adds nothing that is used, or switches the formatter off gets 0.
+    adds nothing that is used, runs code from text (`exec`, `eval`), which neither tool can see, or switches
+    the formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
@@ -113,7 +115,7 @@ class _Judged:
     def of(cls, code: str, starter_code: str, entry_point: str) -> _Judged | None:
         """None for code that gets 0 unseen."""
         tree = parse_bounded(code)
-        if tree is None or _SWITCHES_FORMATTING_OFF.search(code):
+        if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or _runs_text(tree):
             return None
         lines = _NEWLINE.split(code)
         starts = code.startswith(starter_code)
@@ -143,6 +145,13 @@ def _begun(code: str) -> list[tuple[int, str]]:
     nodes = ast.walk(tree) if tree is not None else ()
     begun = {node.lineno for node in nodes if isinstance(node, (ast.stmt, ast.expr))}
     return [(number, lines[number - 1]) for number in sorted(begun) if number <= len(lines)]
+
+
+def _runs_text(tree: ast.Module) -> bool:
+    """Whether code names a function that runs text, as itself or as an attribute of a module."""
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return not _RUNS_TEXT.isdisjoint(names | {node.attr for node in nodes if isinstance(node, ast.Attribute)})
 
 
 def _saturating(count: int) -> float:

@@ -12,7 +12,7 @@ JSON has no tuples, so a list that is expected may come back as a tuple.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -198,7 +198,7 @@ def _comparison(row: Row) -> Comparison:
         is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
         if (
             is_number
-            and 0 <= tolerance < math.inf
+            and 0 <= tolerance <= sys.float_info.max
             and (isinstance(tuple_is_list, bool) or tuple_is_list == "outermost")
             and rule in get_args(Rule)
         ):

@@ -67,7 +67,7 @@ def found(values: dict[str, Any], field: str) -> str:
     return _type_name(values[field]) if field in values else "nothing"
 
 
-def refuse(error: BadRow) -> None:
+def refuse(error: ProblemError) -> None:
     """Raises `error`: no row may be bad."""
     raise error from None
 

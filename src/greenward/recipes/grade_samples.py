@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from greenward.errors import ProblemError
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.samples import Extract, demand_samples, extracted, read_samples
 from greenward.evaluation.suite_run import Draw, given
 from greenward.problems.catalog import load_suite
+from greenward.problems.json_rows import refuse
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.evaluation_session import GradingOptions, carry_out, file_name
-from greenward.recipes.suites import naming_the_option
+from greenward.recipes.suites import judgeable, naming_the_option
 from greenward.runs.progress import Progress
 
 
@@ -21,7 +23,8 @@ class SampleGrading:
     """A file or folder of answers to a suite, ready to be graded.
 
     `extract` says whether programs are taken out of the answers' texts (`samples.extracted`), and `notes`
-    what was done. Raises `ProblemError` for an unknown suite and for answers that cannot be read.
+    what was done. With `skip_bad_rows`, answers to problems that were skipped are left out. Raises
+    `ProblemError` for an unknown suite and for answers that cannot be read.
     """
 
     def __init__(
@@ -30,9 +33,17 @@ class SampleGrading:
         self.path = samples
         demand_samples(samples)
         with naming_the_option():
-            self.problems = load_suite(suite, skip_bad_rows=skip_bad_rows)
-        self.answers, note = extracted(read_samples(samples, self.problems), extract)
+            problems = load_suite(suite, skip_bad_rows=skip_bad_rows)
+        self.problems = judgeable(problems) if skip_bad_rows else problems
+        unknown: list[ProblemError] = []
+        given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
+        self.answers, note = extracted(given, extract)
         self.notes = [note] if note else []
+        if unknown:
+            self.notes.append(
+                f"rows or folders of answers that belong to no problem, since rows of the suite's file were "
+                f"skipped: {len(unknown)}. {unknown[0].message}"
+            )
 
     @property
     def default_folder(self) -> Path:

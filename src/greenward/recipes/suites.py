@@ -11,6 +11,7 @@ from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Styl
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.subset import choose
 from greenward.evaluation.suite_prompts import SHOTS, SuitePrompts
+from greenward.grading.plan import demand_judgeable
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet
@@ -29,7 +30,20 @@ def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False)
             raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
         name = recipe.problems.held_out
     with naming_the_option():
-        return load_verified(name, recipe or Recipe(), part="held_out", skip_bad_rows=skip_bad_rows)
+        problems = load_verified(name, recipe or Recipe(), part="held_out", skip_bad_rows=skip_bad_rows)
+    return judgeable(problems) if skip_bad_rows else problems
+
+
+def judgeable(problems: ProblemSet) -> ProblemSet:
+    """The problems without those that cannot be judged, which join `ProblemSet.skipped`."""
+    kept, skipped = [], list(problems.skipped)
+    for problem in problems:
+        try:
+            demand_judgeable(problem)
+            kept.append(problem)
+        except ProblemError as error:
+            skipped.append(error.message)
+    return ProblemSet(kept, name=problems.name, skipped=tuple(skipped))
 
 
 @contextmanager

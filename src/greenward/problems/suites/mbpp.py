@@ -98,6 +98,10 @@ def _problem(row: Row, challenge: bool) -> Problem:
     if name is None:
         raise row.error("test_list", "calls no function that 'code' defines")
     set_up = [*row.texts("test_imports"), row.text("test_setup_code", default="")]
+    try:
+        parse("\n".join(set_up))
+    except (SyntaxError, ValueError) as error:
+        raise row.error("test_setup_code", f"or test_imports is not Python: {error}") from None
     set_up += _imports_that_tests_use(code, tests)
     challenge_tests = _tests(row, "challenge_test_list") if challenge else ()
     task_id = f"Mbpp/{number}"

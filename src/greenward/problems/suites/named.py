@@ -151,8 +151,11 @@ def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
     """
     path = Path(path)
     if path.is_dir():
-        load = _load_quixbugs if (path / BUGGY).is_dir() else load_programming_contests
-        return load(path, skip_bad_rows=skip_bad_rows)
+        if (path / BUGGY).is_dir():
+            return _load_quixbugs(path)
+        if not any(path.glob("*/question.txt")):
+            raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=SUPPORTED)
+        return load_programming_contests(path, skip_bad_rows=skip_bad_rows)
     bad: list[BadRow] = []
     fields: set[str] = set()
     try:

@@ -9,7 +9,15 @@ from greenward.errors import ProblemError
 from greenward.problems.json_rows import BadRow, Row, read_rows, refuse
 from greenward.problems.problem import Problem, ProblemSet
 
-_UNFORESEEN = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+_UNFORESEEN = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 def problem_set(
