@@ -127,6 +127,10 @@ def test_bad_code_that_is_run_from_text_does_not_read_better(whole, hidden):
     assert from_text == lambda_ == 0.0 < open_
 
 
+def test_a_method_that_is_called_eval_is_no_built_in_function(whole):
+    assert score(whole, "def add(a, b):\n    return a.eval(b)\n")[0] > 0.5
+
+
 def test_hostile_answers_get_a_low_score_and_leave_their_neighbours_alone(whole):
     hostile = [
         None, "", "\0", "x = '\0'", "\ud800", "x = '\ud800'", "def f(:", "a" * 10**6, "x = " + "1 + " * 10**5 + "1",

@@ -148,10 +148,12 @@ def _begun(code: str) -> list[tuple[int, str]]:
 
 
 def _runs_text(tree: ast.Module) -> bool:
-    """Whether code names a function that runs text, as itself or as an attribute of a module."""
-    nodes = list(ast.walk(tree))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return not _RUNS_TEXT.isdisjoint(names | {node.attr for node in nodes if isinstance(node, ast.Attribute)})
+    """Whether code names a built-in function that runs text."""
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and "builtins" in ast.unparse(node.value):
+            found.add(node.attr)
+    return not _RUNS_TEXT.isdisjoint(found)
 
 
 def _saturating(count: int) -> float:
