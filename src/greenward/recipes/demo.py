@@ -15,6 +15,7 @@ from pathlib import Path
 from greenward.config.loading import load_recipe
 from greenward.config.schema import Recipe
 from greenward.errors import ConfigError, RunError, SandboxError
+from greenward.no_signal import MIN_STEPS, spells
 from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
@@ -115,10 +116,13 @@ class SeedStudy:
         for name, (label, total) in phases.items():
             phase = f"{self._folder.name} {label}".replace("_", " ")
             if self._shown.get(phase) != total or total is None:
-                self._report_steps(progress, self._folder / name, phase, total)
+                kind = "rejection" if name == REJECTION else recipe.kind
+                self._report_steps(progress, self._folder / name, phase, total, kind)
             self._report_evaluations(progress, self._folder / name, phase)
 
-    def _report_steps(self, progress: Progress, folder: Path, phase: str, total: int | None) -> None:
+    def _report_steps(
+        self, progress: Progress, folder: Path, phase: str, total: int | None, kind: str
+    ) -> None:
         rows = read_metrics(folder / "metrics.jsonl").rows
         if not rows:
             return
@@ -127,6 +131,7 @@ class SeedStudy:
             progress.phase(phase, total)
         if rows[-1]["step"] > self._shown[phase]:
             self._shown[phase] = rows[-1]["step"]
+            without_signal = spells(rows[-MIN_STEPS:], kind)
             progress.advance(
                 rows[-1]["step"],
                 phase=phase,
@@ -134,6 +139,7 @@ class SeedStudy:
                 pass_rate=rows[-1].get("pass_rate"),
                 loss=rows[-1].get("loss"),
                 tokens_per_second=rows[-1].get("perf/tokens_per_second"),
+                warning=without_signal[0].cause.brief if without_signal else None,
             )
 
     def _report_evaluations(self, progress: Progress, folder: Path, phase: str) -> None:
