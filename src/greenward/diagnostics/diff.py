@@ -44,6 +44,7 @@ Floats = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
+_ZERO = 1e-12  # smaller differences are rounding of a value that is 0
 _DESCRIBED = 0.01  # a change this sure is described as one, even if the mean of the gap is surer not 0
 
 Verdict = Literal["same", "no systematic difference", "diverged", "not reproducible", "cannot tell"]
@@ -123,14 +124,14 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         for name in left.values
         if name in right.values
     }
-    names = _chosen(left, right, pairs, signals)
+    replay = _is_replay(pairs)
+    names = _chosen(left, right, pairs, signals, replay)
     settings, notes = different_settings(Path(a), Path(b))
     notes += [f"A: {note}" for note in left.notes] + [f"B: {note}" for note in right.notes]
     notes += [*_non_finite("A", left, names), *_non_finite("B", right, names)]
     one_sided = sorted(left.values.keys() ^ right.values.keys())
     if one_sided and not signals:
         notes.append(f"logged by one run only, not compared: {', '.join(one_sided)}")
-    replay = _is_replay(pairs)
     tested = [_test(name, pairs[name].tested_a, pairs[name].tested_b) for name in names]
     adjusted = iter(holm([test.p_value for test in tested if test is not None]))
     differences = [
@@ -281,7 +282,7 @@ def _onset(
 
 def _equal(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     """Equal up to TOLERANCE; NaN equals NaN."""
-    return np.isclose(a, b, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
+    return np.isclose(a, b, rtol=TOLERANCE, atol=_ZERO, equal_nan=True)
 
 
 def _is_determined(name: str) -> bool:
@@ -307,13 +308,20 @@ def _first_differs(pair: _Pair) -> bool:
     return not _equal(pair.a[:1], pair.b[:1])[0]
 
 
-def _chosen(left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str]) -> list[str]:
+def _chosen(
+    left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str], replay: bool
+) -> list[str]:
+    """The signals to compare: those asked for, else all common ones but the clock and, if no replay, the rate.
+
+    Runs with other rates differ in it from the first step on, which their settings say already; in a replay
+    it can be the first value that differs.
+    """
     if wanted:
         names = list(dict.fromkeys(left.resolve(name) for name in wanted))
         for name in names:
             right.resolve(name)
         return names
-    names = [name for name in pairs if not is_scheduled(name)]
+    names = [name for name in pairs if not is_scheduled(name) or (replay and _is_determined(name))]
     if not names:
         raise DiagnosticsError("the runs have no signal in common")
     return names
@@ -385,8 +393,9 @@ def effect_text(effect: float) -> str:
 
 
 def _largest_relative(pair: _Pair) -> float:
-    both = np.isfinite(pair.a) & np.isfinite(pair.b)
-    a, b = pair.a[both], pair.b[both]
+    """Over the values that differ by more than `_equal` takes for 0."""
+    differ = np.isfinite(pair.a) & np.isfinite(pair.b) & ~np.isclose(pair.a, pair.b, rtol=0, atol=_ZERO)
+    a, b = pair.a[differ], pair.b[differ]
     scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.finfo(float).tiny)
     return float((np.abs(a - b) / scale).max(initial=0.0))
 
