@@ -311,7 +311,7 @@ def _first_differs(pair: _Pair) -> bool:
 def _chosen(
     left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str], replay: bool
 ) -> list[str]:
-    """The signals to compare: those asked for, else all common ones but the clock and, if no replay, the rate.
+    """The signals to compare: those asked for, else all common ones but the clock; the rate in a replay only.
 
     Runs with other rates differ in it from the first step on, which their settings say already; in a replay
     it can be the first value that differs.
