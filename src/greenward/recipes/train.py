@@ -95,8 +95,9 @@ def _check_needs(recipe: Recipe) -> None:
         if data is None:
             raise ConfigError(
                 "kind: sft trains on your own pairs: warm_start.data is not set.",
-                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each line, or "
-                f"warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the problems.",
+                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
+                f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
+                "problems.",
             )
         if data != GENERATED_CORPUS:
             check_pairs(Path(data))
