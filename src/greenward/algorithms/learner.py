@@ -138,8 +138,7 @@ class Learner:
         if self._critic is not None:  # its baseline is not of the group, which may therefore be split
             groups = [[row] for group in groups for row in group]
         statistics = UpdateStatistics()
-        out_of_the_backward_pass = (micro for _, micro in self._micro_batches(left_out))
-        self._measure_entropy(out_of_the_backward_pass, temperature, statistics)
+        self._measure_entropy((micro for _, micro in self._micro_batches(left_out)), temperature, statistics)
         stopped_early = False
         for number in range(max(passes, critic_passes)):
             if number == 0 or count > 1:

@@ -21,6 +21,7 @@ from greenward.diagnostics.change import (
     MIN_EFFECT_SD,
     MIN_POINTS,
     Change,
+    effect_text,
     find_change,
     find_offset,
     holm,
@@ -124,14 +125,14 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         for name in left.values
         if name in right.values
     }
-    replay = _is_replay(pairs)
-    names = _chosen(left, right, pairs, signals, replay)
+    names = _chosen(left, right, pairs, signals)
     settings, notes = different_settings(Path(a), Path(b))
     notes += [f"A: {note}" for note in left.notes] + [f"B: {note}" for note in right.notes]
     notes += [*_non_finite("A", left, names), *_non_finite("B", right, names)]
     one_sided = sorted(left.values.keys() ^ right.values.keys())
     if one_sided and not signals:
         notes.append(f"logged by one run only, not compared: {', '.join(one_sided)}")
+    replay = _is_replay(pairs)
     tested = [_test(name, pairs[name].tested_a, pairs[name].tested_b) for name in names]
     adjusted = iter(holm([test.p_value for test in tested if test is not None]))
     differences = [
@@ -308,19 +309,14 @@ def _first_differs(pair: _Pair) -> bool:
     return not _equal(pair.a[:1], pair.b[:1])[0]
 
 
-def _chosen(
-    left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str], replay: bool
-) -> list[str]:
-    """The signals to compare: those asked for, else all common ones but the clock; the rate in a replay only.
-
-    Runs with other rates differ in it from the first step on, which their settings say already; in a replay
-    it can be the first value that differs.
-    """
+def _chosen(left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str]) -> list[str]:
+    """Those asked for, else all common ones but the clock; the learning rate can part only a replay."""
     if wanted:
         names = list(dict.fromkeys(left.resolve(name) for name in wanted))
         for name in names:
             right.resolve(name)
         return names
+    replay = _is_replay(pairs)
     names = [name for name in pairs if not is_scheduled(name) or (replay and _is_determined(name))]
     if not names:
         raise DiagnosticsError("the runs have no signal in common")
@@ -385,11 +381,6 @@ def _parting(parted: Sequence[SignalDifference]) -> str:
     text += f" ({', '.join(sizes)})" if sizes else ""
     then = [f"{difference.signal} from {difference.onset}" for difference in later[:3]]
     return text + (f", then {', '.join(then)}" if then else "")
-
-
-def effect_text(effect: float) -> str:
-    """An effect in standard deviations, as people say it."""
-    return f"{effect:+.1f} sd" if abs(effect) < 100 else f"{'over +' if effect > 0 else 'below −'}100 sd"
 
 
 def _largest_relative(pair: _Pair) -> float:
