@@ -38,30 +38,55 @@ def row(**changed):
         ({"std": 0.0, "groups": 0.0}, "ppo", "constant reward"),
         ({"std": 0.0, "groups": 0.0}, "rejection", None),  # it learns from what passes
         ({"groups": 0.0}, "grpo", "no group with signal"),
+        ({"rejection/kept": 0.0}, "rejection", "no answer kept"),
+        ({"pass_rate": 0.0, "rejection/kept": 3.0}, "rejection", None),  # rejection.min_reward admits them
         ({"groups": 0.0}, "ppo", None),  # one answer to each prompt: the critic compares prompts
         ({"std": math.nan}, "grpo", None),
     ],
 )
 def test_each_way_of_having_no_signal_is_told_from_a_healthy_step(changed, kind, brief):
-    cause = cause_of(row(**changed), kind)
+    cause = cause_of(row(**changed), {"kind": kind})
     assert (cause and cause.brief) == brief
 
 
 def test_rewards_that_still_differ_are_not_denied():
-    assert "do not differ" in str(cause_of(row(pass_rate=0.0, std=0.0, groups=0.0), "grpo"))
-    assert "do not differ" in str(cause_of(row(pass_rate=0.0, groups=0.0), "grpo"))
-    assert "only what else is rewarded differs" in str(cause_of(row(pass_rate=0.0), "grpo"))
+    assert "do not differ" in str(cause_of(row(pass_rate=0.0, std=0.0, groups=0.0), {"kind": "grpo"}))
+    assert "do not differ" in str(cause_of(row(pass_rate=0.0, groups=0.0), {"kind": "grpo"}))
+    assert "only partial success" in str(cause_of(row(pass_rate=0.0), {"kind": "grpo"}))
+
+
+def test_an_advantage_over_the_batch_needs_no_group_that_differs():
+    config = {"kind": "grpo", "algorithm": {"advantage": "reinforce"}}
+    assert cause_of(row(groups=0.0), config) is None
 
 
 def test_rows_without_these_metrics_say_nothing():
-    assert spells([{"step": step, "loss": 1.0} for step in range(9)], "sft") == []
+    assert spells([{"step": step, "loss": 1.0} for step in range(9)], {"kind": "sft"}) == []
 
 
 def test_spells_are_consecutive_steps_with_one_cause():
     rates = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     rows = [{"step": step, **row(pass_rate=rate)} for step, rate in enumerate(rates, 1)]
-    found = [(one.first_step, one.last_step, one.cause.brief) for one in spells(rows, "grpo")]
+    found = [(one.first_step, one.last_step, one.cause.brief) for one in spells(rows, {"kind": "grpo"})]
     assert found == [(4, 6, "no answer passes"), (7, 10, "every answer passes")]
+
+
+def test_causes_that_alternate_are_one_spell():
+    """With nearly all answers truncated, every answer is in some steps and all but one in others."""
+    shares = [1.0, 0.94, 1.0, 0.94, 0.94, 1.0]
+    rows = [
+        {"step": step, **row(pass_rate=0.0, std=0.0, groups=0.0, truncated=share)}
+        for step, share in enumerate(shares, 1)
+    ]
+    for newest in range(3, len(rows) + 1):
+        (spell,) = spells(rows[newest - 3 : newest], {"kind": "grpo"})
+        assert spell.steps == 3
+    (spell,) = spells(rows, {"kind": "grpo"})
+    assert (spell.first_step, spell.last_step) == (1, 6)
+    long = [{"step": step, **row(pass_rate=0.0, truncated=step == 50)} for step in range(1, 101)]
+    assert [(one.first_step, one.last_step, one.cause.brief) for one in spells(long, {"kind": "grpo"})] == [
+        (1, 100, "no answer passes")
+    ]
 
 
 class Scripted:

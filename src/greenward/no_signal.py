@@ -26,7 +26,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Spell:
-    """Consecutive steps with the same cause."""
+    """Consecutive steps that taught little or nothing, with the most lasting of their causes."""
 
     cause: Cause
     first_step: int
@@ -54,7 +54,7 @@ _ALL_FAIL = Cause(
 )
 _ALL_FAIL_BUT_DIFFER = Cause(
     "no answer passes",
-    "No answer passed its tests; only what else is rewarded differs.",
+    "No answer passed all its tests; only partial success, or what else is rewarded, differs.",
     f"Read some answers in rollouts/. {_STRONGER}.",
 )
 _ALL_PASS = Cause(
@@ -72,6 +72,11 @@ _CONSTANT = Cause(
     "Every answer got the same reward.",
     "Try the reward function out by `greenward audit`.",
 )
+_NONE_KEPT = Cause(
+    "no answer kept",
+    "Rejection sampling kept no answer.",
+    "Lower rejection.min_reward, raise training.num_generations, or take easier problems.",
+)
 _NO_GROUP_DIFFERS = Cause(
     "no group with signal",
     "No two answers to the same prompt got different rewards.",
@@ -80,36 +85,55 @@ _NO_GROUP_DIFFERS = Cause(
 )
 
 
-def cause_of(row: Mapping[str, Any], kind: str) -> Cause | None:
-    """Why the step of a row taught little or nothing, None where it did; `kind` is that of the recipe.
+def cause_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> Cause | None:
+    """Why the step of a row taught little or nothing, None where it did; `config` is that of the run.
 
-    Rewards are compared within each group by `kind: grpo`, over the batch otherwise. Rejection sampling
-    learns from what passes, whatever else is rewarded.
+    Rewards are compared within each group by `kind: grpo`, but for the advantage `reinforce`, and over the
+    batch otherwise. Rejection sampling learns from what it keeps, whatever else is rewarded.
     """
+    kind, advantage = config.get("kind"), (config.get("algorithm") or {}).get("advantage")
     numbers = [row.get(name) for name in ("completion/truncated", "pass_rate", "reward/std")]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
         return None
     truncated, pass_rate, spread = (float(number or 0) for number in numbers)
     differ = spread > _NO_SPREAD
-    no_group_differs = kind == "grpo" and row.get("groups/with_signal") == 0
+    in_groups = kind == "grpo" and advantage != "reinforce"
+    no_group_differs = in_groups and row.get("groups/with_signal") == 0
     if truncated >= _ALL:
         return _TRUNCATED
-    if pass_rate == 0:
+    kept = row.get("rejection/kept")
+    if pass_rate == 0 and not kept:
         return _ALL_FAIL_BUT_DIFFER if differ and not no_group_differs else _ALL_FAIL
     if pass_rate == 1:
         return _ALL_PASS_BUT_DIFFER if differ and not no_group_differs else _ALL_PASS
     if kind == "rejection":
-        return None
+        return _NONE_KEPT if kept == 0 else None
     if not differ:
         return _CONSTANT
     return _NO_GROUP_DIFFERS if no_group_differs else None
 
 
-def spells(rows: Iterable[Mapping[str, Any]], kind: str) -> list[Spell]:
-    """The stretches of at least `MIN_STEPS` steps with the same cause, oldest first."""
+def spells(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Spell]:
+    """The stretches of at least `MIN_STEPS` steps that taught little or nothing, oldest first.
+
+    Steps with the same cause form one stretch. Causes can alternate, as where all or nearly all answers
+    are truncated: a part of fewer than `MIN_STEPS` steps belongs to the part before it.
+    """
+    found: list[Spell] = []
+    for one in _of_one_cause(rows, config):
+        last = found[-1] if found and found[-1].last_step == one.first_step - 1 else None
+        if last and (last.cause == one.cause or min(last.steps, one.steps) < MIN_STEPS):
+            cause = max(last, one, key=lambda part: part.steps).cause
+            found[-1] = Spell(cause, last.first_step, one.last_step)
+        else:
+            found.append(one)
+    return [spell for spell in found if spell.steps >= MIN_STEPS]
+
+
+def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Spell]:
     found: list[Spell] = []
     for row in rows:
-        cause = cause_of(row, kind)
+        cause = cause_of(row, config)
         if cause is None:
             continue
         step = int(row["step"])
@@ -117,4 +141,4 @@ def spells(rows: Iterable[Mapping[str, Any]], kind: str) -> list[Spell]:
             found[-1] = Spell(cause, found[-1].first_step, step)
         else:
             found.append(Spell(cause, step, step))
-    return [spell for spell in found if spell.steps >= MIN_STEPS]
+    return found

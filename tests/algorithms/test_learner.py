@@ -395,6 +395,19 @@ def test_entropy_is_that_of_all_scored_answers(dead: int, algorithm: dict[str, A
     assert metrics["entropy"] == pytest.approx(float(entropies[states_of(scored)].mean()))
 
 
+def test_entropy_is_that_of_all_answers_where_the_update_ends_early() -> None:
+    """The step on the first of eight minibatches is small, but larger than `max_step_kl` allows."""
+    policy, episodes = BigramPolicy(), make_episodes([[1.0, 0.0]] * 8)
+    learner = make_learner(
+        policy, algorithm={"minibatches": 8, "max_step_kl": 1e-9, "loss": "ppo"}, learning_rate=1e-3
+    )
+    metrics = update(learner, episodes)
+    assert metrics["updates/stopped_early"] == 1 and metrics["updates/applied"] == 1
+    logprobs = (BigramPolicy().table.detach() / TEMPERATURE).log_softmax(-1)
+    entropies = -(logprobs.exp() * logprobs).sum(-1)
+    assert metrics["entropy"] == pytest.approx(float(entropies[states_of(episodes)].mean()), rel=5e-3)
+
+
 def test_minibatches_are_shuffled_anew_between_passes_by_seed_and_step() -> None:
     """Every pass takes every group once; which of them share a step changes, and only with the seed."""
     episodes = make_episodes([[1.0, 0.0, 0.5]] * 8, seed=1)

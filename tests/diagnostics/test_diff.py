@@ -65,6 +65,26 @@ def test_float_noise_is_said_and_does_not_part_them(run):
     assert "float noise (largest relative difference 1e-08)" in found.headline
 
 
+def test_rounding_of_a_value_that_is_0_is_no_relative_difference(run):
+    kl = {"kl": np.full(STEPS, 1e-17)}
+    found = diff_runs(run("a", healthy(0) | kl), run("b", healthy(0) | {"kl": 3 * kl["kl"]}))
+    assert (found.verdict, found.headline) == ("same", f"SAME at {STEPS} common steps")
+
+
+def test_learning_rate_parts_a_replay_and_not_other_runs(run):
+    """The settings name other rates; in a replay the rate can be the first value that differs."""
+
+    def with_rate(seed, rate):
+        return healthy(seed) | {"learning_rate": np.full(STEPS, rate)}
+
+    a = run("a", with_rate(0, 1e-3))
+    found = diff_runs(a, run("b", with_rate(0, 1.5e-3)))
+    assert (found.verdict, found.differences[0].signal) == ("diverged", "learning_rate")
+    assert found.differences[0].onset == 1
+    other = diff_runs(a, run("c", with_rate(1, 1.5e-3)))
+    assert "learning_rate" not in [difference.signal for difference in other.differences]
+
+
 def test_a_replay_parts_at_the_first_value_that_differs(run):
     found = diff_runs(run("a", healthy(0)), run("b", exploded(healthy(0), 70)))
     assert [(d.signal, d.onset) for d in found.differences[:2]] == [("grad_norm", 70), ("reward/tests", 80)]

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from synthetic_runs import healthy, predictions, with_explosion, with_leak, write_run
 
 from greenward.cli.rldk import rldk
+from greenward.config.loading import load_recipe
 from greenward.diagnostics.advice import ADVICE
 from greenward.diagnostics.finding import DOCS
 from greenward.diagnostics.reward_health import diagnose_reward_health
@@ -181,6 +182,21 @@ def test_the_parts_of_code_score_weigh_what_the_recipe_says(tmp_path, options):
     card = next(card for card in diagnosis.cards if card.name == "reward_card")
     share = 0.2**2 * 0.255**2 / (0.2**2 * 0.255**2 + 0.8**2 * 0.2**2)
     assert card.data["variance_shares"]["reward/readability"] == pytest.approx(share, rel=1e-6)
+    assert "auxiliary-reward-dominates" not in named(diagnosis)
+
+
+def test_no_term_of_tests_is_auxiliary_in_a_shipped_recipe(tmp_path):
+    """`all_tests` owns most of the variance of the recipe for repair: passing the tests is its purpose."""
+    rng = np.random.default_rng(3)
+    signals = {name: values for name, values in healthy(5).items() if not name.startswith("reward/")}
+    signals["reward/all_tests"] = 0.5 + 0.1 * rng.standard_normal(500)
+    signals["reward/correctness"] = 0.7 + 0.05 * rng.standard_normal(500)
+    signals["reward/readability"] = 0.9 + 0.01 * rng.standard_normal(500)
+    signals["reward/mean"] = 0.5 * signals["reward/all_tests"] + 0.4 * signals["reward/correctness"]
+    rewards = load_recipe("ppo_code_fix").model_dump(mode="json")["rewards"]
+    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
+    card = next(card for card in diagnosis.cards if card.name == "reward_card")
+    assert card.data["variance_shares"]["reward/all_tests"] > 0.5
     assert "auxiliary-reward-dominates" not in named(diagnosis)
 
 

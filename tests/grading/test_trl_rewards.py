@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trl_functions
 
@@ -13,7 +14,7 @@ from greenward.config.schema import RewardTermConfig
 from greenward.errors import RewardError
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.rewards import GradedAnswer, combine, make_reward
-from greenward.grading.trl_reward import Progress, TrlReward
+from greenward.grading.trl_reward import Logged, Progress, TrlReward
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 
@@ -224,3 +225,10 @@ def test_a_rehearsal_finds_what_the_signature_does_not_show(function, message):
     with pytest.raises(RewardError, match=message):
         term.rehearse(made_up_answers(PROBLEM, 3))
     term.close()
+
+
+def test_numbers_of_numpy_are_logged_as_numbers():
+    logged = Logged()
+    logged.log_extra("length", np.array([173, 120]))
+    logged.log_extra("share", [np.float32(0.5), np.nan])
+    assert logged.to_plain(2)["extra"] == {"length": [173, 120], "share": [0.5, "nan"]}

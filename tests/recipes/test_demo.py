@@ -1,12 +1,15 @@
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from greenward.errors import ConfigError, RunError, SandboxError
 from greenward.recipes import demo as module
-from greenward.recipes.demo import demo
+from greenward.recipes.demo import SeedStudy, demo
 from greenward.runs.directory import RunDirectory, read_config, read_evaluations
 from greenward.runs.metrics import read_metrics
+from greenward.runs.progress import Progress
 from greenward.runs.summary import read_summary
 
 
@@ -69,6 +72,21 @@ def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
     report = json.loads((tmp_path / "report.json").read_text())
     stages = [row[0] for row in report["before_after"]["rows"]]
     assert stages == ["Before", "After GRPO", "Rejection sampling", "Control"]
+
+
+def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
+    rows = [
+        {"step": step, "completion/truncated": 0.0, "pass_rate": 0.0, "reward/std": 0.0} for step in (1, 2, 3)
+    ]
+    for folder, shown in ((tmp_path, rows), (tmp_path / "rejection", rows[:2])):
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text("kind: grpo\n")
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
+    text = io.StringIO()
+    with Progress(console=Console(file=text, width=200)) as progress:
+        SeedStudy(tmp_path, []).report(progress)
+    lines = [line for line in text.getvalue().splitlines() if "  step " in line]
+    assert ["! no answer passes" in line for line in lines] == [True, False]
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.02, 0.021])

@@ -138,7 +138,7 @@ class Learner:
         if self._critic is not None:  # its baseline is not of the group, which may therefore be split
             groups = [[row] for group in groups for row in group]
         statistics = UpdateStatistics()
-        self._measure_entropy(left_out, temperature, statistics)
+        self._measure_entropy((micro for _, micro in self._micro_batches(left_out)), temperature, statistics)
         stopped_early = False
         for number in range(max(passes, critic_passes)):
             if number == 0 or count > 1:
@@ -248,9 +248,11 @@ class Learner:
         return found
 
     @torch.no_grad()
-    def _measure_entropy(self, rows: Sequence[Row], temperature: float, statistics: UpdateStatistics) -> None:
-        """Entropy of rows that are left out of the backward pass: the metric is of all scored answers."""
-        for _, micro in self._micro_batches(rows):
+    def _measure_entropy(
+        self, micros: Iterable[MicroBatch], temperature: float, statistics: UpdateStatistics
+    ) -> None:
+        """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
+        for micro in micros:
             scores = self._policy.completion_logprobs(micro.groups, temperature=temperature, entropy=True)
             _add_entropy(scores, micro, statistics)
 
@@ -302,6 +304,8 @@ class Learner:
                 statistics.add_maxima(output.maxima)
                 if first_pass:
                     _add_entropy(scores, micro, statistics)
+        if first_pass and not policy_learns:  # its update has ended early: the metric is of all answers
+            self._measure_entropy(micros, temperature, statistics)
         within = True
         if policy_learns:
             statistics.add_loss(torch.stack(losses).sum())

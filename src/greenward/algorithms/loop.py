@@ -116,7 +116,7 @@ class Loop:
         self.interrupted = False
         self._session_started = time.perf_counter()
         self._newest_rows: deque[Mapping[str, float]] = deque(maxlen=MIN_STEPS)
-        self._warning: str | None = None
+        self._causes_said: set[str] = set()
 
     def run(self) -> None:
         """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed."""
@@ -171,11 +171,15 @@ class Loop:
     def _no_signal(self, metrics: Mapping[str, float]) -> str | None:
         """In a few words, why the newest steps taught nothing; a message says more when that begins."""
         self._newest_rows.append({"step": self.steps_done, **metrics})
-        found = spells(self._newest_rows, str(self._run.config.get("kind")))
-        before, self._warning = self._warning, found[0].cause.brief if found else None
-        if found and self._warning != before:
-            self._progress.message(f"Step {self.steps_done}, and {MIN_STEPS - 1} before: {found[0].cause}")
-        return self._warning
+        found = spells(self._newest_rows, self._run.config)
+        if not found:
+            self._causes_said.clear()
+            return None
+        cause = found[0].cause
+        if cause.brief not in self._causes_said:
+            self._causes_said.add(cause.brief)
+            self._progress.message(f"Step {self.steps_done}, and {MIN_STEPS - 1} before: {cause}")
+        return cause.brief
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         self._run.metrics.append(self.steps_done, metrics)

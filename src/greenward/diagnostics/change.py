@@ -145,6 +145,11 @@ def find_offset(values: Floats) -> tuple[float, float] | None:
     return math.erfc(abs(z) / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
 
 
+def effect_text(effect: float) -> str:
+    """An effect in standard deviations, as people say it."""
+    return f"{effect:+.1f} sd" if abs(effect) < 100 else f"{'over +' if effect > 0 else 'below −'}100 sd"
+
+
 def holm(p_values: list[float]) -> list[float]:
     """Adjusted p-values by Holm's step-down method (1979), in the given order.
 

@@ -21,6 +21,7 @@ from greenward.diagnostics.change import (
     MIN_EFFECT_SD,
     MIN_POINTS,
     Change,
+    effect_text,
     find_change,
     find_offset,
     holm,
@@ -44,6 +45,7 @@ Floats = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
+_ZERO = 1e-12  # smaller differences are rounding of a value that is 0
 _DESCRIBED = 0.01  # a change this sure is described as one, even if the mean of the gap is surer not 0
 
 Verdict = Literal["same", "no systematic difference", "diverged", "not reproducible", "cannot tell"]
@@ -281,7 +283,7 @@ def _onset(
 
 def _equal(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     """Equal up to TOLERANCE; NaN equals NaN."""
-    return np.isclose(a, b, rtol=TOLERANCE, atol=1e-12, equal_nan=True)
+    return np.isclose(a, b, rtol=TOLERANCE, atol=_ZERO, equal_nan=True)
 
 
 def _is_determined(name: str) -> bool:
@@ -308,12 +310,14 @@ def _first_differs(pair: _Pair) -> bool:
 
 
 def _chosen(left: Signals, right: Signals, pairs: dict[str, _Pair], wanted: Sequence[str]) -> list[str]:
+    """Those asked for, else all common ones but the clock; the learning rate can part only a replay."""
     if wanted:
         names = list(dict.fromkeys(left.resolve(name) for name in wanted))
         for name in names:
             right.resolve(name)
         return names
-    names = [name for name in pairs if not is_scheduled(name)]
+    replay = _is_replay(pairs)
+    names = [name for name in pairs if not is_scheduled(name) or (replay and _is_determined(name))]
     if not names:
         raise DiagnosticsError("the runs have no signal in common")
     return names
@@ -379,14 +383,10 @@ def _parting(parted: Sequence[SignalDifference]) -> str:
     return text + (f", then {', '.join(then)}" if then else "")
 
 
-def effect_text(effect: float) -> str:
-    """An effect in standard deviations, as people say it."""
-    return f"{effect:+.1f} sd" if abs(effect) < 100 else f"{'over +' if effect > 0 else 'below −'}100 sd"
-
-
 def _largest_relative(pair: _Pair) -> float:
-    both = np.isfinite(pair.a) & np.isfinite(pair.b)
-    a, b = pair.a[both], pair.b[both]
+    """Over the values that differ by more than `_equal` takes for 0."""
+    differ = np.isfinite(pair.a) & np.isfinite(pair.b) & ~np.isclose(pair.a, pair.b, rtol=0, atol=_ZERO)
+    a, b = pair.a[differ], pair.b[differ]
     scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.finfo(float).tiny)
     return float((np.abs(a - b) / scale).max(initial=0.0))
 

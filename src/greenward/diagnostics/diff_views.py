@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from greenward.diagnostics.diff import RunDiff, SignalDifference, effect_text
+from greenward.diagnostics.change import effect_text
+from greenward.diagnostics.diff import RunDiff, SignalDifference
 from greenward.reports import markdown
 from greenward.reports.content import Fact
 from greenward.reports.tables import NOTHING, Table

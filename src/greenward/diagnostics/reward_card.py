@@ -18,7 +18,7 @@ from greenward.reports.tables import Table
 REWARD = "reward/mean"
 # What is said of rewards beside the terms, and terms that are combined of others.
 _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
-_OF_TESTS = frozenset({"tests", "correctness", "execution_ladder"})
+_OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
 DOMINANT = 0.5  # share of the variance over steps
 DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only cost)
 _LATE = 0.75  # the share of the run after which it counts as late

@@ -298,6 +298,8 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 def _plain(value: Any) -> Any:
     """What a log holds of a value: numbers, texts of bounded length, lists and objects of these."""
+    if hasattr(value, "tolist"):  # of NumPy or torch
+        value = value.tolist()
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):

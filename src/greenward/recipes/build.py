@@ -219,9 +219,11 @@ def supervised_examples(
     """Token pairs of the user's file, or of the generated corpus."""
     tokenizer = policy.tokenizer
     if config.data not in (None, GENERATED_CORPUS):
+        pairs = list(read_pairs(Path(config.data), tokenizer))
+        if not pairs:
+            raise ProblemError(f"warm_start.data: {config.data} holds no pairs, only empty lines.")
         return [
-            Example(prompt_ids, (*completion_ids, tokenizer.eos_id))
-            for prompt_ids, completion_ids in read_pairs(Path(config.data), tokenizer)
+            Example(prompt_ids, (*completion_ids, tokenizer.eos_id)) for prompt_ids, completion_ids in pairs
         ]
     by_id = {problem.task_id: problem for problem in train}
     return [

@@ -15,11 +15,12 @@ from pathlib import Path
 from greenward.config.loading import load_recipe
 from greenward.config.schema import Recipe
 from greenward.errors import ConfigError, RunError, SandboxError
+from greenward.no_signal import MIN_STEPS, spells
 from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
 from greenward.reports.record import max_lost_share, read_report
-from greenward.runs.directory import is_run, read_evaluations
+from greenward.runs.directory import is_run, read_config, read_evaluations
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress, evaluation_line
 
@@ -127,6 +128,7 @@ class SeedStudy:
             progress.phase(phase, total)
         if rows[-1]["step"] > self._shown[phase]:
             self._shown[phase] = rows[-1]["step"]
+            without_signal = spells(rows[-MIN_STEPS:], read_config(folder))
             progress.advance(
                 rows[-1]["step"],
                 phase=phase,
@@ -134,6 +136,7 @@ class SeedStudy:
                 pass_rate=rows[-1].get("pass_rate"),
                 loss=rows[-1].get("loss"),
                 tokens_per_second=rows[-1].get("perf/tokens_per_second"),
+                warning=without_signal[0].cause.brief if without_signal else None,
             )
 
     def _report_evaluations(self, progress: Progress, folder: Path, phase: str) -> None:

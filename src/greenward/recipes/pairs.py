@@ -18,15 +18,21 @@ from greenward.user_text import parse_json_text
 
 def read_pairs(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(prompt ids, completion ids) of every line. Raises `ProblemError` naming a bad line."""
-    if not path.is_file():
-        raise ProblemError(
-            f"warm_start.data: there is no file {path}.",
-            remedy='Expected JSON Lines of {"prompt": …, "completion": …} or {"messages": […]}.',
-        )
+    check_pairs(path)
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _pair(_parsed(line, path, number), tokenizer, f"{path}, line {number}")
+
+
+def check_pairs(path: Path) -> None:
+    """Raises `ProblemError` for a file that is not there or is empty."""
+    if not path.is_file() or not path.stat().st_size:
+        found = f"there is no file {path}" if not path.is_file() else f"{path} is empty"
+        raise ProblemError(
+            f"warm_start.data: {found}.",
+            remedy='Expected JSON Lines of {"prompt": …, "completion": …} or {"messages": […]}.',
+        )
 
 
 def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:

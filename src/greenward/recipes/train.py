@@ -33,6 +33,7 @@ from greenward.recipes.build import (
     supervised_examples,
     verify_references,
 )
+from greenward.recipes.pairs import check_pairs
 from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.suite_evaluation import (
     TrackedSuite,
@@ -59,9 +60,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
-    _check_data(recipe)
-    check_trackers(recipe.tracking.model_dump())
-    resolve_device(recipe.model.device)
+    _check_needs(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     train_problems, held_out = build_problems(recipe)
@@ -89,13 +88,21 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
     return finished
 
 
-def _check_data(recipe: Recipe) -> None:
-    if recipe.kind == "sft" and recipe.warm_start is not None and recipe.warm_start.data is None:
-        raise ConfigError(
-            "kind: sft trains on your own pairs: warm_start.data is not set.",
-            remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each line, or "
-            f"warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the problems.",
-        )
+def _check_needs(recipe: Recipe) -> None:
+    """Raises the error of what a training needs and has not, before anything is loaded or written."""
+    if recipe.kind == "sft" and recipe.warm_start is not None:
+        data = recipe.warm_start.data
+        if data is None:
+            raise ConfigError(
+                "kind: sft trains on your own pairs: warm_start.data is not set.",
+                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
+                f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
+                "problems.",
+            )
+        if data != GENERATED_CORPUS:
+            check_pairs(Path(data))
+    check_trackers(recipe.tracking.model_dump())
+    resolve_device(recipe.model.device)
 
 
 def show_report(output: Path, *, quiet: bool) -> None:
@@ -108,7 +115,7 @@ def show_report(output: Path, *, quiet: bool) -> None:
 
 def dry_run(recipe: Recipe) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
-    _check_data(recipe)
+    _check_needs(recipe)
     train_problems, held_out = build_problems(recipe)
     build_rewards(recipe, train_problems)
     policy = build_policy(recipe, train_problems)

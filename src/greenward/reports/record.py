@@ -226,7 +226,7 @@ def _gaps(seeds: Sequence[SeedRun]) -> list[str]:
 
 def _no_signal(arm: Arm) -> list[str]:
     longest: dict[str, Spell] = {}
-    for spell in spells(arm.metrics, str(arm.config.get("kind"))):
+    for spell in spells(arm.metrics, arm.config):
         known = longest.setdefault(spell.cause.brief, spell)
         if spell.steps > known.steps:
             longest[spell.cause.brief] = spell

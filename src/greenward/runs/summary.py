@@ -44,7 +44,7 @@ def write_summary(
         **_before_and_after(run.path, None),
         "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
         "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
-        "warnings": [spell.to_json() for spell in spells(rows, str(run.config.get("kind")))],
+        "warnings": [spell.to_json() for spell in spells(rows, run.config)],
         **(extra or {}),
     }
     write_atomically(run.path / "summary.json", dump_json(summary, indent=2).encode())

@@ -74,7 +74,7 @@ def split(problems: ProblemSet, held_out: float, seed: int) -> tuple[ProblemSet,
         raise ProblemError(
             f"expected problems on both sides of the split, found {len(train)} for training "
             f"and {len(problems) - len(train)} held out (held_out {held_out}, seed {seed}).",
-            remedy="Raise problems.families.limit or change problems.families.held_out.",
+            remedy="Raise problems.families.limit or .max_depth, or change problems.families.held_out.",
         )
     shapes = {shape_of(chains[problem.task_id]) for problem in train}
     unseen = (

@@ -1,0 +1,61 @@
+"""The package as its users install it: a wheel, without the repository around it."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "training.threads=1",
+    "sandbox.workers=1",
+    "problems.families.limit=60",
+    "model.shape.layers=1",
+    "model.shape.hidden_size=32",
+    "model.shape.heads=2",
+    "model.shape.kv_heads=2",
+    "model.shape.intermediate_size=64",
+    "warm_start.batch_size=8",
+    "training.prompts_per_step=2",
+    "training.num_generations=2",
+    "sampling.max_tokens=16",
+)
+
+
+@pytest.mark.slow
+def test_the_demo_runs_from_an_installed_wheel(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: object) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    pip = ("-m", "pip", "--disable-pip-version-check")
+    run(sys.executable, *pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT)
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv/bin/python"
+    (wheel,) = tmp_path.glob("greenward-*.whl")
+    run(python, *pip, "install", "-q", "--no-deps", "--no-index", wheel)
+    # All that the wheel needs, without the editable installation of the repository beside it.
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
+    Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    where = run(python, "-c", "import greenward; print(greenward.__file__)").stdout
+    assert where.startswith(packages)
+
+    greenward = tmp_path / "venv/bin/greenward"
+    run(greenward, "demo", "--quick", "--seeds", "0", "--output", "demo", *TINY)
+    report = json.loads((tmp_path / "demo/report.json").read_text())
+    stages = [row[0] for row in report["before_after"]["rows"]]
+    assert stages == ["Before", "After GRPO", "Rejection sampling", "Control"]
