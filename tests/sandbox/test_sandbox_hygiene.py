@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from waiting import eventually, is_alive
 
 from greenward.sandbox.layers.levels import Layer
 from greenward.sandbox.pool import LocalExecutor
@@ -21,22 +22,6 @@ from greenward.sandbox.protocol import Call, Job, Limits, Outcome
 SOAK = Path(__file__).parents[2] / "benchmarks" / "sandbox_soak.py"
 CALLS = (Call((3,)),)
 GOOD = Job("def f(x): return x", "f", CALLS)
-
-
-def eventually(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_mixed_run_misjudges_nothing_and_leaves_nothing_behind():

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from waiting import eventually, is_alive
 
 from greenward.grading.grader import Grader
 from greenward.grading.run_distinct import RETRIES
@@ -18,7 +19,7 @@ from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import children
+from greenward.sandbox.processes import children, descendants
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
 
 BOTH_LEVELS = pytest.mark.parametrize("layers", [ALL_LAYERS, CORE_LAYERS], ids=["A", "B"])
@@ -133,8 +134,10 @@ def test_a_worker_that_cannot_be_started_again_is_a_verdict_and_no_exception(lay
     with LocalExecutor(2, layers=layers) as executor:
         with monkeypatch.context() as patch:
             patch.setattr("greenward.sandbox.worker_process.os.makedirs", refuse)
-            for pid in executor.worker_pids:
-                os.kill(pid, signal.SIGKILL)
+            lost = {process for worker in executor.worker_pids for process in (worker, *descendants(worker))}
+            for worker in executor.worker_pids:
+                os.kill(worker, signal.SIGKILL)
+            assert eventually(lambda: not any(map(is_alive, lost)))  # one that lives on may still answer
             outcomes = [(one.outcome, one.error_message) for _, one in executor.run([GOOD] * 4)]
             assert [outcome for outcome, _ in outcomes] == [Outcome.INFRASTRUCTURE] * 4
             assert all("No space left on device" in message for _, message in outcomes)

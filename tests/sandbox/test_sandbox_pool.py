@@ -12,6 +12,7 @@ import time
 from textwrap import dedent
 
 import pytest
+from waiting import eventually, is_alive
 
 from greenward.errors import SandboxError
 from greenward.sandbox import worker_process
@@ -34,23 +35,6 @@ def job(code: str, limits: Limits = LIMITS) -> Job:
 
 
 GOOD = job("def f(x): return x")
-
-
-def eventually(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def our_folders() -> set[str]:
