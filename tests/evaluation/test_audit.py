@@ -116,9 +116,9 @@ def test_the_shape_that_a_function_reads_is_found_by_trying():
 
 
 def test_a_function_that_accepts_or_refuses_everything_is_not_sound():
-    generous = audit("audited_graders:everything", cheats=CHEATS[::4])
+    generous = audit("audited_graders:everything", cheats=CHEATS[::12])
     assert len(generous.accepted) == len(generous.cheats)
-    strict = audit("audited_graders:nothing", cheats=CHEATS[::4])
+    strict = audit("audited_graders:nothing", cheats=CHEATS[::12])
     assert not strict.accepted
     assert len(strict.false_refusals) == len(HONEST_ANSWERS)
     assert not generous.sound

@@ -71,6 +71,7 @@ def test_no_innocent_answer_suffers_from_heavy_neighbours(monkeypatch, sizes):
     assert max(sizes) < 1.3 * (1 << 20)  # results, and what was printed
 
 
+@pytest.mark.slow
 def test_a_report_that_came_while_others_were_read_is_not_late(monkeypatch):
     """Reading takes longer than all workers may be silent for; every report is there in time."""
     monkeypatch.setattr(slot, "GRACE_SECONDS", 0.2)

@@ -178,6 +178,7 @@ def test_slow_answers_have_the_sum_of_the_limits(grader):
     assert verdict.passed, verdict
 
 
+@pytest.mark.slow
 def test_the_parts_of_an_answer_make_one_verdict(grader):
     problem = asked(*[2.0] * 4)  # a job for each test
     quick = "def f(n):\n    {}\n    return n"
