@@ -66,7 +66,8 @@ def demo_block(record: dict[str, Any]) -> str:
     made = {row[0]: row[1] for row in record["made_with"]["rows"]}
     lines.append(
         f"\n{table['caption']} {facts['seeds']} seeds side by side on {made['cpu count']} cores "
-        f"({made['device']}): {seconds / 60:.1f} minutes, {facts['peak memory']} at the most per seed.\n"
+        f"({made['device']}): {seconds / 60:.1f} minutes without the start of the processes, "
+        f"{facts['peak memory']} at the most per seed.\n"
     )
     return "\n".join(lines)
 
