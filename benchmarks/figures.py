@@ -1,6 +1,7 @@
 """Puts measured figures into README.md, between `<!-- NAME -->` and `<!-- /NAME -->`.
 
-    .venv/bin/python benchmarks/figures.py --demo runs/demo/report.json
+    .venv/bin/greenward demo --seeds 0,1,2 --output runs/demo_three_seeds
+    .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
 keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used. The
 other figures come from `results/code_repair_arms.json`, `results/grpo_vs_trl_*.json`, `results/sandbox.json`,
@@ -26,7 +27,7 @@ KEPT = ("headline", "facts", "before_after", "seeds", "time_parts", "made_with")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--demo", type=Path, help="report.json of a finished `make demo`")
+    parser.add_argument("--demo", type=Path, help="report.json of a finished demo")
     arguments = parser.parse_args()
     text = README.read_text(encoding="utf-8")
     text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
