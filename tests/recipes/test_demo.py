@@ -11,6 +11,7 @@ from greenward.runs.directory import RunDirectory, read_config, read_evaluations
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress
 from greenward.runs.summary import read_summary
+from tiny_model import TINY_MODEL
 
 
 def test_a_second_demo_in_the_same_directory_is_refused_before_anything_starts(tmp_path):
@@ -35,11 +36,7 @@ TINY = (
     "training.threads=1",
     "sandbox.workers=1",
     "problems.families.limit=60",
-    "model.shape.layers=1",
-    "model.shape.hidden_size=32",
-    "model.shape.heads=2",
-    "model.shape.kv_heads=2",
-    "model.shape.intermediate_size=64",
+    *TINY_MODEL,
     "warm_start.max_steps=5",
     "warm_start.batch_size=8",
     "training.max_steps=2",

@@ -9,15 +9,12 @@ import pytest
 
 from greenward.runs.directory import read_config
 from greenward.runs.metrics import read_metrics
+from tiny_model import TINY_MODEL
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "code_repair_arms.py"
 TINY = (
     "problems.families.limit=60",
-    "model.shape.layers=1",
-    "model.shape.hidden_size=32",
-    "model.shape.heads=2",
-    "model.shape.kv_heads=2",
-    "model.shape.intermediate_size=64",
+    *TINY_MODEL,
     "warm_start.max_steps=5",
     "warm_start.batch_size=8",
     "training.prompts_per_step=2",

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tiny_model import TINY_MODEL
+
 ROOT = Path(__file__).parents[2]
 TINY = (
     "training.threads=1",
     "sandbox.workers=1",
     "problems.families.limit=60",
-    "model.shape.layers=1",
-    "model.shape.hidden_size=32",
-    "model.shape.heads=2",
-    "model.shape.kv_heads=2",
-    "model.shape.intermediate_size=64",
+    *TINY_MODEL,
     "warm_start.batch_size=8",
     "training.prompts_per_step=2",
     "training.num_generations=2",

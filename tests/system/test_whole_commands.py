@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from greenward.runs.metrics import read_metrics, without_timing
+from tiny_model import TINY_MODEL
 
 SMALL = (
     "problems.families.limit=80",
-    "model.shape.layers=1",
-    "model.shape.hidden_size=32",
-    "model.shape.heads=2",
-    "model.shape.kv_heads=2",
-    "model.shape.intermediate_size=64",
+    *TINY_MODEL,
     "warm_start.max_steps=30",
     "warm_start.batch_size=16",
     "training.max_steps=8",

@@ -36,8 +36,8 @@ class SampleGrading:
             problems = load_suite(suite, skip_bad_rows=skip_bad_rows)
         self.problems = judgeable(problems) if skip_bad_rows else problems
         unknown: list[ProblemError] = []
-        given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
-        self.answers, note = extracted(given, extract)
+        answers = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
+        self.answers, note = extracted(answers, extract)
         self.notes = [note] if note else []
         if unknown:
             self.notes.append(
