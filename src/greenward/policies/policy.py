@@ -243,7 +243,8 @@ def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype
     if device.type == "cuda":
         in_hardware = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        capabilities = torch.cpu.get_capabilities()
+        # torch 2.10 cannot tell; float32 is right on every processor.
+        capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
         in_hardware = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return torch.bfloat16 if in_hardware else torch.float32
 
