@@ -25,7 +25,7 @@ LAYERS = (
     {"sandbox", "problems"},
 )
 # Anybody may import these; they import no room. All may import the single modules.
-SINGLE_MODULES = {"errors", "intervals", "no_signal", "user_text"}
+SINGLE_MODULES = {"errors", "intervals", "no_signal", "text", "user_text"}
 LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 HEAVY_AT_THE_DOOR = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")

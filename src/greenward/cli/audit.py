@@ -124,7 +124,7 @@ def _progress() -> Any:
 
 
 def _print(report: AuditReport) -> None:
-    from greenward.reports.text import visible
+    from greenward.text import visible
 
     click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
     if report.left_out:
@@ -160,7 +160,7 @@ def _print_what_it_gave(report: AuditReport) -> None:
 
 def _print_trials(trials: tuple[Trial, ...]) -> None:
     """By family: the reason once, then each answer."""
-    from greenward.reports.text import visible
+    from greenward.text import visible
 
     for family in dict.fromkeys(trial.family for trial in trials):
         members = [trial for trial in trials if trial.family == family]

@@ -41,7 +41,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
 
 
 def _print(found: PairedComparison) -> None:
-    from greenward.reports.text import visible
+    from greenward.text import visible
 
     for warning in _warnings(found):
         click.secho(visible(f"! {warning}"), fg="yellow")

@@ -58,7 +58,7 @@ def eval_(model: str | None, **chosen: Any) -> None:
 
     from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
     from greenward.runs.progress import Progress
-    from greenward.runs.text import printable
+    from greenward.text import visible
 
     names = (
         "checkpoint",
@@ -85,7 +85,7 @@ def eval_(model: str | None, **chosen: Any) -> None:
         click.echo(
             f"# {task_id}, {evaluation.renderer.style} style; all prompts: {evaluation.prompt_hash}", err=True
         )
-        click.echo(printable(prompt))
+        click.echo(visible(prompt))
         return
     out = chosen["out"] or evaluation.default_folder
     with Progress(quiet=chosen["quiet"]) as progress:

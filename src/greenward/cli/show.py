@@ -20,6 +20,6 @@ def show(task_id: str, folder: Path, sample: int | None) -> None:
     greenward show HumanEval/11 --in runs/eval/mine-humaneval+
     """
     from greenward.evaluation.shown_task import show_task
-    from greenward.runs.text import printable
+    from greenward.text import visible
 
-    click.echo(printable(show_task(folder, task_id, sample)))
+    click.echo(visible(show_task(folder, task_id, sample)))

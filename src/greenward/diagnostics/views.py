@@ -92,7 +92,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     from rich.text import Text
 
     from greenward.reports.terminal import print_head
-    from greenward.reports.text import visible
+    from greenward.text import visible
 
     console = Console()
     print_head(console, _title(diagnosis), diagnosis.headline, _facts(diagnosis), diagnosis.notes)
@@ -110,7 +110,7 @@ def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from greenward.reports.text import visible
+    from greenward.text import visible
 
     if not findings:
         return

@@ -13,10 +13,10 @@ from greenward.grading.function_process import FunctionProcess
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
 from greenward.grading.plain_answers import answers_to_plain
-from greenward.grading.text import sanitise
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Expected, Problem
 from greenward.sandbox.codec import PlainDataError, encode
+from greenward.text import visible
 
 _SERVER = "greenward.grading.custom_reward_process"
 _REMEDY = "It must return one finite number, or None where it does not apply, for each answer."
@@ -110,7 +110,7 @@ class CustomReward:
         for index, score in enumerate(scores):
             if score is not None and not (isinstance(score, float) and math.isfinite(score)):
                 raise RewardError(
-                    f"{self.name} gave {sanitise(str(score), 80)} for answer {index} "
+                    f"{self.name} gave {visible(str(score), 80)} for answer {index} "
                     f"(problem {answers[index].problem.task_id}).",
                     remedy=_REMEDY,
                 )

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from greenward.errors import RewardError
-from greenward.grading.text import sanitise
 from greenward.sandbox.frames import receive_frame, send_frame
+from greenward.text import visible
 
 IMPORT_SECONDS = 120.0
 # A shell that waits, so that the parent which an answer may signal is not the caller.
@@ -97,7 +97,7 @@ class FunctionProcess:
             )
         if "error" in reply[0]:
             # An exception's message may quote an answer: hostile text.
-            message, remedy = sanitise(reply[0]["error"], 500), sanitise(reply[0]["remedy"], 2000)
+            message, remedy = visible(reply[0]["error"], 500), visible(reply[0]["remedy"], 2000)
             raise RewardError(f"{self.function}: {message}", remedy=remedy)
         return reply[0]
 

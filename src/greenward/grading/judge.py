@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from greenward.grading.plan import Plan
-from greenward.grading.text import sanitise
 from greenward.grading.verdict import Status, Verdict
 from greenward.sandbox.protocol import Outcome, RunResult
+from greenward.text import MAX_MESSAGE_CHARS, visible
 
 _STATUS = {
     Outcome.LOAD_ERROR: Status.ERROR,
@@ -33,7 +33,7 @@ def judge(plan: Plan, result: RunResult) -> Verdict:
             status=Status.WRONG_TYPE,
             tests_passed=(False,) * len(plan.tests),
             error_class=type(error).__name__,
-            error_message=sanitise(f"what the answer returned cannot be judged: {error}"),
+            error_message=visible(f"what the answer returned cannot be judged: {error}", MAX_MESSAGE_CHARS),
             cpu_seconds=result.cpu_seconds,
             wall_seconds=result.wall_seconds,
             layers=result.layers,
@@ -70,11 +70,11 @@ def _judge(plan: Plan, result: RunResult) -> Verdict:
     return Verdict(
         status=status,
         tests_passed=passed,
-        error_class=None if error_class is None else sanitise(error_class, 100),
-        error_message=sanitise(error_message),
+        error_class=None if error_class is None else visible(error_class, 100),
+        error_message=visible(error_message, MAX_MESSAGE_CHARS),
         first_failure=first_failure,
-        stdout=sanitise(result.stdout, len(result.stdout)),
-        stderr=sanitise(result.stderr, len(result.stderr)),
+        stdout=visible(result.stdout),
+        stderr=visible(result.stderr),
         cpu_seconds=result.cpu_seconds,
         wall_seconds=result.wall_seconds,
         layers=result.layers,

@@ -15,10 +15,11 @@ from greenward.errors import ProblemError
 from greenward.grading.assertions import Assertion, Relation, clean_test, parse_assertion
 from greenward.grading.compare import COLLECTIONS
 from greenward.grading.planned_test import Test
-from greenward.grading.text import sanitise, show
+from greenward.grading.text import show
 from greenward.problems.problem import Case, Expected, Problem
 from greenward.sandbox.codec import PlainDataError, canonical, encode
 from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outcome, RunResult
+from greenward.text import MAX_MESSAGE_CHARS, visible
 
 _COMPUTING_LIMITS = Limits(cpu_seconds=20.0, wall_seconds=60.0)
 _PRINTED_MORE_BYTES = 64 << 10  # than expected, before an output is too long to be right
@@ -113,7 +114,7 @@ def _case_test(problem: Problem, number: int, case: Case, call: Call) -> Test:
     except PlainDataError as error:
         raise ProblemError(f"{problem.task_id}: case {number} is not plain data: {error}.") from None
     arguments = [*map(show, case.args), *(f"{name}={show(value)}" for name, value in case.kwargs.items())]
-    description = sanitise(f"{problem.entry_point}({', '.join(arguments)})")
+    description = visible(f"{problem.entry_point}({', '.join(arguments)})", MAX_MESSAGE_CHARS)
     if case.raises is None:
         if problem.comparison.rule == "same_set" and not isinstance(expected, COLLECTIONS):
             raise ProblemError(
@@ -135,7 +136,7 @@ def _plan_tests(problem: Problem, computed: RunResult | None) -> Plan:
     for source, assertion in zip(problem.tests, assertions, strict=True):
         if assertion is None or (assertion.expected is not None and assertion.expected not in found):
             checks.append(clean_test(source))
-            tests.append(Test(sanitise(checks[-1]), Relation.COMPLETES, mode="check"))
+            tests.append(Test(visible(checks[-1], MAX_MESSAGE_CHARS), Relation.COMPLETES, mode="check"))
         else:
             expressions.append(assertion.actual)
             tests.append(_assertion_test(problem, assertion, found))
@@ -169,7 +170,7 @@ def _assertion_test(problem: Problem, assertion: Assertion, found: Mapping[str, 
             f"{problem.task_id}: the test of {assertion.actual!r} looks for a member of no container."
         )
     return Test(
-        description=sanitise(assertion.actual),
+        description=visible(assertion.actual, MAX_MESSAGE_CHARS),
         relation=assertion.relation,
         expected=expected,
         comparison=problem.comparison,
@@ -181,7 +182,7 @@ def _assertion_test(problem: Problem, assertion: Assertion, found: Mapping[str, 
 def _plan_checks(problem: Problem) -> Plan:
     _demand_python(problem, [problem.check_setup_code, *problem.checks])
     tests = [
-        Test(f"check {number}: {sanitise(check, 200)}", Relation.COMPLETES, mode="check")
+        Test(f"check {number}: {visible(check, 200)}", Relation.COMPLETES, mode="check")
         for number, check in enumerate(problem.checks, 1)
     ]
     job = Job(
@@ -215,7 +216,8 @@ def _plan_stdio(problem: Problem) -> Plan:
 def _plan_in_process(problem: Problem) -> Plan:
     _demand_python(problem, problem.in_process_tests)
     tests = [
-        Test(sanitise(source), Relation.COMPLETES, mode="in_process") for source in problem.in_process_tests
+        Test(visible(source, MAX_MESSAGE_CHARS), Relation.COMPLETES, mode="in_process")
+        for source in problem.in_process_tests
     ]
     expressions = tuple(f"exec({source!r}, globals())" for source in problem.in_process_tests)
     job = Job("", problem.entry_point, expressions=expressions, setup_code=problem.setup_code)
@@ -243,7 +245,7 @@ def _demand_python(problem: Problem, sources: Iterable[str], what: str = "test")
             ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ProblemError(
-                f"{problem.task_id}: the {what} {sanitise(source, 80)!r} is not Python: {error}."
+                f"{problem.task_id}: the {what} {visible(source, 80)!r} is not Python: {error}."
             ) from None
 
 

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from greenward.grading.assertions import Relation
 from greenward.grading.compare import close, equal, is_something, matches
 from greenward.grading.printed import same_output
-from greenward.grading.text import sanitise, show
+from greenward.grading.text import show
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Comparison
 from greenward.sandbox.codec import PlainDict, PlainSet
 from greenward.sandbox.protocol import CallResult
+from greenward.text import MAX_MESSAGE_CHARS, visible
 
 # How a test is judged: by values compared here, by a test program in a process of its own, by what
 # the program printed, or in the answer's own process, where the answer could forge the result.
@@ -62,9 +63,9 @@ class Test:
     def failure(self, result: CallResult) -> str:
         """One bounded line: what was called, what was expected, what came."""
         if not result.returned:
-            came = sanitise(f"raised {result.error_class}: {result.error_message}")
+            came = visible(f"raised {result.error_class}: {result.error_message}", MAX_MESSAGE_CHARS)
         elif not result.plain:
-            came = sanitise(result.error_message)
+            came = visible(result.error_message, MAX_MESSAGE_CHARS)
         else:
             came = f"got {show(result.value)}"
         return f"{self.description}: {self._wanted()}, {came}"
@@ -73,7 +74,7 @@ class Test:
         if self.relation is Relation.COMPLETES:
             return "expected it to pass"
         if self.relation is Relation.RAISES:
-            return f"expected {sanitise(self.expected)} to be raised"
+            return f"expected {visible(self.expected, MAX_MESSAGE_CHARS)} to be raised"
         if self.relation is Relation.PRINTS:
             return f"expected it to print {show(self.expected)}"
         if self.relation in (Relation.TRUE, Relation.FALSE):

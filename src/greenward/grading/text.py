@@ -1,30 +1,19 @@
-"""Hostile text and values made fit to show: bounded, without control characters."""
+"""A plain value as text for messages, bounded whatever its size."""
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import Any
 
 from greenward.sandbox.codec import PlainDict, PlainSet
+from greenward.text import visible
 
-MAX_MESSAGE_CHARS = 300
 MAX_VALUE_CHARS = 120
-_HIDDEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
-)
-
-
-def sanitise(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
-    """`text` cut to `max_chars`; control, direction and zero-width characters become U+FFFD."""
-    text = text.replace("\r\n", "\n")
-    short = text if len(text) <= max_chars else text[: max_chars - 1] + "…"
-    return _HIDDEN.sub("\ufffd", short)
 
 
 def show(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
     """A plain value, flat or not, as Python would write it, bounded whatever its size."""
-    return sanitise(_written(value, max_chars), max_chars)
+    return visible(_written(value, max_chars), max_chars)
 
 
 def _written(value: Any, budget: int) -> str:

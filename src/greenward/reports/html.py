@@ -19,7 +19,7 @@ from greenward.reports.content import Content, Fact
 from greenward.reports.results import metric_label
 from greenward.reports.svg import draw, stacked_bar
 from greenward.reports.tables import Table
-from greenward.reports.text import visible
+from greenward.text import visible
 
 WIDE, SMALL = (520, 290), (340, 190)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from greenward.reports.answers import Answer, SampleAnswers
 from greenward.reports.content import Content, Fact
 from greenward.reports.tables import Table
-from greenward.reports.text import visible
+from greenward.text import visible
 
 
 def render_markdown(content: Content) -> str:

@@ -15,7 +15,7 @@ from greenward.reports.charts import Chart
 from greenward.reports.content import Content, Fact
 from greenward.reports.svg import value_text
 from greenward.reports.tables import Table
-from greenward.reports.text import visible
+from greenward.text import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 26

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from greenward.runs.text import printable
+from greenward.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,7 @@ class Progress:
         self._newest = name
         phase = self._phases[name] = _Phase(total)
         if self._bars is not None:
-            phase.task = self._bars.add_task(printable(name), total=total, numbers="", eta="")
+            phase.task = self._bars.add_task(visible(name), total=total, numbers="", eta="")
         elif self._console is not None:
             self._print(name if total is None else f"{name}: {total} steps")
 
@@ -111,7 +111,7 @@ class Progress:
 
     def _print(self, text: str) -> None:
         assert self._console is not None
-        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _numbers(

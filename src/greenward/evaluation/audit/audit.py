@@ -30,11 +30,11 @@ from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
 from greenward.grading.plain_answers import answers_to_plain
 from greenward.grading.reward_columns import GroundTruth
-from greenward.grading.text import sanitise
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.sandbox.codec import encode
 from greenward.sandbox.protocol import Limits
+from greenward.text import MAX_MESSAGE_CHARS, visible
 
 _SERVER = "greenward.evaluation.audit.process"
 _LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0)
@@ -220,7 +220,7 @@ class _Examination:
         if best is None:
             raise RewardError(
                 f"{self._function} gave no score to right answers, as its {self.signature} signature is "
-                f"understood here: {sanitise(raised)}.",
+                f"understood here: {visible(raised, MAX_MESSAGE_CHARS)}.",
                 remedy="See docs/audit.md for what it gets; --signature, --ground-truth, --column change it.",
             )
         return best
@@ -295,11 +295,13 @@ class _Examination:
             return _Reply(outcome=Outcome.HUNG, detail=f"no reply within {self._timeout_seconds:g} s")
         except (FunctionEnded, ValueError) as error:
             self._process.close()
-            return _Reply(outcome=Outcome.KILLED, detail=sanitise(str(error).splitlines()[0]))
+            return _Reply(
+                outcome=Outcome.KILLED, detail=visible(str(error).splitlines()[0], MAX_MESSAGE_CHARS)
+            )
         if not self._process.alive:
             return _Reply(outcome=Outcome.KILLED, detail="the parent of its process was killed")
         if "raised" in reply:
-            return _Reply(outcome=Outcome.RAISED, detail=sanitise(str(reply["raised"])))
+            return _Reply(outcome=Outcome.RAISED, detail=visible(str(reply["raised"]), MAX_MESSAGE_CHARS))
         score = reply.get("score", math.nan)
         if score is not None and not (isinstance(score, (int, float)) and math.isfinite(score)):
             self._process.close()
