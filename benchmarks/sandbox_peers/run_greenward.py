@@ -14,7 +14,7 @@ from side import ENTRY_POINT, EXPECTED, INPUTS, Way, serve
 
 from greenward.grading.grader import Grader
 from greenward.problems.problem import Case, Problem, StdioCase
-from greenward.sandbox.layers.levels import ALL_LAYERS, Layer, Level
+from greenward.sandbox.isolation import ALL_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 
 TESTS = list(zip(INPUTS, EXPECTED, strict=True))

@@ -7,7 +7,7 @@ from greenward.grading.assertions import Relation, parse_assertion
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS
+from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 
 

@@ -4,7 +4,7 @@ import tempfile
 
 import pytest
 
-from greenward.sandbox.layers.levels import PORTABLE_LAYERS, Level
+from greenward.sandbox.isolation import PORTABLE_LAYERS, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, RunResult
 

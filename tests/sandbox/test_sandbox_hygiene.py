@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 from waiting import eventually, is_alive
 
-from greenward.sandbox.layers.levels import Layer
+from greenward.sandbox.isolation import Layer
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.processes import children, descendants
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
@@ -36,7 +36,7 @@ def test_a_busy_parent_that_is_killed_takes_everything_along(tmp_path):
     # Answers and test programs, each in a worker of its own, sleeping, computing and writing files.
     script = dedent(
         """
-        from greenward.sandbox.layers.levels import Layer
+        from greenward.sandbox.isolation import Layer
         from greenward.sandbox.pool import LocalExecutor
         from greenward.sandbox.protocol import Job, Limits
         limits = Limits(cpu_seconds=60, wall_seconds=60)

@@ -17,7 +17,7 @@ from greenward.grading.grader import Grader
 from greenward.grading.run_distinct import RETRIES
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS
+from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.processes import children, descendants
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult

@@ -9,13 +9,19 @@ from textwrap import dedent
 import pytest
 
 from greenward.errors import SandboxError
-from greenward.sandbox.examination import examine
-from greenward.sandbox.isolation import Isolation
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS, Layer, Level, level_of
-from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.isolation import (
+    ALL_LAYERS,
+    CORE_LAYERS,
+    PORTABLE_LAYERS,
+    Isolation,
+    Layer,
+    Level,
+    level_of,
+)
+from greenward.sandbox.pool import LocalExecutor, inspect_sandbox
 from greenward.sandbox.protocol import Call, Job
 
-HERE = examine()
+HERE, _ = inspect_sandbox()
 needs = {
     level: pytest.mark.skipif(
         not HERE.level.suffices(level), reason=f"this machine offers level {HERE.level}"

@@ -16,7 +16,7 @@ from waiting import eventually, is_alive
 
 from greenward.errors import SandboxError
 from greenward.sandbox import worker_process
-from greenward.sandbox.layers.levels import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
+from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.processes import children, descendants
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
@@ -203,7 +203,7 @@ def test_nothing_outlives_a_parent_that_is_killed(own_temporary_folder, layers):
     script = dedent(
         """
         import sys, time
-        from greenward.sandbox.layers.levels import *
+        from greenward.sandbox.isolation import *
         from greenward.sandbox.pool import LocalExecutor
         from greenward.sandbox.protocol import Job, Limits
         executor = LocalExecutor(3, require=Level.D, layers=globals()[sys.argv[1]])
@@ -265,4 +265,4 @@ def test_the_worker_needs_only_the_standard_library():
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", script, source], capture_output=True, text=True, check=True
     ).stdout
-    assert {name.split(".")[:2][-1] for name in eval(loaded)} == {"greenward", "sandbox"}
+    assert {name.split(".")[:2][-1] for name in eval(loaded)} == {"greenward", "errors", "sandbox"}

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from greenward.sandbox.layers import seccomp
-from greenward.sandbox.layers.bpf import Assembler
-from greenward.sandbox.layers.syscall_numbers import NUMBERS, numbers_on
+from greenward.sandbox.layers.seccomp import AND, LOAD, NUMBERS, RETURN, Assembler, numbers_on
 
 MACHINES = ("x86_64", "aarch64")
 # linux/audit.h: ELF machine, 64 bits, little-endian. linux/seccomp.h: the answers of a filter.
@@ -250,16 +249,18 @@ class TestAssembler:
     @given(st.dictionaries(st.integers(0, 60) | st.integers(0, 2**32 - 1), st.integers(0, 3), max_size=60))
     def test_a_choice_leads_where_a_dictionary_would(self, mapping):
         code = Assembler()
-        labels = [code.answer(answer) for answer in range(4)]
-        otherwise = code.answer(9)
-        code.load(0, code.choose({value: labels[answer] for value, answer in mapping.items()}, otherwise))
+        labels = [code.add(RETURN, answer) for answer in range(4)]
+        otherwise = code.add(RETURN, 9)
+        code.add(
+            LOAD, 0, code.choose({value: labels[answer] for value, answer in mapping.items()}, otherwise)
+        )
         near = {value + step for value in mapping for step in (-1, 0, 1)}
         for value in {0, 2**32 - 1, *filter(range(2**32).__contains__, near)}:
             assert run_bpf(code.program(), struct.pack("<I", value)) == mapping.get(value, 9)
 
     def test_equal_tails_are_kept_once(self):
         code = Assembler()
-        yes, no = code.answer(1), code.answer(0)
-        tail = code.mask(7, code.choose({3: yes}, no))
-        code.choose({5: code.load(0, tail), 6: code.load(4, tail)}, no)
+        yes, no = code.add(RETURN, 1), code.add(RETURN, 0)
+        tail = code.add(AND, 7, code.choose({3: yes}, no))
+        code.choose({5: code.add(LOAD, 0, tail), 6: code.add(LOAD, 4, tail)}, no)
         assert [code for code, *_ in struct.iter_unpack("<HBBI", code.program())].count(0x54) == 1

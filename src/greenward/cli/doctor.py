@@ -17,27 +17,35 @@ def doctor(as_json: bool) -> None:
     that training asks for by default (B).
     """
     from greenward.runs.provenance import collect_provenance
-    from greenward.sandbox.examination import examine
+    from greenward.sandbox.isolation import Layer, Level
+    from greenward.sandbox.pool import inspect_sandbox
 
-    machine, isolation = collect_provenance(), examine()
+    machine = collect_provenance()
+    isolation, answer_ms = inspect_sandbox()
     if as_json:
         layers = {
-            layer.value: {"in_force": layer.in_force, "stops": layer.stops, "reason": layer.reason}
-            for layer in isolation.layers
+            layer.value: {
+                "in_force": layer in isolation.layers,
+                "stops": layer.stops,
+                "reason": "" if layer in isolation.layers else isolation.reason(layer),
+            }
+            for layer in Layer
         }
-        sandbox = {"level": isolation.level.value, "layers": layers, "answer_ms": isolation.answer_ms}
+        sandbox = {"level": isolation.level.value, "layers": layers, "answer_ms": answer_ms}
         click.echo(json.dumps({"machine": machine, "sandbox": sandbox}, indent=2))
     else:
-        _print(machine, isolation)
-    if not isolation.contains_answers:
+        _print(machine, isolation, answer_ms)
+    if not isolation.level.suffices(Level.B):
         raise SystemExit(1)
 
 
-def _print(machine: dict[str, Any], isolation: Any) -> None:
+def _print(machine: dict[str, Any], isolation: Any, answer_ms: float) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from greenward.sandbox.isolation import Layer, Level
 
     console = Console()
     console.print()
@@ -51,20 +59,17 @@ def _print(machine: dict[str, Any], isolation: Any) -> None:
         console.print(Text(f"  {label:9} {value}"))
     console.print()
     console.print(Text(f"Sandbox: isolation level {isolation.level.value}", style="bold green"))
-    console.print(
-        Text(f"  {isolation.level.meaning}; {isolation.answer_ms:.1f} ms for a trivial answer", style="dim")
-    )
+    console.print(Text(f"  {isolation.level.meaning}; {answer_ms:.1f} ms for a trivial answer", style="dim"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("layer", "in force", "what it stops"):
         table.add_column(heading)
-    for layer in isolation.layers:
-        mark = Text("yes", style="green") if layer.in_force else Text("no", style="red")
+    for layer in Layer:
+        mark = Text("yes", style="green") if layer in isolation.layers else Text("no", style="red")
         table.add_row(layer.value, mark, layer.stops)
     console.print(table)
-    for layer in isolation.layers:
-        if not layer.in_force:
-            console.print(
-                Text(f"  {layer.value}: {layer.reason}. To have it, {layer.remedy}.", style="yellow")
-            )
-    if not isolation.contains_answers:
+    for layer in Layer:
+        if layer not in isolation.layers:
+            reason = isolation.reason(layer)
+            console.print(Text(f"  {layer.value}: {reason}. To have it, {layer.remedy}.", style="yellow"))
+    if not isolation.level.suffices(Level.B):
         console.print(Text(isolation.warning, style="bold red"))

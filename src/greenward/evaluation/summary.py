@@ -9,7 +9,7 @@ from typing import Any
 from greenward.evaluation.measures import by_tag, pass_at_k_of, rates_of
 from greenward.evaluation.results import Result
 from greenward.grading.verdict import Family, Status
-from greenward.sandbox.layers.levels import Layer, level_of
+from greenward.sandbox.isolation import Layer, level_of
 
 DEFAULT_KS = (1, 5, 10, 100)
 _NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE})

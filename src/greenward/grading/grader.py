@@ -20,8 +20,7 @@ from greenward.grading.run_distinct import Run, run_distinct
 from greenward.grading.time_limits import join, make_jobs
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.sandbox.isolation import Isolation
-from greenward.sandbox.layers.levels import Level
+from greenward.sandbox.isolation import Isolation, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
 from greenward.sandbox.tasks import check_limits

@@ -28,7 +28,7 @@ from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.recipes.pairs import read_pairs
-from greenward.sandbox.layers.levels import Level
+from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from greenward.sandbox import codec, stand_in
-from greenward.sandbox.layers.shield import Shield
+from greenward.sandbox.layers.stack import LayerStack
 
 RESULT_FD = 3
 LAST_FD = stand_in.CALL_FD
@@ -65,12 +65,12 @@ class Announcement:
         return self._shared[0] == 1
 
 
-def run_job(shield: Shield, ready: Announcement, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+def run_job(shield: LayerStack, ready: Announcement, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
     """Runs one job in this process and ends the process."""
     nonce, kind, *fields = codec.decode(str(job, "ascii"))
     send = _sender(nonce)
     del nonce, job
-    shield.put_on(limits)  # what raises here is the infrastructure's failure
+    shield.apply(limits)  # what raises here is the infrastructure's failure
     ready.make()
     is_tested_apart = kind == "checks" or fields[-1]
     os.closerange((LAST_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)

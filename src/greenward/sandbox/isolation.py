@@ -1,23 +1,85 @@
-"""How well this machine contains answers: what was found, what is missing, and what to do about it."""
+"""The layers of isolation, the levels that they add up to, and what a machine lacks of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from greenward.errors import SandboxError
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS, Layer, Level, level_of
 
-REMEDIES = {
-    Layer.NAMESPACES: "allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
-    "kernel.apparmor_restrict_unprivileged_userns=0; in a container, a seccomp profile that allows unshare)",
-    Layer.RESOURCES: "allow setrlimit",
-    Layer.PRIVILEGES: "use Linux 3.5 or newer",
-    Layer.LANDLOCK: "use Linux 5.13 or newer with Landlock among its security modules (boot option lsm=)",
-    Layer.SECCOMP: "use a kernel with seccomp filters on x86_64 or aarch64",
-}
-_NEEDED = {Level.A: ALL_LAYERS, Level.B: CORE_LAYERS, Level.C: PORTABLE_LAYERS, Level.D: frozenset[Layer]()}
+
+class Layer(str, Enum):
+    """One independent protection around an answer, in the order of application.
+
+    `stops` says what the layer prevents, `remedy` how to get it on a machine that lacks it.
+    """
+
+    stops: str
+    remedy: str
+
+    def __new__(cls, name: str, stops: str = "", remedy: str = "") -> Layer:
+        """A layer is equal to its name."""
+        layer = str.__new__(cls, name)
+        layer._value_, layer.stops, layer.remedy = name, stops, remedy
+        return layer
+
+    NAMESPACES = (
+        "namespaces",
+        "seeing the host: its processes, files, network and users; survivors",
+        "allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
+        "kernel.apparmor_restrict_unprivileged_userns=0; in a container, a seccomp profile that allows "
+        "unshare)",
+    )
+    RESOURCES = "resources", "using CPU, memory, file size and descriptors without end", "allow setrlimit"
+    PRIVILEGES = (
+        "privileges",
+        "root's rights, and gaining any by set-uid programs",
+        "use Linux 3.5 or newer",
+    )
+    LANDLOCK = (
+        "landlock",
+        "reading or writing files outside its own folder, reading other processes' memory",
+        "use Linux 5.13 or newer with Landlock among its security modules (boot option lsm=)",
+    )
+    SECCOMP = (
+        "seccomp",
+        "sockets, starting programs, signals to others, kernel interfaces beyond need",
+        "use a kernel with seccomp filters on x86_64 or aarch64",
+    )
+
+
+ALL_LAYERS = frozenset(Layer)
+CORE_LAYERS = ALL_LAYERS - {Layer.NAMESPACES}
+PORTABLE_LAYERS = frozenset({Layer.RESOURCES})
+
+
+class Level(str, Enum):
+    """How well answers are contained, A best; `layers` are those that a level needs."""
+
+    meaning: str
+    layers: frozenset[Layer]
+
+    def __new__(cls, name: str, meaning: str = "", layers: frozenset[Layer] = ALL_LAYERS) -> Level:
+        """A level is equal to its letter."""
+        level = str.__new__(cls, name)
+        level._value_, level.meaning, level.layers = name, meaning, layers
+        return level
+
+    A = "A", "every layer", ALL_LAYERS
+    B = "B", "every layer that needs no privilege", CORE_LAYERS
+    C = "C", "a process of its own with resource limits", PORTABLE_LAYERS
+    D = "D", "a process of its own", frozenset[Layer]()
+
+    def suffices(self, required: Level) -> bool:
+        """Whether this level is at least as good as `required`."""
+        return self.value <= required.value
+
+
+def level_of(layers: Collection[Layer]) -> Level:
+    """The level that these layers add up to."""
+    return next(level for level in Level if level.layers <= frozenset(layers))
 
 
 @dataclass(frozen=True)
@@ -31,6 +93,14 @@ class Isolation:
     def level(self) -> Level:
         return level_of(self.layers)
 
+    @property
+    def warning(self) -> str:
+        """What a user must know who runs at a level below B."""
+        return (
+            f"Answers run at isolation level {self.level.value}: they can read and write your files and use "
+            "your network. Run models that you do not trust in a container or virtual machine only."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for the record of a run or a result."""
         return {"level": self.level.value, "layers": [layer.value for layer in self.layers]}
@@ -43,20 +113,12 @@ class Isolation:
         """Raises `SandboxError`, naming what is missing and how to allow it, below the required level."""
         if self.level.suffices(required):
             return
-        lacking = [layer for layer in Layer if layer in _NEEDED[required] and layer not in self.layers]
+        lacking = [layer for layer in Layer if layer in required.layers and layer not in self.layers]
         reasons = "; ".join(f"{layer.value} ({self.reason(layer)})" for layer in lacking)
-        remedies = "; ".join(f"{layer.value}: {REMEDIES[layer]}" for layer in lacking)
+        remedies = "; ".join(f"{layer.value}: {layer.remedy}" for layer in lacking)
         raise SandboxError(
             f"answers need isolation of level {required.value}, this machine offers {self.level.value}. "
             f"Missing: {reasons}.",
             remedy=f"To allow it: {remedies}. To run with less protection, in a container or virtual machine "
             f"that you can lose: sandbox.require={self.level.value}",
-        )
-
-    @property
-    def warning(self) -> str:
-        """What a user must know who runs at a level below B."""
-        return (
-            f"Answers run at isolation level {self.level.value}: they can read and write your files and use "
-            "your network. Run models that you do not trust in a container or virtual machine only."
         )

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import selectors
+import statistics
 import sys
 import tempfile
 import threading
@@ -18,10 +19,9 @@ from dataclasses import replace
 
 from greenward.errors import SandboxError
 from greenward.sandbox.folders import remove_folder
-from greenward.sandbox.isolation import Isolation
-from greenward.sandbox.layers.levels import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
+from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
 from greenward.sandbox.processes import LINUX
-from greenward.sandbox.protocol import Job, Outcome, RunResult
+from greenward.sandbox.protocol import Call, Job, Outcome, RunResult
 from greenward.sandbox.slot import Slot
 from greenward.sandbox.tasks import Task, after_loss, after_result
 from greenward.sandbox.worker_process import (
@@ -31,6 +31,8 @@ from greenward.sandbox.worker_process import (
     WorkerProcess,
     WorkerSettings,
 )
+
+_TRIVIAL_ANSWERS = 21
 
 
 class LocalExecutor:
@@ -259,3 +261,21 @@ class LocalExecutor:
         """Starts what the pool lacks; what the machine does not let start is tried again later."""
         with contextlib.suppress(WorkerNotStarted):
             self._idle += self._start_slots(self._size - len(self._idle) - len(self._busy))
+
+
+def inspect_sandbox() -> tuple[Isolation, float]:
+    """Tries every layer out on this machine: what holds, and the median milliseconds of a trivial answer.
+
+    Raises `SandboxError` if no worker starts.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        executor = LocalExecutor(1, require=Level.D)
+    seconds = []
+    with executor:
+        for number in range(_TRIVIAL_ANSWERS):
+            job = Job(f"def add(a, b):\n    return a + b  # {number}", "add", (Call((1, 2)),))
+            started = time.perf_counter()
+            list(executor.run([job]))
+            seconds.append(time.perf_counter() - started)
+    return executor.isolation, statistics.median(seconds) * 1000

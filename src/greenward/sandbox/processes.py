@@ -1,7 +1,4 @@
-"""Facts and switches of processes: Linux's, and what other systems offer of them.
-
-Standard library only: this module is loaded in the worker, too.
-"""
+"""Linux's system calls and facts of processes that the standard library lacks, and portable substitutes."""
 
 from __future__ import annotations
 
@@ -12,19 +9,42 @@ import subprocess
 import sys
 import time
 
+LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
-LINUX = sys.platform == "linux"
+PR_SET_NO_NEW_PRIVS = 38
+_CALL_NUMBERS = {
+    "pivot_root": {"x86_64": 155, "aarch64": 41},
+    "landlock_create_ruleset": {"x86_64": 444, "aarch64": 444},
+    "landlock_add_rule": {"x86_64": 445, "aarch64": 445},
+    "landlock_restrict_self": {"x86_64": 446, "aarch64": 446},
+}
+libc = ctypes.CDLL(None, use_errno=True)
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+def checked(result: int, what: str) -> int:
+    """The result of a call of the C library. Raises `OSError` with its error number if it is negative."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return int(result)
+
+
+def system_call(name: str, *arguments: int | bytes) -> int:
+    """Makes one system call by name and returns its result. Raises `OSError`."""
+    machine = os.uname().machine
+    number = _CALL_NUMBERS[name].get(machine)
+    if number is None:
+        raise OSError(f"{name}: unknown on {machine}")
+    return checked(libc.syscall(ctypes.c_long(number), *arguments), name)
 
 
 def prctl(option: int, value: int) -> None:
     """Sets one switch of this process; does nothing where there is no such call. Raises `OSError`."""
-    if LINUX and _libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    if LINUX:
+        checked(libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))), "prctl")
 
 
 def open_process(pid: int) -> int | None:
@@ -57,8 +77,8 @@ def children(pid: int) -> list[int]:
         return [child for child, parent in pairs if parent == pid]
     found: list[int] = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found.extend(map(int, file.read().split()))
     except (FileNotFoundError, ProcessLookupError):
         return found

@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 from greenward.sandbox import harness, stand_in
 from greenward.sandbox.erasable import ErasableBuffer
 from greenward.sandbox.folders import empty_folder, folder_bytes
-from greenward.sandbox.layers.levels import Layer
-from greenward.sandbox.layers.shield import Shield
+from greenward.sandbox.isolation import Layer
+from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.processes import (
     PR_SET_PDEATHSIG,
     children,
@@ -63,7 +63,7 @@ class Place:
     """
 
     workspace: str
-    shield: Shield
+    shield: LayerStack
     owns_processes: bool
     ready: harness.Announcement = field(default_factory=harness.Announcement)
 
@@ -308,7 +308,7 @@ class Watch:
             return limit
         if self._may_look() and self.overfills_folder():
             return "folder"
-        may_start_processes = Layer.SECCOMP not in self._place.shield.layers
+        may_start_processes = Layer.SECCOMP not in self._place.shield
         if may_start_processes and len(descendants(os.getpid(), at_most=MAX_PROCESSES + 1)) > MAX_PROCESSES:
             return "processes"
         return None

@@ -29,15 +29,14 @@ from greenward.sandbox.erasable import erase
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
 from greenward.sandbox.harness import LAST_FD
-from greenward.sandbox.layers import self_test
-from greenward.sandbox.layers.interpreter import (
+from greenward.sandbox.isolation import Layer
+from greenward.sandbox.layers.libraries import (
     keep_lists_of_modules,
     library_paths,
     load_packages,
     without_packages,
 )
-from greenward.sandbox.layers.levels import Layer
-from greenward.sandbox.layers.shield import Shield
+from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.processes import (
     LINUX,
     PR_SET_CHILD_SUBREAPER,
@@ -106,9 +105,11 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
         os.mkdir(workspace, 0o700)
     keep_lists_of_modules(settings["search_path"])
     readable = without_packages(libraries, settings["search_path"]) + packages
-    place = Place(workspace, Shield(layers, readable, [workspace, os.devnull], user_tasks), owns_processes)
+    place = Place(
+        workspace, LayerStack(layers, readable, [workspace, os.devnull], user_tasks), owns_processes
+    )
     _leave_no_trace_of_ourselves(workspace)
-    tested = json.loads(run_child(place, lambda report: self_test.run(place.shield, owns_processes, report)))
+    tested = json.loads(run_child(place, lambda report: place.shield.test(owns_processes, report)))
     missing = {layer.value: reason for layer, reason in place.shield.missing.items()}
     send_frame(channel, {"layers": tested["holds"], "missing": {**missing, **tested["fails"]}})
     while True:

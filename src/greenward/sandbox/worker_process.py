@@ -18,7 +18,7 @@ from typing import Any
 import greenward
 from greenward.errors import SandboxError
 from greenward.sandbox.frames import receive_frame, send_frame
-from greenward.sandbox.layers.levels import CORE_LAYERS, Layer
+from greenward.sandbox.isolation import CORE_LAYERS, Layer
 from greenward.sandbox.processes import descendants, kill
 
 START_SECONDS = 30.0

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS
+from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS
 from hostile.trial import Arena
 from hostile.world import World
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from unittest import mock
 
-from greenward.sandbox.layers.levels import ALL_LAYERS, CORE_LAYERS, Layer
+from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, Layer
 from hostile.attacks import FAMILIES, HOSTILE_PROGRAMS
 from hostile.program import ALWAYS
 from hostile.trial import Arena, let_through

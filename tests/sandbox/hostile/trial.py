@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status, Verdict
-from greenward.sandbox.layers.levels import Layer, Level
+from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
 from hostile.program import HostileProgram

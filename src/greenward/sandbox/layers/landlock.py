@@ -6,8 +6,6 @@ processes outside. What it never restricts is left to seccomp: chmod, chown, uti
 before ABI 3 truncate, before ABI 6 signals.
 
 Source: https://docs.kernel.org/userspace-api/landlock.html; linux/landlock.h.
-
-Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
@@ -19,28 +17,17 @@ import stat
 import struct
 from collections.abc import Sequence
 
-from greenward.sandbox.layers.kernel import system_call
+from greenward.sandbox.processes import system_call
 
 CREATE_RULESET_VERSION = 1 << 0
 RULE_PATH_BENEATH = 1
 RESTRICT_SELF_LOG_SAME_EXEC_OFF = 1 << 0  # ABI 7
 
-EXECUTE = 1 << 0
-WRITE_FILE = 1 << 1
-READ_FILE = 1 << 2
-READ_DIR = 1 << 3
-REMOVE_DIR = 1 << 4
-REMOVE_FILE = 1 << 5
-MAKE_CHAR = 1 << 6
-MAKE_DIR = 1 << 7
-MAKE_REG = 1 << 8
-MAKE_SOCK = 1 << 9
-MAKE_FIFO = 1 << 10
-MAKE_BLOCK = 1 << 11
-MAKE_SYM = 1 << 12
-REFER = 1 << 13  # ABI 2: rename and link from one folder to another
-TRUNCATE = 1 << 14  # ABI 3
-IOCTL_DEV = 1 << 15  # ABI 5
+# Rights on files. ABI 1 knows those up to MAKE_SYM; the others came with ABI 2, 3 and 5.
+(
+    EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG,
+    MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV,
+) = (1 << bit for bit in range(16))  # fmt: skip
 BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1  # ABI 4
 SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1 << 0, 1 << 1  # ABI 6
 

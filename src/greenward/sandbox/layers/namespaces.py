@@ -2,17 +2,16 @@
 
 Inside, the worker is process 1 of its own little system: its root holds the interpreter (read-only)
 and one small folder in memory. All that starts in it ends with it.
-
-Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Sequence
 
-from greenward.sandbox.layers.kernel import raise_last_error, system_call
+from greenward.sandbox.processes import checked, libc, system_call
 
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUTS = 0x0400_0000
@@ -37,10 +36,9 @@ _KEPT_FLAGS = {
     os.ST_RELATIME: 0x20_0000,
 }
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
-_libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
-_libc.unshare.argtypes = [ctypes.c_int]
+libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
+libc.unshare.argtypes = [ctypes.c_int]
 
 
 def leave_the_host() -> None:
@@ -49,7 +47,7 @@ def leave_the_host() -> None:
     The caller must have one thread only. Inside, it and its children are the user nobody.
     """
     user, group = os.getuid(), os.getgid()
-    _unshare(_ALL_BUT_FILES)
+    checked(libc.unshare(_ALL_BUT_FILES), "unshare")
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{NOBODY} {user} 1"),
@@ -65,31 +63,31 @@ def enter_private_root(root: str, readable: Sequence[str], workspace: str, works
     It holds the `readable` files and folders of the host, read-only, a `/proc` where the kernel
     allows one, and at `workspace` an empty folder in memory of at most `workspace_bytes`.
     """
-    _unshare(CLONE_NEWNS)
+    checked(libc.unshare(CLONE_NEWNS), "unshare")
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     for path in _outermost(readable):
         _bind_read_only(path, root + path)
-    _link_system_folders(root)
+    for path in (
+        "/lib",
+        "/lib64",
+        "/lib32",
+        "/bin",
+    ):  # links to /usr/lib … on most hosts: the loader looks there
+        if os.path.islink(path) and not os.path.lexists(root + path):
+            os.symlink(os.readlink(path), root + path)
     os.makedirs(root + "/proc")
-    _try_proc(root + "/proc")
+    # Refused where the host's own is masked (containers); the worker does without.
+    with contextlib.suppress(OSError):
+        _mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.makedirs(root + workspace)
-    _mount("tmpfs", root + workspace, "tmpfs", MS_NOSUID | MS_NODEV, _bounded(workspace_bytes))
+    bounds = f"size={workspace_bytes},nr_inodes={max(64, workspace_bytes // 4096)},mode=700"
+    _mount("tmpfs", root + workspace, "tmpfs", MS_NOSUID | MS_NODEV, bounds)
     os.chdir(root)
     system_call("pivot_root", b".", b".")
-    if _libc.umount2(b".", MNT_DETACH) != 0:
-        raise_last_error("umount2")
+    checked(libc.umount2(b".", MNT_DETACH), "umount2")
     _mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
     os.chdir("/")
-
-
-def _unshare(flags: int) -> None:
-    if _libc.unshare(flags) != 0:
-        raise_last_error("unshare")
-
-
-def _bounded(size: int) -> str:
-    return f"size={size},nr_inodes={max(64, size // 4096)},mode=700"
 
 
 def _outermost(paths: Sequence[str]) -> list[str]:
@@ -99,13 +97,6 @@ def _outermost(paths: Sequence[str]) -> list[str]:
         if not any(path.startswith(outer.rstrip("/") + "/") for outer in found):
             found.append(path)
     return found
-
-
-def _link_system_folders(root: str) -> None:
-    """`/lib` → `/usr/lib` and the like, where the host has them so: the loader looks there."""
-    for path in ("/lib", "/lib64", "/lib32", "/bin"):
-        if os.path.islink(path) and not os.path.lexists(root + path):
-            os.symlink(os.readlink(path), root + path)
 
 
 def _bind_read_only(source: str, target: str) -> None:
@@ -120,14 +111,6 @@ def _bind_read_only(source: str, target: str) -> None:
     _mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | kept)
 
 
-def _try_proc(target: str) -> None:
-    try:
-        _mount("proc", target, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    except OSError:  # refused where the host's own is masked (containers); the worker does without
-        return
-
-
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
-    if _libc.mount(arguments[0], arguments[1], arguments[2], flags, arguments[3]) != 0:
-        raise_last_error(f"mount {target}")
+    checked(libc.mount(arguments[0], arguments[1], arguments[2], flags, arguments[3]), f"mount {target}")

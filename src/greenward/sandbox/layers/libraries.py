@@ -2,8 +2,6 @@
 
 Packages that are installed beside them (`site-packages`, `dist-packages`, whatever the trainer's own
 `sys.path` names) may hold the very answers: they are left out, wherever they lie.
-
-Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
