@@ -234,8 +234,8 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
     from greenward.environments.episode import Episode, Turn
     from greenward.environments.single_turn import Collection
     from greenward.grading.verdict import Status, Verdict
+    from greenward.policies.engine import SamplingParams
     from greenward.policies.policy import Policy
-    from greenward.policies.protocol import SamplingParams
     from greenward.problems.problem import Problem, ProblemSet
 
     policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device=arguments.device)

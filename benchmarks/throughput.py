@@ -26,8 +26,8 @@ from greenward.config.schema import TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.decoder import Decoder, DecoderShape
+from greenward.policies.engine import Completion, SamplingParams
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import Completion, SamplingParams
 from greenward.policies.tokenizer import train_tokenizer
 
 DENSE_BF16_TFLOPS = {"H200": 989, "H100": 989, "A100": 312, "L40S": 362, "L4": 121, "A10G": 70, "4090": 165}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from greenward.algorithms.advantages import ESTIMATORS, GroupSignal, group_signal
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.protocol import StopReason
+from greenward.policies.engine import StopReason
 
 
 def make_turn(tokens: int = 3, role: str = "programmer") -> Turn:

@@ -16,10 +16,10 @@ from greenward.config.algorithm import CriticConfig, KLConfig
 from greenward.config.schema import ShapeConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.critic import Critic
+from greenward.policies.engine import StopReason
 from greenward.policies.group_batch import GroupBatch
+from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import StopReason
 
 VOCABULARY = 11
 TEMPERATURE = 0.8

@@ -17,8 +17,8 @@ from greenward.config.schema import TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.errors import ConfigError
 from greenward.grading.verdict import Status, Verdict
+from greenward.policies.engine import StopReason
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.protocol import StopReason
 from greenward.policies.scoring import TokenScores
 
 VOCABULARY = 7

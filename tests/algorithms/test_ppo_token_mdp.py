@@ -20,10 +20,10 @@ from greenward.config.algorithm import AlgorithmConfig
 from greenward.config.schema import Recipe, ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.critic import Critic
+from greenward.policies.engine import SamplingParams
 from greenward.policies.group_batch import GroupBatch
+from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import SamplingParams
 
 END, VOCABULARY, LIMIT = 0, 3, 3
 PROMPTS = ((1, 2), (2, 1))

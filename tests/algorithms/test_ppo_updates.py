@@ -21,9 +21,9 @@ from greenward.config.algorithm import AlgorithmConfig
 from greenward.config.schema import ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.critic import Critic
+from greenward.policies.engine import StopReason
+from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import StopReason
 
 VOCABULARY = 11
 TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])

@@ -14,7 +14,7 @@ from greenward.algorithms.rejection import RejectionLearner, accepted
 from greenward.config.rejection import RejectionConfig
 from greenward.config.schema import TrainingConfig
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.protocol import StopReason
+from greenward.policies.engine import StopReason
 
 PASSED, FAILED, LOST = (Verdict(s) for s in (Status.PASSED, Status.FAILED, Status.INFRASTRUCTURE))
 

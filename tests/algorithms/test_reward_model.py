@@ -20,9 +20,9 @@ from greenward.environments.episode import Episode, Turn
 from greenward.environments.single_turn import Collection
 from greenward.errors import ConfigError
 from greenward.grading.verdict import Status, Verdict
+from greenward.policies.engine import StopReason
+from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import StopReason
-from greenward.policies.reward_head import RewardHead, answer_features
 from greenward.runs.predictions import PredictionsFile, read_predictions
 
 FAST = RewardModelConfig(learning_rate=3e-3, buffer=512, batch_size=64)

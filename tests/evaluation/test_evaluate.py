@@ -13,7 +13,7 @@ from greenward.evaluation.evaluate import EvaluationResult, evaluate
 from greenward.evaluation.pass_at_k import pass_at_k
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.protocol import Completion, OnGroup, SamplingParams, StopReason
+from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
 
 STATUSES = list(Status)

@@ -12,7 +12,7 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation import evaluate as module
 from greenward.evaluation.evaluate import evaluate
 from greenward.grading.grader import Grader
-from greenward.policies.protocol import Completion, OnGroup, SamplingParams, StopReason
+from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 RIGHT, WRONG, BROKEN = "    return 2 * n\n", "    return n\n", "    return (\n"

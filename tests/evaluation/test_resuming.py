@@ -17,7 +17,7 @@ from greenward.evaluation.suite_run import complete, flaky_answers, given
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.protocol import Completion, OnGroup, SamplingParams, StopReason
+from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 PROBLEMS = ProblemSet(

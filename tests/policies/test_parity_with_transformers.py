@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from greenward.policies.engine import SamplingParams, StopReason
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import SamplingParams, StopReason
 
 transformers = pytest.importorskip("transformers")
 

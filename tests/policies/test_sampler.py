@@ -8,12 +8,10 @@ import torch
 
 from greenward.config.schema import ShapeConfig
 from greenward.errors import GreenwardError
+from greenward.policies.engine import SamplingParams, StopReason
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import SamplingParams, StopReason
-from greenward.policies.row_progress import StopStrings
-from greenward.policies.sampler import GroupSampler
-from greenward.policies.token_choice import choose_tokens, row_keys, uniforms
+from greenward.policies.sampler import Sampler, StopStrings, choose_tokens, row_keys, uniforms
 
 PROMPTS = [[5, 6, 7], [9] * 12, [4, 8, 15, 16, 23, 42], [30, 31]]
 SHAPE = ShapeConfig(layers=2, hidden_size=32, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)
@@ -72,7 +70,7 @@ def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
 def test_a_bound_on_rows_changes_nothing(policy):
     params = SamplingParams(max_tokens=12)
     expected = policy.sample(PROMPTS, 5, params, seed=2)
-    bounded = GroupSampler(policy._engine(), policy.tokenizer, max_rows=3).sample(PROMPTS, 5, params, seed=2)
+    bounded = Sampler(policy._decoding(), policy.tokenizer, max_rows=3).sample(PROMPTS, 5, params, seed=2)
     for one, other in zip(expected, bounded, strict=True):
         assert_same(one, other)
 
@@ -87,7 +85,7 @@ def test_seeds_and_repeated_prompts_give_other_completions(policy):
 
 def test_draws_follow_the_distribution():
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).expand(40000, -1)
-    u = torch.from_numpy(uniforms(row_keys([[1]], 40000, seed=0)[0], 3)[:, 2])
+    u = torch.from_numpy(uniforms(row_keys([[1]], [40000], [0])[0], 3)[:, 2])
     ids, logprobs = choose_tokens(logits, SamplingParams(temperature=0.5), u)
     expected = torch.softmax(logits[0] / 0.5, -1)
     found = torch.bincount(ids, minlength=4) / 40000
@@ -96,7 +94,7 @@ def test_draws_follow_the_distribution():
 
 
 def test_random_numbers_are_uniform_and_uncorrelated():
-    u = uniforms(row_keys([[1], [2]], 2000, seed=7).ravel(), 50)
+    u = uniforms(np.concatenate(row_keys([[1], [2]], [2000] * 2, [7] * 2)), 50)
     assert u.min() >= 0 and u.max() < 1
     counts, _ = np.histogram(u, bins=20, range=(0, 1))
     chi_square = ((counts - 10000) ** 2 / 10000).sum()
@@ -185,8 +183,37 @@ def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, 
 def test_groups_are_handed_over_as_they_end_and_are_those_of_the_result(policy):
     handed: dict[int, list] = {}
     params = SamplingParams(max_tokens=20)
-    bounded = GroupSampler(policy._engine(), policy.tokenizer, max_rows=3)
+    bounded = Sampler(policy._decoding(), policy.tokenizer, max_rows=3)
     groups = bounded.sample(PROMPTS, 5, params, seed=2, on_group=handed.__setitem__)
     assert sorted(handed) == list(range(len(PROMPTS)))
     for n, group in handed.items():
         assert_same(groups[n], group)
+
+
+def test_group_sizes_and_seeds_may_differ_between_prompts(policy):
+    params, sizes, seeds = SamplingParams(max_tokens=12), [70, 1, 2, 30], [5, 6, 5, 8]
+    together = policy.sample(PROMPTS, sizes, params, seed=seeds)
+    for prompt, size, seed, group in zip(PROMPTS, sizes, seeds, together, strict=True):
+        assert len(group) == size
+        assert_same(policy.sample([prompt], size, params, seed=seed)[0], group)
+    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in together])
+    scores = policy.completion_logprobs(batch).logprobs_BT.detach().numpy()
+    for row, completion in zip(scores, (c for group in together for c in group), strict=True):
+        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=1e-4)
+
+
+def test_small_groups_are_not_padded_to_the_largest():
+    batch = GroupBatch.build([[1, 2], *([3, n] for n in range(20))], [[[5, 6]] * 512, *([[7, 8]],) * 20])
+    places = sum(bucket.owns.rows for bucket in batch.buckets)
+    assert places <= 2 * (512 + 20)
+
+
+def test_a_policy_takes_over_weights_and_version_by_sync(policy, tokenizer):
+    other = Policy.random(SHAPE, tokenizer, seed=9, device="cpu")
+    params = SamplingParams(max_tokens=12)
+    expected = policy.sample(PROMPTS, 2, params, seed=0)
+    other.version = 1
+    other.sync(policy)
+    assert other.version == policy.version
+    for mine, theirs in zip(expected, other.sample(PROMPTS, 2, params, seed=0), strict=True):
+        assert_same(mine, theirs)

@@ -14,7 +14,7 @@ import numpy as np
 from greenward.algorithms.advantages import Estimate, PerToken
 from greenward.algorithms.losses import BatchTotals
 from greenward.environments.episode import Episode, Turn
-from greenward.policies.protocol import StopReason
+from greenward.policies.engine import StopReason
 
 
 @dataclass(frozen=True)

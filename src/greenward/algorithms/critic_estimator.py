@@ -17,7 +17,7 @@ from greenward.algorithms.kl import KL_ESTIMATORS, KLControl
 from greenward.algorithms.micro_batches import MicroBatch
 from greenward.config.algorithm import CriticConfig, KLConfig
 from greenward.environments.episode import Episode, Turn
-from greenward.policies.critic import Critic
+from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 
 NOISE_MARGIN = 4.0

@@ -39,7 +39,7 @@ from greenward.config.algorithm import AlgorithmConfig
 from greenward.config.schema import TrainingConfig
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
-from greenward.policies.critic import Critic
+from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 from greenward.policies.scoring import TokenScores
 

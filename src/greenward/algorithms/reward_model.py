@@ -23,8 +23,8 @@ from greenward.algorithms.seeding import step_seed
 from greenward.config.reward_model import RewardModelConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.group_batch import GroupBatch
+from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
-from greenward.policies.reward_head import RewardHead, answer_features
 
 TERM = "reward_model"
 _RECALIBRATION_WINDOW = 1024

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from greenward.grading.verdict import Family, Verdict
-from greenward.policies.protocol import StopReason
+from greenward.policies.engine import StopReason
 
 
 @dataclass(frozen=True)

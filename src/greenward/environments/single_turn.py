@@ -19,7 +19,7 @@ from greenward.grading.graded_answer import LoggingTerm
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Verdict
-from greenward.policies.protocol import Completion, Sampler, SamplingParams, StopReason
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem
 
 ROLE = "programmer"
@@ -61,7 +61,7 @@ class SingleTurn:
 
     def collect(
         self,
-        policy: Sampler,
+        policy: RolloutEngine,
         problems: Sequence[Problem],
         *,
         seed: int,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from greenward.grading.verdict import Verdict
-from greenward.policies.protocol import Completion, Sampler, SamplingParams, StopReason
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Seconds:
 
 
 def draw_answers(
-    policy: Sampler,
+    policy: RolloutEngine,
     renderer: PromptRenderer,
     problems: ProblemSet,
     per_problem: int,
@@ -87,7 +87,7 @@ def draw_answers(
 
 
 def _draw_chunk(
-    policy: Sampler,
+    policy: RolloutEngine,
     renderer: PromptRenderer,
     asked: Sequence[Problem],
     per_problem: int,

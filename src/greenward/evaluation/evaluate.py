@@ -17,7 +17,7 @@ from greenward.evaluation.measures import by_tag, is_scored, pass_at_k_of, passe
 from greenward.evaluation.subset import choose
 from greenward.grading.verdict import Status, Verdict
 from greenward.intervals import Estimate
-from greenward.policies.protocol import Sampler, SamplingParams
+from greenward.policies.engine import RolloutEngine, SamplingParams
 from greenward.problems.problem import Problem, ProblemSet
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class EvaluationResult:
 
 
 def evaluate(
-    policy: Sampler,
+    policy: RolloutEngine,
     problems: ProblemSet,
     renderer: PromptRenderer,
     grader: Grader,

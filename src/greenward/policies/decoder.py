@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -159,15 +160,25 @@ class Decoder(nn.Module):
         """The output projection in the compute type."""
         return (self.embedding if self.lm_head is None else self.lm_head).to(self.compute_dtype)
 
-    def forward(self, token_ids_M: Tensor, attention: Attention) -> Tensor:
-        """Final hidden states (M, E), after the last norm."""
+    def forward(
+        self,
+        token_ids_M: Tensor,
+        attention: Attention,
+        read: Callable[[Tensor, Tensor], Any] | None = None,
+    ) -> Any:
+        """What `read` makes of the final hidden states (M, E) and the unembedding (V, E).
+
+        Without `read`, the hidden states, which come after the last norm. All parameters are read inside
+        this call, where a sharded module has gathered them.
+        """
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_ME = checkpoint(layer, x_ME, index, attention, use_reentrant=False)
             else:
                 x_ME = layer(x_ME, index, attention)
-        return rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)
+        hidden_ME = rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)
+        return hidden_ME if read is None else read(hidden_ME, self.unembedding_VE)
 
     def in_compute_dtype(self) -> Decoder:
         """A frozen copy whose weights are cast once, not at every use."""

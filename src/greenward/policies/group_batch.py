@@ -147,7 +147,7 @@ def _lay_out(
     positions: list[np.ndarray] = []
     buckets = []
     start = 0
-    for members in bucket_by_length([len(p) for p in prompts]):
+    for members in bucket_groups([len(p) for p in prompts], [len(group) for group in answers]):
         last_of_prompt = {}
         prompt_span = Span.of(start, [len(prompts[n]) for n in members], device)
         for n in members:
@@ -186,12 +186,26 @@ def _lay_out(
     )
 
 
-def bucket_by_length(lengths: list[int]) -> list[list[int]]:
-    """Indices in order of length, cut where padding would exceed about a fifth."""
+def bucket_groups(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Indices in order of prompt length, cut where padding would exceed about a fifth.
+
+    A bucket pads every group to its largest one, so groups whose sizes differ much are cut apart, too.
+    """
     buckets: list[list[int]] = []
     for n in sorted(range(len(lengths)), key=lengths.__getitem__):
         if buckets and lengths[n] <= 1.2 * lengths[buckets[-1][0]] + 4:
             buckets[-1].append(n)
         else:
             buckets.append([n])
-    return buckets
+    return [part for members in buckets for part in _cut_by_size(members, sizes)]
+
+
+def _cut_by_size(members: list[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Members in the order given, apart where a group is more than about twice as large as another."""
+    parts: list[list[int]] = []
+    remaining = members
+    while remaining:
+        limit = 2 * min(sizes[n] for n in remaining) + 8
+        parts.append([n for n in remaining if sizes[n] <= limit])
+        remaining = [n for n in remaining if sizes[n] > limit]
+    return parts

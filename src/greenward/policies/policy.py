@@ -13,10 +13,10 @@ from greenward.config.schema import ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import checkpoint
 from greenward.policies.decoder import Decoder, DecoderShape
+from greenward.policies.decoding import NativeDecoding
+from greenward.policies.engine import Completion, OnGroup, SamplingParams
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.native_engine import NativeEngine
-from greenward.policies.protocol import Completion, OnGroup, SamplingParams
-from greenward.policies.sampler import DecodingEngine, GroupSampler
+from greenward.policies.sampler import Decoding, Sampler
 from greenward.policies.scoring import TokenScores, score_tokens
 from greenward.policies.shared_prefix import SharedPrefixAttention
 from greenward.policies.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Policy:
-    """A causal language model that samples completions and scores them with gradients.
+    """A causal language model: a rollout engine that also scores completions with gradients.
 
     Weights are float32 whatever `dtype` says: `dtype` is the type of the arithmetic, as in mixed
     precision. `version` counts the optimizer steps behind the weights; whoever steps raises it.
@@ -36,7 +36,8 @@ class Policy:
         self.tokenizer = tokenizer
         self.dtype = dtype
         self.version = 0
-        self._sampler: GroupSampler | None = None
+        self.deterministic = True
+        self._sampler: Sampler | None = None
 
     @classmethod
     def random(
@@ -94,7 +95,7 @@ class Policy:
         numbers = resolve_dtype(dtype, target)
         shape = checkpoint.read_shape(folder)
         if shape is None:
-            from greenward.policies.hf_fallback import TransformersPolicy
+            from greenward.policies.transformers_policy import TransformersPolicy
 
             policy: Policy = TransformersPolicy.read(folder, tokenizer, dtype=numbers, device=target)
         else:
@@ -151,24 +152,30 @@ class Policy:
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
-        group_size: int,
+        group_sizes: int | Sequence[int],
         params: SamplingParams,
         *,
-        seed: int,
+        seed: int | Sequence[int],
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """`group_size` completions for each prompt; see `protocol.Sampler`."""
+        """Completions for each prompt; see `RolloutEngine`."""
         if self._sampler is None:
-            self._sampler = GroupSampler(self._engine(), self.tokenizer)
+            self._sampler = Sampler(self._decoding(), self.tokenizer)
         return self._sampler.sample(
-            prompts, group_size, params, seed=seed, version=self.version, on_group=on_group
+            prompts, group_sizes, params, seed=seed, version=self.version, on_group=on_group
         )
+
+    def sync(self, policy: Policy) -> None:
+        """Take over the weights and the version of another policy of the same shape."""
+        if policy is not self:
+            self.load_state_dict(policy.state_dict())
+            self.version = policy.version
 
     def _frozen_model(self) -> nn.Module:
         return self._decoder.in_compute_dtype()
 
-    def _engine(self) -> DecodingEngine:
-        return NativeEngine(self._decoder)
+    def _decoding(self) -> Decoding:
+        return NativeDecoding(self._decoder)
 
     @property
     def hidden_size(self) -> int:
@@ -182,7 +189,7 @@ class Policy:
         what is computed from them over (B, T).
         """
         decoder = self._decoder
-        hidden_ME = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch))
+        hidden_ME: Tensor = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch))
         return hidden_ME.index_select(0, batch.scored_from_S)
 
     def completion_logprobs(
@@ -198,20 +205,26 @@ class Policy:
         The former two are of softmax(logits / temperature) and 0 in the padding; the latter are those of
         `completion_hidden`, from the same forward pass. All are differentiable.
         """
-        hidden_SE = self.completion_hidden(batch)
-        logprobs_S, entropy_S = score_tokens(
-            hidden_SE,
-            self._decoder.unembedding_VE,
-            batch.completion_ids_BT[batch.completion_mask_BT],
-            temperature=temperature,
-            entropy=entropy,
-        )
-        mask_BT = batch.completion_mask_BT
-        return TokenScores(
-            spread(logprobs_S, mask_BT),
-            None if entropy_S is None else spread(entropy_S, mask_BT),
-            hidden_SE if hidden else None,
-        )
+
+        def read(hidden_ME: Tensor, unembedding_VE: Tensor) -> TokenScores:
+            hidden_SE = hidden_ME.index_select(0, batch.scored_from_S)
+            mask_BT = batch.completion_mask_BT
+            logprobs_S, entropy_S = score_tokens(
+                hidden_SE,
+                unembedding_VE,
+                batch.completion_ids_BT[mask_BT],
+                temperature=temperature,
+                entropy=entropy,
+            )
+            return TokenScores(
+                spread(logprobs_S, mask_BT),
+                None if entropy_S is None else spread(entropy_S, mask_BT),
+                hidden_SE if hidden else None,
+            )
+
+        decoder = self._decoder
+        scores: TokenScores = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch), read)
+        return scores
 
 
 def resolve_device(device: torch.device | str) -> torch.device:

@@ -1,13 +1,17 @@
 """Sampling: prompts prefilled once per group, rows decoded side by side, finished rows leave.
 
-What computes the logits is behind `DecodingEngine`: our decoder (`native_engine.py`) or any
-model of `transformers` (`hf_fallback.py`).
+What computes the logits is behind `Decoding`: our decoder (`decoding.py`) or any model of
+`transformers` (`transformers_policy.py`). The random number behind a token depends only on (seed,
+prompt, sample, position), so that a completion does not depend on what else is in the batch or on
+when other rows finish.
 
-Shape suffixes: B rows being decoded, N prompts, T positions, V vocabulary.
+Shape suffixes: B rows being decoded, N prompts, R all rows, T positions, V vocabulary.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -16,16 +20,16 @@ import torch
 from torch import Tensor
 
 from greenward.errors import GreenwardError
-from greenward.policies.protocol import Completion, OnGroup, SamplingParams
-from greenward.policies.row_progress import RowProgress
-from greenward.policies.token_choice import choose_tokens, row_keys, uniforms
+from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+from greenward.policies.group_batch import bucket_groups
 from greenward.policies.tokenizer import Tokenizer
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Finished rows are dropped when so few are left of the batch: dropping copies the cache.
 _COMPACT_BELOW = 0.75
 
 
-class DecodingEngine(Protocol):
+class Decoding(Protocol):
     """One batch of rows at a time, each row a completion in the making. Rows are group-major."""
 
     max_positions: int
@@ -35,7 +39,10 @@ class DecodingEngine(Protocol):
         ...
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
-        """Prefill; logits (B, V) of every row's first token, B the sum of `group_sizes`."""
+        """Prefill; logits (B, V) of every row's first token, B the sum of `group_sizes`.
+
+        Groups come in the order of `bucket_groups`.
+        """
         ...
 
     def step(self, token_ids_B: Tensor) -> Tensor:
@@ -47,14 +54,14 @@ class DecodingEngine(Protocol):
         ...
 
 
-class GroupSampler:
-    """Draws completions from an engine, at most `max_rows` at once.
+class Sampler:
+    """Draws completions by way of a `Decoding`, at most `max_rows` rows at once.
 
     Larger requests are worked off in parts; the completions do not depend on the parts.
     """
 
-    def __init__(self, engine: DecodingEngine, tokenizer: Tokenizer, *, max_rows: int = 512) -> None:
-        self.engine = engine
+    def __init__(self, decoding: Decoding, tokenizer: Tokenizer, *, max_rows: int = 512) -> None:
+        self.decoding = decoding
         self.tokenizer = tokenizer
         self.max_rows = max_rows
 
@@ -62,49 +69,50 @@ class GroupSampler:
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
-        group_size: int,
+        group_sizes: int | Sequence[int],
         params: SamplingParams,
         *,
-        seed: int,
+        seed: int | Sequence[int],
         version: int = 0,
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """As `protocol.Sampler.sample`; `version` is stamped on the completions."""
-        check_prompts(prompts, params, self.engine.max_positions)
-        keys_NG = row_keys(prompts, group_size, seed)
+        """As `RolloutEngine.sample`; `version` is stamped on the completions."""
+        check_prompts(prompts, params, self.decoding.max_positions)
+        sizes = per_prompt(group_sizes, len(prompts))
+        keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]
-        for part in self._parts(prompts, group_size, params):
+        for part in self._parts(prompts, sizes, params):
             rows = [(n, g) for n, samples in part for g in samples]
             sampled = self._sample_part(
                 [prompts[n] for n, _ in part],
                 [len(samples) for _, samples in part],
                 params,
-                uniforms(np.array([keys_NG[row] for row in rows]), params.max_tokens),
+                uniforms(np.array([keys[n][g] for n, g in rows], dtype=np.uint64), params.max_tokens),
                 version,
             )
             for row, completion in sampled:
                 n, g = rows[row]
                 groups[n][g] = completion
-                if on_group is not None and len(groups[n]) == group_size:
+                if on_group is not None and len(groups[n]) == sizes[n]:
                     on_group(n, _in_order(groups[n]))
         return [_in_order(group) for group in groups]
 
     def _parts(
-        self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams
+        self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], params: SamplingParams
     ) -> list[list[tuple[int, range]]]:
-        """Groups (or pieces of one) in order of prompt length, so many at a time as memory allows."""
-        limit = max(1, min(self.max_rows, self.engine.rows_at_once(params.max_tokens)))
+        """Groups (or pieces of one), the shortest prompts first, so many at a time as memory allows."""
+        limit = max(1, min(self.max_rows, self.decoding.rows_at_once(params.max_tokens)))
         parts: list[list[tuple[int, range]]] = [[]]
         rows = 0
         for n in sorted(range(len(prompts)), key=lambda n: len(prompts[n])):
-            for first in range(0, group_size, limit):
-                samples = range(first, min(first + limit, group_size))
+            for first in range(0, sizes[n], limit):
+                samples = range(first, min(first + limit, sizes[n]))
                 if rows + len(samples) > limit:
                     parts.append([])
                     rows = 0
                 parts[-1].append((n, samples))
                 rows += len(samples)
-        return [part for part in parts if part]
+        return [_in_buckets(part, prompts) for part in parts if part]
 
     def _sample_part(
         self,
@@ -116,7 +124,7 @@ class GroupSampler:
     ) -> Iterator[tuple[int, Completion]]:
         """Rows with their completions, as they end."""
         progress = RowProgress(len(uniforms_BT), params, self.tokenizer)
-        logits_BV = self.engine.start(prompts, group_sizes, params.max_tokens)
+        logits_BV = self.decoding.start(prompts, group_sizes, params.max_tokens)
         for step in range(params.max_tokens):
             uniforms_B = torch.from_numpy(uniforms_BT[progress.rows_B, step]).to(logits_BV.device)
             token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
@@ -127,11 +135,16 @@ class GroupSampler:
                 break
             if alive <= _COMPACT_BELOW:
                 kept_B = progress.drop_finished()
-                self.engine.keep(kept_B)
+                self.decoding.keep(kept_B)
                 token_ids_B = token_ids_B[torch.from_numpy(kept_B)]
-            logits_BV = self.engine.step(token_ids_B)
+            logits_BV = self.decoding.step(token_ids_B)
         for row in progress.rows_B[progress.alive_B]:
             yield int(row), progress.completion(row, version)
+
+
+def _in_buckets(part: list[tuple[int, range]], prompts: Sequence[Sequence[int]]) -> list[tuple[int, range]]:
+    lengths, sizes = [len(prompts[n]) for n, _ in part], [len(samples) for _, samples in part]
+    return [part[i] for members in bucket_groups(lengths, sizes) for i in members]
 
 
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
@@ -151,3 +164,141 @@ def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_
                 f"than the model's {max_positions} positions",
                 remedy="lower sampling.max_tokens, drop long problems, or use a model with more positions",
             )
+
+
+class RowProgress:
+    """`rows_B` names the rows in the batch; `alive_B` is False for those that have ended."""
+
+    def __init__(self, rows: int, params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self.rows_B = np.arange(rows)
+        self.alive_B = np.ones(rows, dtype=bool)
+        self._eos_ids = np.array(tokenizer.eos_ids)
+        self._token_ids_RT = np.zeros((rows, params.max_tokens), dtype=np.int64)
+        self._logprobs_RT = np.zeros((rows, params.max_tokens), dtype=np.float32)
+        self._lengths_R = np.full(rows, params.max_tokens)
+        self._reasons = [StopReason.LENGTH] * rows
+        self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
+
+    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> list[int]:
+        """Note token number `step` of every row in the batch; the rows that end with it.
+
+        Rows that ended before ignore theirs.
+        """
+        were_alive_B = self.alive_B.copy()
+        ids_B = token_ids_B.cpu().numpy()
+        self._token_ids_RT[self.rows_B, step] = ids_B
+        self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
+        ended_B = self.alive_B & np.isin(ids_B, self._eos_ids)
+        self._end(np.flatnonzero(ended_B), step, StopReason.END)
+        if self._stops is not None:
+            stops = self._stops
+            alive = np.flatnonzero(self.alive_B)
+            stopped = [b for b in alive if stops.completed(int(self.rows_B[b]), int(ids_B[b]))]
+            self._end(np.array(stopped, dtype=np.int64), step, StopReason.STOP_STRING)
+        return [int(row) for row in self.rows_B[were_alive_B & ~self.alive_B]]
+
+    def drop_finished(self) -> np.ndarray:
+        """Take finished rows out of the batch; the places, in the old batch, of those that stay."""
+        kept = np.flatnonzero(self.alive_B)
+        self.rows_B = self.rows_B[kept]
+        self.alive_B = np.ones(len(kept), dtype=bool)
+        return kept
+
+    def completion(self, row: int, version: int) -> Completion:
+        """What a row that has ended consists of; one that has not was cut at the limit."""
+        length = self._lengths_R[row]
+        return Completion(
+            self._token_ids_RT[row, :length].copy(),
+            self._logprobs_RT[row, :length].copy(),
+            self._reasons[row],
+            version,
+        )
+
+    def _end(self, ended: np.ndarray, step: int, reason: StopReason) -> None:
+        self.alive_B[ended] = False
+        for row in self.rows_B[ended]:
+            self._lengths_R[row] = step + 1
+            self._reasons[row] = reason
+
+
+class StopStrings:
+    """Finds stop strings in the bytes of a row's text as it grows, across token boundaries."""
+
+    def __init__(self, stop_strings: tuple[str, ...], rows: int, tokenizer: Tokenizer) -> None:
+        self._stops = [stop.encode() for stop in stop_strings]
+        self._token_bytes = tokenizer.token_bytes
+        self._keep = max(map(len, self._stops)) - 1
+        self._tails = [b""] * rows
+
+    def completed(self, row: int, token_id: int) -> bool:
+        """Whether the row's text, with this token added, now holds a stop string."""
+        added = self._token_bytes[token_id] if token_id < len(self._token_bytes) else b""
+        text = self._tails[row] + added
+        self._tails[row] = text[len(text) - self._keep :] if self._keep < len(text) else text
+        return any(stop in text for stop in self._stops)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's output function (Steele, Lea & Flood 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def row_keys(
+    prompts: Sequence[Sequence[int]], sizes: Sequence[int], seeds: Sequence[int]
+) -> list[np.ndarray]:
+    """One key for each completion of each prompt; a prompt that comes again with its seed gets others."""
+    seen: Counter[tuple[int, bytes]] = Counter()
+    keys = []
+    for prompt, size, seed in zip(prompts, sizes, seeds, strict=True):
+        ids = np.asarray(prompt, dtype=np.int64).tobytes()
+        digest = hashlib.blake2b(f"{seed}:{seen[seed, ids]}:".encode() + ids, digest_size=8).digest()
+        seen[seed, ids] += 1
+        samples = np.arange(1, size + 1, dtype=np.uint64)
+        keys.append(_mix(np.uint64(int.from_bytes(digest, "little")) + samples * _GOLDEN))
+    return keys
+
+
+def uniforms(row_keys_B: np.ndarray, length: int) -> np.ndarray:
+    """(B, T) float32 numbers in [0, 1), with 23 random bits: u · x < x holds in float32 for x > 0."""
+    steps = np.arange(1, length + 1, dtype=np.uint64) * _GOLDEN
+    bits = _mix(row_keys_B[:, None] + steps[None, :]) >> np.uint64(41)
+    return bits.astype(np.float32) * np.float32(2.0**-23)
+
+
+def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
+    """One token for each row and its log-probability, both (B,).
+
+    At temperature 0 the most likely token and its log-probability at temperature 1; else a draw
+    from the distribution after temperature, top-k and top-p (in this order), and its
+    log-probability under that distribution.
+    """
+    logits_BV = logits_BV.float()
+    if params.temperature == 0:
+        chosen = logits_BV.argmax(-1, keepdim=True)
+        return chosen.squeeze(1), (
+            logits_BV.gather(1, chosen) - logits_BV.logsumexp(-1, keepdim=True)
+        ).squeeze(1)
+    if params.temperature != 1:
+        logits_BV = logits_BV / params.temperature
+    if params.top_k or params.top_p < 1:
+        logits_BV = _filter(logits_BV, params)
+    probs_BV = torch.softmax(logits_BV, dim=-1)
+    cdf_BV = probs_BV.cumsum(dim=-1)
+    chosen = torch.searchsorted(cdf_BV, uniforms_B[:, None] * cdf_BV[:, -1:], right=True)
+    return chosen.squeeze(1), probs_BV.gather(1, chosen).log_().squeeze(1)
+
+
+def _filter(logits_BV: Tensor, params: SamplingParams) -> Tensor:
+    """-inf for every token outside the top k and outside the smallest set of probability top_p."""
+    if params.top_k and params.top_k < logits_BV.shape[1]:
+        lowest_kept = logits_BV.topk(params.top_k, dim=-1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < lowest_kept, float("-inf"))
+    if params.top_p < 1:
+        ordered, order = logits_BV.sort(dim=-1, descending=True)
+        probs = torch.softmax(ordered, dim=-1)
+        outside = probs.cumsum(-1) - probs >= params.top_p
+        outside = torch.zeros_like(outside).scatter_(1, order, outside)
+        logits_BV = logits_BV.masked_fill(outside, float("-inf"))
+    return logits_BV

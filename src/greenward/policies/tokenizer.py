@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from greenward.errors import CheckpointError
-from greenward.policies.chat_template import render
 from greenward.user_text import parse_json_text
 
 END = "<|endoftext|>"
@@ -85,7 +85,7 @@ class Tokenizer:
                 "expected a tokenizer with a chat template, found none",
                 remedy="set model.prompt_style to completion, or use an instruction-tuned model",
             )
-        text = render(
+        text = _render_chat(
             self.chat_template,
             messages,
             add_generation_prompt=add_generation_prompt,
@@ -206,6 +206,50 @@ def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"expected a JSON object in {path}, found a {type(found).__name__}")
     return found
+
+
+def _render_chat(
+    source: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool, **tokens: str
+) -> str:
+    """The text of a conversation. Raises CheckpointError when the template refuses it."""
+    from jinja2 import TemplateError
+
+    try:
+        return _compile(source).render(
+            messages=list(messages), add_generation_prompt=add_generation_prompt, **tokens
+        )
+    except TemplateError as error:
+        raise CheckpointError(
+            f"the model's chat template cannot render this conversation: {error}"
+        ) from error
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> Any:
+    try:
+        from jinja2.ext import loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise CheckpointError(
+            "chat templates need jinja2, which is not installed", remedy="pip install 'greenward[hf]'"
+        ) from error
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(source)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
 
 
 def _ids(backend: tokenizers.Tokenizer, config: dict[str, Any], name: str) -> list[int]:

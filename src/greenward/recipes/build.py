@@ -18,8 +18,8 @@ from greenward.grading.bugs import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm, make_reward
+from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
-from greenward.policies.protocol import SamplingParams
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.bugs import original_id
 from greenward.problems.catalog import BUGS, load_problems

@@ -18,8 +18,8 @@ from greenward.evaluation.contamination import Contamination, contamination
 from greenward.evaluation.drawing import Answer, Seconds, draw_answers
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.suite_run import ANSWERS_PER_CHUNK, Draw
+from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy, resolve_device
-from greenward.policies.protocol import SamplingParams
 from greenward.problems.catalog import load_problems
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import part_of

@@ -18,7 +18,7 @@ from greenward.environments.single_turn import SingleTurn
 from greenward.faults.fault import Handles
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm
-from greenward.policies.critic import Critic
+from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_renderer, build_sampling

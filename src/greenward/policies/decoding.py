@@ -1,7 +1,7 @@
 """Decoding with our decoder: a cache of prompts that whole groups share, and one of rows' own tokens.
 
 Shape suffixes: B rows being decoded, N groups, H query heads, K key/value heads, X = H + 2K,
-D head dimension, P prompt tokens, M tokens of all prompts.
+R query heads for each key head, D head dimension, P prompt tokens, M tokens of all prompts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from greenward.policies.attention import attend, padding_mask
-from greenward.policies.decoder import Decoder, rotate_
-from greenward.policies.group_batch import Span, bucket_by_length
-from greenward.policies.own_cache import OwnCache
+from greenward.policies.decoder import Decoder, DecoderShape, rotate_
+from greenward.policies.group_batch import Span, bucket_groups
+
+_GROWTH = 16
 
 
 class PrefillAttention:
@@ -26,10 +27,12 @@ class PrefillAttention:
     of each bucket, in order of length.
     """
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int]
+    ) -> None:
         device = decoder.embedding.device
         self.shape = decoder.shape
-        self.members = bucket_by_length([len(prompt) for prompt in prompts])
+        self.members = bucket_groups([len(prompt) for prompt in prompts], group_sizes)
         self.spans: list[Span] = []
         last = np.empty(len(prompts), dtype=np.int64)
         start = 0
@@ -60,6 +63,75 @@ class PrefillAttention:
         return out_MHD.flatten(1)
 
 
+class OwnCache:
+    """(layers, 2 for keys and values, B·K, capacity, D), moved to a larger place when it is full.
+
+    A step reads the cache once, and memory is read fast only in one long run: a cache of full
+    length is up to three times slower until it is full. So the whole of a small one is read, the
+    places not yet written hidden by `mask`, and two memories take turns when it grows.
+    """
+
+    def __init__(self, shape: DecoderShape, rows: int, tokens: int, memory: Tensor) -> None:
+        """`memory` has `numbers(…)` numbers, all finite."""
+        self.shape = shape
+        self.rows = rows
+        self.tokens = tokens
+        self._memories = list(memory.chunk(2))
+        self._cache = self._place(min(_GROWTH, tokens))
+        self._stored = 0
+
+    @staticmethod
+    def numbers(shape: DecoderShape, rows: int, tokens: int) -> int:
+        """How many numbers `memory` must hold."""
+        return 4 * shape.layers * rows * shape.kv_heads * shape.head_dim * tokens
+
+    def advance(self) -> None:
+        """Make room for the next token of every row."""
+        capacity = self._cache.shape[3]
+        if self._stored == capacity:
+            larger = self._place(min(capacity + max(_GROWTH, capacity // 8), self.tokens))
+            larger[:, :, :, :capacity] = self._cache
+            self._cache = larger
+        self._stored += 1
+        self._mask = self._cache.new_zeros(self._cache.shape[3])
+        self._mask[self._stored :] = float("-inf")
+
+    def keep(self, kept_B: Tensor) -> None:
+        """Go on with these rows."""
+        self.rows = len(kept_B)
+        by_row = self._cache.unflatten(2, (-1, self.shape.kv_heads))
+        smaller = self._place(self._cache.shape[3])
+        torch.index_select(
+            by_row, 2, kept_B, out=smaller.view(*by_row.shape[:2], self.rows, *by_row.shape[3:])
+        )
+        self._cache = smaller
+
+    def write(self, layer: int, key_value_B2KD: Tensor) -> None:
+        """Store the newest token's keys and values."""
+        self._cache[layer, :, :, self._stored - 1] = key_value_B2KD.transpose(0, 1).flatten(1, 2)
+
+    def attend(self, layer: int, query_BHD: Tensor, prompt_BHD: Tensor, prompt_lse_BH: Tensor) -> Tensor:
+        """Attention over a row's own tokens and its prompt (B, H·D); the prompt's part is known already.
+
+        The prompt enters as one more key, with its log-sum-exp as score and its attended values as
+        value.
+        """
+        K, D = self.shape.kv_heads, self.shape.head_dim
+        shared = (self.rows * K, self.shape.heads // K, D)
+        key, value = self._cache[layer]
+        scores = torch.baddbmm(self._mask, query_BHD.reshape(shared), key.transpose(1, 2), alpha=D**-0.5)
+        prompt_scores = prompt_lse_BH.reshape(*shared[:2], 1).to(scores.dtype)
+        weights = torch.softmax(torch.cat((scores, prompt_scores), dim=-1), dim=-1)
+        out_BRD = prompt_BHD.reshape(shared) * weights[..., -1:]
+        return out_BRD.baddbmm_(weights[..., :-1], value).view(self.rows, -1)
+
+    def _place(self, capacity: int) -> Tensor:
+        """Room for the present rows in the memory that is not in use."""
+        self._memories.reverse()
+        layout = (self.shape.layers, 2, self.rows * self.shape.kv_heads, capacity, self.shape.head_dim)
+        return self._memories[0][: self.numbers(self.shape, self.rows, capacity) // 2].view(layout)
+
+
 @dataclass
 class _Bucket:
     """Groups of similar prompt length and their rows, a slice of the batch.
@@ -79,7 +151,7 @@ class _Bucket:
 class DecodeAttention:
     """Each row's newest token over its group's prompt and its own tokens.
 
-    Rows are ordered by group, and groups by prompt length.
+    Rows are ordered by group, and groups by prompt length and size.
     """
 
     def __init__(
@@ -158,8 +230,8 @@ class DecodeAttention:
         return torch.from_numpy(indices).to(self.device)
 
 
-class NativeEngine:
-    """The `DecodingEngine` of our decoder.
+class NativeDecoding:
+    """The `Decoding` of our decoder.
 
     `max_cache_bytes` bounds the rows' own keys and values; their memory is kept between batches,
     because fresh pages cost more than the arithmetic of a small model.
@@ -179,19 +251,23 @@ class NativeEngine:
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         self._refresh()
-        prefill = PrefillAttention(self.decoder, prompts)
-        hidden_ME = self.decoder(prefill.token_ids_M, prefill)
+        prefill = PrefillAttention(self.decoder, prompts, group_sizes)
+
+        def logits_after_prompts(hidden_ME: Tensor, unembedding_VE: Tensor) -> Tensor:
+            return hidden_ME.index_select(0, prefill.last_N) @ unembedding_VE.t()
+
+        logits_NV = self.decoder(prefill.token_ids_M, prefill, logits_after_prompts)
         own = self._own_cache(sum(group_sizes), max_tokens - 1)
         self._attention = DecodeAttention(self.decoder, prefill, group_sizes, own)
-        self._unembedding_EV = self.decoder.unembedding_VE.t()
         self._fed = 0
-        logits_NV = hidden_ME.index_select(0, prefill.last_N) @ self._unembedding_EV
         return logits_NV.repeat_interleave(torch.tensor(group_sizes, device=logits_NV.device), dim=0)
 
     def step(self, token_ids_B: Tensor) -> Tensor:
         self._attention.advance(self._fed)
         self._fed += 1
-        return self.decoder(token_ids_B, self._attention) @ self._unembedding_EV
+        return self.decoder(
+            token_ids_B, self._attention, lambda hidden_BE, weight_VE: hidden_BE @ weight_VE.t()
+        )
 
     def keep(self, kept_B: np.ndarray) -> None:
         self._attention.keep(kept_B)
@@ -213,3 +289,7 @@ class NativeEngine:
         if self._memory.numel() < numbers or self._memory.device != device:
             self._memory = torch.zeros(numbers, dtype=self.decoder.compute_dtype, device=device)
         return OwnCache(shape, rows, tokens, self._memory)
+
+
+def _logits(hidden_BE: Tensor, unembedding_VE: Tensor) -> Tensor:
+    return hidden_BE @ unembedding_VE.t()

@@ -23,7 +23,7 @@ from greenward.errors import CheckpointError
 from greenward.policies.checkpoint import save_folder
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy, spread
-from greenward.policies.sampler import DecodingEngine
+from greenward.policies.sampler import Decoding
 from greenward.policies.scoring import TokenScores, score_logits
 from greenward.policies.tokenizer import Tokenizer
 
@@ -77,8 +77,8 @@ class TransformersPolicy(Policy):
     def _frozen_model(self) -> nn.Module:
         return copy.deepcopy(self.model).requires_grad_(False)
 
-    def _engine(self) -> DecodingEngine:
-        return TransformersEngine(self.model, self.dtype)
+    def _decoding(self) -> Decoding:
+        return TransformersDecoding(self.model, self.dtype)
 
     @property
     def hidden_size(self) -> int:
@@ -121,8 +121,8 @@ class TransformersPolicy(Policy):
         )
 
 
-class TransformersEngine:
-    """The `DecodingEngine` of a `transformers` model: left-padded prompts, its own cache classes."""
+class TransformersDecoding:
+    """The `Decoding` of a `transformers` model: left-padded prompts, its own cache classes."""
 
     # The cache's size is the model's own affair; so many rows at once are a safe choice.
     _ROWS = 256
