@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from synthetic_runs import healthy, predictions, write_run
 
 from greenward.cli.rldk import rldk
-from greenward.reports.charts import Chart, Marker, Series
+from greenward.reports.document import Chart, Marker, Series
 from greenward.reports.svg import draw, log_ticks
 
 NASTY = (0.0, -1.0, 1e99, -1e99, 1e-300, float("nan"), float("inf"), 5.0, 1e308)

@@ -16,8 +16,8 @@ from synthetic_runs import healthy, predictions, with_explosion, with_leak, writ
 from greenward.cli.rldk import rldk
 from greenward.config.loading import load_recipe
 from greenward.diagnostics.advice import ADVICE
-from greenward.diagnostics.finding import DOCS
 from greenward.diagnostics.reward_health import diagnose_reward_health
+from greenward.reports.document import DOCS
 
 FILES = {
     f"{name}.{suffix}"

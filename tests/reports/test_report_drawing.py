@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_study import write_seed
 
-from greenward.reports.charts import Chart, Series, held_out_charts, suite_charts, training_charts
+from greenward.reports.charts import held_out_charts, suite_charts, training_charts
 from greenward.reports.content import load_report
+from greenward.reports.document import Chart, Series
 from greenward.reports.html import render_html
 from greenward.reports.record import read_report
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks, value_text

@@ -10,7 +10,8 @@ import click
 from greenward.cli.arguments import Decorator
 
 if TYPE_CHECKING:
-    from greenward.diagnostics.finding import Diagnosis, Severity
+    from greenward.diagnostics.finding import Diagnosis
+    from greenward.reports.document import Severity
 
 run_option: Decorator = click.option(
     "--run", metavar="RUN", required=True, type=click.Path(path_type=Path), help="A run directory."

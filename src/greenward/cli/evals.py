@@ -17,7 +17,7 @@ from greenward.cli.diagnosis_options import (
 )
 
 if TYPE_CHECKING:
-    from greenward.diagnostics.finding import Severity
+    from greenward.reports.document import Severity
 
 
 @click.command()

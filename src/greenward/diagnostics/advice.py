@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from greenward.diagnostics.finding import Finding, Onset, Severity
+from greenward.reports.document import Finding, Onset, Severity
 
 
 @dataclass(frozen=True)

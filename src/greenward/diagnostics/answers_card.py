@@ -7,11 +7,10 @@ from dataclasses import asdict
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
-from greenward.diagnostics.finding import Card, Check, Finding, Gap
+from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.plots import signal_chart
 from greenward.diagnostics.run_data import RunData, Trend, find_trend, median_of_part
-from greenward.reports.charts import Role
-from greenward.reports.tables import Table
+from greenward.reports.document import Finding, Role, Table
 
 QUALITY = ("pass_rate", "reward/code_score", "reward/correctness", "reward/readability")
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"

@@ -18,8 +18,7 @@ from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.plots import reliability_diagram
 from greenward.diagnostics.run_data import RunData
 from greenward.errors import DiagnosticsError
-from greenward.reports.content import Fact
-from greenward.reports.tables import NOTHING, Table
+from greenward.reports.document import NOTHING, Fact, Table
 from greenward.runs.predictions import Predictions, read_predictions
 
 NEWEST = 50_000  # predictions that are measured; the older ones of a long run are of an older model

@@ -11,8 +11,7 @@ import numpy as np
 from greenward.diagnostics.change import effect_text
 from greenward.diagnostics.diff import RunDiff, SignalDifference
 from greenward.reports import markdown
-from greenward.reports.content import Fact
-from greenward.reports.tables import NOTHING, Table
+from greenward.reports.document import NOTHING, Fact, Table
 from greenward.runs.files import dump_json, write_atomically, writing
 
 _MAX_CELL = 60

@@ -10,10 +10,9 @@ import numpy as np
 
 from greenward.diagnostics.advice import make_finding
 from greenward.diagnostics.change import MIN_POINTS
-from greenward.diagnostics.finding import Card, Check, Finding, Gap, Onset, Severity
+from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.run_data import RunData, find_trend, median_of_part
-from greenward.reports.charts import Chart, Series
-from greenward.reports.content import Fact
+from greenward.reports.document import NOTHING, Chart, Fact, Finding, Onset, Series, Severity, Table
 from greenward.reports.results import (
     PRIMARY,
     Estimate,
@@ -23,7 +22,6 @@ from greenward.reports.results import (
     percent,
     points,
 )
-from greenward.reports.tables import NOTHING, Table
 from greenward.runs.directory import read_evaluations
 
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning

@@ -10,50 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from greenward.diagnostics.change import holm
-from greenward.reports.charts import Chart
-from greenward.reports.content import Fact
-from greenward.reports.tables import Table
+from greenward.reports.document import Chart, Fact, Finding, Severity, Table
 
-Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 Verdict = Literal["healthy", "findings", "cannot tell"]
-
-DOCS = "docs/diagnostics.md"
-
-
-@dataclass(frozen=True)
-class Onset:
-    """The step at which something began, with its 95 % interval."""
-
-    step: int
-    low: int
-    high: int
-
-    def __str__(self) -> str:
-        return f"{self.step} [{self.low}, {self.high}]" if self.low != self.high else str(self.step)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something wrong, with the evidence and what to do about it.
-
-    `name` is the kind of the finding and its anchor in the documentation, `measured` the evidence in
-    a sentence. `p_value` is adjusted for the number of tests; None where there is nothing random about it.
-    """
-
-    name: str
-    severity: Severity
-    title: str
-    measured: str
-    actions: tuple[str, ...]
-    confirm: str
-    onset: Onset | None = None
-    p_value: float | None = None
-
-    @property
-    def docs(self) -> str:
-        """Where the documentation explains the finding."""
-        return f"{DOCS}#{self.name}"
 
 
 @dataclass(frozen=True)

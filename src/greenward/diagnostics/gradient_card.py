@@ -9,11 +9,10 @@ import numpy as np
 from greenward.diagnostics.advice import make_finding
 from greenward.diagnostics.change import find_change
 from greenward.diagnostics.explosion import Explosion, find_explosion, find_spikes
-from greenward.diagnostics.finding import Card, Check, Finding, Onset, Severity
+from greenward.diagnostics.finding import Card, Check
 from greenward.diagnostics.plots import signal_chart
 from greenward.diagnostics.run_data import RunData, Steps
-from greenward.reports.content import Fact
-from greenward.reports.tables import Table
+from greenward.reports.document import Fact, Finding, Onset, Severity, Table
 
 GRADIENT = "grad_norm"
 REWARDS = (

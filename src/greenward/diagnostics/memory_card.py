@@ -8,13 +8,12 @@ import numpy as np
 
 from greenward.diagnostics.advice import make_finding
 from greenward.diagnostics.change import MIN_POINTS
-from greenward.diagnostics.finding import Card, Check, Gap, Onset
+from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.leak import MemoryGrowth, measure_memory_growth
 from greenward.diagnostics.plots import signal_chart, straight_line
 from greenward.diagnostics.run_data import RunData, Trend, find_trend
-from greenward.reports.charts import Chart
-from greenward.reports.content import Fact
-from greenward.reports.tables import NOTHING, Table, duration, memory
+from greenward.reports.document import NOTHING, Chart, Fact, Onset, Table
+from greenward.reports.tables import duration, memory
 
 RSS, DEVICE_MEMORY = "perf/rss_mb", "perf/device_memory_mb"
 THROUGHPUT = "perf/tokens_per_second"

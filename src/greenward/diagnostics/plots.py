@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.diagnostics.calibration import Calibration
-from greenward.diagnostics.finding import Onset
 from greenward.diagnostics.run_data import RunData
-from greenward.reports.charts import Chart, Marker, Role, Series, Unit
+from greenward.reports.document import Chart, Marker, Onset, Role, Series, Unit
 
 Floats = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int64]

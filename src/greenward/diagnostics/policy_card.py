@@ -6,11 +6,10 @@ import numpy as np
 
 from greenward.diagnostics.advice import make_finding
 from greenward.diagnostics.change import MIN_POINTS
-from greenward.diagnostics.finding import Card, Check, Gap, Onset
+from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.plots import signal_chart
 from greenward.diagnostics.run_data import RunData, find_trend, median_of_part
-from greenward.reports.charts import Chart
-from greenward.reports.tables import Table
+from greenward.reports.document import Chart, Onset, Table
 
 COLLAPSED = 0.1  # of the entropy at the start; no absolute limit, small models begin low
 LARGE_STEP_KL = 0.03  # approx_kl of one batch; Spinning Up stops at 0.015

@@ -9,11 +9,10 @@ import numpy as np
 
 from greenward.diagnostics.advice import make_finding
 from greenward.diagnostics.change import MIN_POINTS
-from greenward.diagnostics.finding import Card, Check, Gap, Onset
+from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.plots import signal_chart
 from greenward.diagnostics.run_data import RunData, Trend, find_trend, median_of_part
-from greenward.reports.charts import Role
-from greenward.reports.tables import Table
+from greenward.reports.document import Onset, Role, Table
 
 REWARD = "reward/mean"
 # What is said of rewards beside the terms, and terms that are combined of others.

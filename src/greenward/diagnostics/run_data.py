@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.diagnostics.change import MIN_EFFECT_SD, MIN_POINTS, Change, find_change
-from greenward.diagnostics.finding import Card, Diagnosis, Gap, Onset, corrected
+from greenward.diagnostics.finding import Card, Diagnosis, Gap, corrected
 from greenward.diagnostics.signals import Signals, on_ratio_scale, read_signals
+from greenward.reports.document import Onset
 from greenward.runs.directory import read_config
 from greenward.runs.files import read_json
 

@@ -6,10 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greenward.diagnostics.finding import Card, Diagnosis, Finding, Gap, Severity
+from greenward.diagnostics.finding import Card, Diagnosis, Gap
 from greenward.reports import html, markdown
-from greenward.reports.content import Fact
-from greenward.reports.tables import NOTHING, Table
+from greenward.reports.document import NOTHING, Fact, Finding, Severity, Table
 from greenward.runs.files import dump_json
 
 if TYPE_CHECKING:

@@ -6,54 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
+from greenward.reports.document import Chart, Role, Series, Unit
 from greenward.reports.record import CONTROL, Arm, ReportRecord, SeedRun, in_a_sentence
 from greenward.reports.results import PRIMARY, compare, final_evaluation, metric_label, percent, pooled
-
-Role = Literal["main", "control", "second", "third"]
-Weight = Literal["bold", "faint", "dashed"]
-Unit = Literal["share", "number"]
 
 SECONDS_SHOWN_AS_MINUTES = 300
 _ROLES_BESIDE: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
 _SMOOTH_FROM = 30  # steps; shorter curves are shown as they are
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line. `band` has (x, low, high) rows; `hints`, one per point, are shown on hovering."""
-
-    name: str
-    role: Role
-    points: tuple[tuple[float, float], ...]
-    weight: Weight = "bold"
-    band: tuple[tuple[float, float, float], ...] = ()
-    hints: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Marker:
-    """A place on the x axis where something happened."""
-
-    x: float
-    label: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Lines over one axis. A faint series has no name of its own: it is what a mean was taken of.
-
-    `log` asks for a logarithmic y axis; all values must be positive then.
-    """
-
-    title: str
-    x_label: str
-    series: tuple[Series, ...]
-    unit: Unit = "number"
-    caption: str = ""
-    log: bool = False
-    markers: tuple[Marker, ...] = ()
 
 
 @dataclass(frozen=True)

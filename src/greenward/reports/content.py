@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from greenward.reports.answers import SampleAnswers, sample_answers
-from greenward.reports.charts import Chart, held_out_charts, suite_charts, training_charts, warm_start_charts
+from greenward.reports.charts import held_out_charts, suite_charts, training_charts, warm_start_charts
+from greenward.reports.document import Chart, Fact, Table
 from greenward.reports.record import ReportRecord, read_report
 from greenward.reports.results import Results, compare, headline
 from greenward.reports.tables import (
-    Table,
     answers_table,
     before_after_table,
     costs_table,
@@ -26,14 +26,6 @@ from greenward.reports.tables import (
     tags_table,
     time_parts,
 )
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One figure of the overview."""
-
-    label: str
-    value: str
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 from greenward.errors import RunError
 from greenward.intervals import Estimate
-from greenward.reports.content import Fact
+from greenward.reports.document import Fact, Table
 from greenward.reports.results import percent
-from greenward.reports.tables import Table, duration
+from greenward.reports.tables import duration
 from greenward.user_text import parse_json_text
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"

@@ -14,11 +14,10 @@ from importlib.resources import files
 
 from greenward.intervals import Estimate
 from greenward.reports.answers import Answer, SampleAnswers, SampleProblem
-from greenward.reports.charts import Chart
-from greenward.reports.content import Content, Fact
+from greenward.reports.content import Content
+from greenward.reports.document import Chart, Fact, Table
 from greenward.reports.results import metric_label
 from greenward.reports.svg import draw, stacked_bar
-from greenward.reports.tables import Table
 from greenward.text import visible
 
 WIDE, SMALL = (520, 290), (340, 190)

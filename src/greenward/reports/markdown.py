@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from greenward.reports.answers import Answer, SampleAnswers
-from greenward.reports.content import Content, Fact
-from greenward.reports.tables import Table
+from greenward.reports.content import Content
+from greenward.reports.document import Fact, Table
 from greenward.text import visible
 
 

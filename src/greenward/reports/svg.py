@@ -1,20 +1,28 @@
-"""Draws a chart as inline SVG: axes, bands, lines, markers, direct labels. No script, no fonts.
+"""Draws a chart as inline SVG: axes, bands, lines, markers, labels, values on hovering. No script.
 
 Colours come from the page's style sheet by class names, so one drawing serves light, dark and
 print. Long lines are thinned to `MAX_POINTS` by largest triangles (Steinarsson 2013, LTTB).
+Every text goes through `_element`, which escapes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from html import escape
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from itertools import pairwise
+from operator import itemgetter
+from statistics import fmean
 
-from greenward.reports.charts import Chart, Marker, Series, Unit
+from markupsafe import Markup
+
+from greenward.reports.document import Chart, Marker, Series, Unit
+from greenward.text import visible
 
 MAX_POINTS = 160
 MAX_FAINT_POINTS = 90
+MAX_HOVER_COLUMNS = 48
 _LABEL_HEIGHT = 13.0
 _LOG_LIMIT = 700.0  # natural logarithm of about the largest float
 _CHARACTER_WIDTH = 6.4
@@ -22,35 +30,58 @@ _CHARACTER_WIDTH = 6.4
 Point = tuple[float, float]
 
 
-def draw(chart: Chart, width: int = 460, height: int = 260) -> str:
+def draw(chart: Chart, width: int = 460, height: int = 260) -> Markup:
     """The chart as an `<svg>` element that scales to its container."""
     return _Drawing(chart, width, height).svg()
 
 
 def standalone(chart: Chart, width: int = 560, height: int = 420) -> str:
     """The chart as an SVG file of its own, with the colours of the page inside it."""
-    drawing = draw(chart, width, height)
-    style = (files("greenward.reports") / "report.css").read_text()
-    start, rest = drawing.split(">", 1)
+    start, rest = str(draw(chart, width, height)).split(">", 1)
     paper = '<rect class="paper" width="100%" height="100%"/>'
-    return f'{start} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{paper}{rest}\n'
+    return f'{start} xmlns="http://www.w3.org/2000/svg"><style>{style_sheet()}</style>{paper}{rest}\n'
 
 
-def stacked_bar(parts: Sequence[tuple[str, float]], width: int = 960, height: int = 22) -> str:
+def style_sheet() -> str:
+    """The style sheet of the page and of the SVG files."""
+    return (files("greenward.reports") / "report.css").read_text()
+
+
+def stacked_bar(parts: Sequence[tuple[str, float]], width: int = 960, height: int = 22) -> Markup:
     """One bar cut into parts by share, coloured by the classes `part-0`, `part-1` …"""
     total = sum(value for _, value in parts)
     x, pieces = 0.0, []
     for index, (name, value) in enumerate(parts):
-        share = value / total
-        pieces.append(
-            f'<rect class="part-{index}" x="{x:.1f}" y="0" width="{max(share * width - 2, 0.5):.1f}" '
-            f'height="{height}" rx="3"><title>{escape(name)}: {share:.1%}</title></rect>'
-        )
-        x += share * width
-    return (
-        f'<svg class="bar" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" '
-        f'aria-label="time by part">{"".join(pieces)}</svg>'
+        title = _element("title", f"{name}: {value / total:.1%}")
+        length = value / total * width
+        shape = {"x": x, "y": 0, "width": max(length - 2, 0.5), "height": height, "rx": 3}
+        pieces.append(_element("rect", title, class_=f"part-{index}", **shape))
+        x += length
+    box = {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none"}
+    return _element("svg", *pieces, class_="bar", **box, role="img", aria_label="shares by part")
+
+
+def colour_key(index: int) -> Markup:
+    """The colour of a part of a stacked bar, for the row of a table."""
+    square = _element("rect", class_=f"part-{index}", width=10, height=10, rx=2)
+    return _element("svg", square, class_="key", viewBox="0 0 10 10")
+
+
+def _element(tag: str, *content: str, **attributes: str | float) -> Markup:
+    """An element of SVG. Text and attributes are made visible and escaped; Markup is taken as it is.
+
+    Attributes are named as in Python: `class_` is class and `text_anchor` text-anchor.
+    """
+    shown = (
+        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _text(value))
+        for name, value in attributes.items()
     )
+    inside = Markup("").join(part if isinstance(part, Markup) else visible(part) for part in content)
+    return Markup("<{0}{1}>{2}</{0}>" if content else "<{0}{1}/>").format(tag, Markup("").join(shown), inside)
+
+
+def _text(value: str | float) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else visible(str(value))
 
 
 def thin(points: Sequence[Point], limit: int) -> list[Point]:
@@ -121,14 +152,16 @@ class _Drawing:
         self._right = 14 + _CHARACTER_WIDTH * longest_label
         self._top, self._bottom = 10, 34
 
-    def svg(self) -> str:
+    def svg(self) -> Markup:
         series = sorted(self._chart.series, key=lambda line: ("faint", "dashed", "bold").index(line.weight))
-        body = [self._axes(), *map(self._band, series), *map(self._line, series)]
-        body += [*map(self._marker, self._chart.markers), self._labels(series)]
-        return (
-            f'<svg class="chart" viewBox="0 0 {self._width} {self._height}" role="img" '
-            f'aria-label="{escape(self._chart.title)}">{"".join(body)}</svg>'
-        )
+        body = [*self._axes(), *map(self._band, series), *map(self._line, series), *self._hover_columns()]
+        for line in series:
+            body += self._dots(line)
+        for marker in self._chart.markers:
+            body += self._marker(marker)
+        box = f"0 0 {self._width} {self._height}"
+        body += self._labels(series)
+        return _element("svg", *body, class_="chart", viewBox=box, role="img", aria_label=self._chart.title)
 
     def _x_range(self) -> Point:
         xs = [x for line in self._chart.series for x, _ in line.points]
@@ -168,60 +201,68 @@ class _Drawing:
     def _path(self, points: Sequence[Point]) -> str:
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in (self._at(*point) for point in points))
 
-    def _axes(self) -> str:
-        parts = []
-        end = self._width - self._right
+    def _axes(self) -> Iterator[Markup]:
+        end, floor = self._width - self._right, self._height - self._bottom
         for tick in self._y_ticks:
             _, y = self._at(self._x_low, tick)
-            parts.append(f'<path class="gridline" d="M{self._left:.1f} {y:.1f}H{end:.1f}"/>')
+            yield _element("path", class_="gridline", d=f"M{self._left:.1f} {y:.1f}H{end:.1f}")
             text = value_text(tick, self._chart.unit)
-            parts.append(f'<text x="{self._left - 6:.1f}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>')
-        floor = self._height - self._bottom
+            yield _element("text", text, x=self._left - 6, y=y + 3.5, text_anchor="end")
         for tick in ticks(self._x_low, self._x_high, max(3, int((end - self._left) / 70))):
-            if self._chart.x_label == "step" and tick != round(tick):
-                continue
-            x, _ = self._at(tick, self._y_low)
-            parts.append(
-                f'<text x="{x:.1f}" y="{floor + 14}" text-anchor="middle">{value_text(tick, "number")}</text>'
-            )
+            if self._chart.x_label != "step" or tick == round(tick):
+                x, _ = self._at(tick, self._y_low)
+                yield _element("text", value_text(tick, "number"), x=x, y=floor + 14, text_anchor="middle")
+        yield _element("path", class_="axis", d=f"M{self._left:.1f} {floor}H{end:.1f}")
         middle = (self._left + end) / 2
-        parts.append(f'<path class="axis" d="M{self._left:.1f} {floor}H{end:.1f}"/>')
-        parts.append(
-            f'<text x="{middle:.1f}" y="{self._height - 4}" text-anchor="middle">'
-            f"{escape(self._chart.x_label)}</text>"
-        )
-        return "".join(parts)
+        yield _element("text", self._chart.x_label, x=middle, y=self._height - 4, text_anchor="middle")
 
-    def _band(self, line: Series) -> str:
+    def _band(self, line: Series) -> Markup:
         if len(line.band) < 2:
-            return ""
+            return Markup("")
         upper = [(x, high) for x, _, high in line.band]
         lower = [(x, low) for x, low, _ in reversed(line.band)]
-        return f'<path class="band {line.role}" d="{self._path([*upper, *lower])}Z"/>'
+        return _element("path", class_=f"band {line.role}", d=f"{self._path([*upper, *lower])}Z")
 
-    def _line(self, line: Series) -> str:
+    def _line(self, line: Series) -> Markup:
         points = thin(line.points, MAX_FAINT_POINTS if line.weight == "faint" else MAX_POINTS)
-        parts = [f'<path class="line {line.role} {line.weight}" d="{self._path(points)}"/>']
+        return _element("path", class_=f"line {line.role} {line.weight}", d=self._path(points))
+
+    def _dots(self, line: Series) -> Iterator[Markup]:
         for point, hint in zip(line.points, line.hints, strict=False):
             x, y = self._at(*point)
-            parts.append(
-                f'<circle class="dot {line.role}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
-                f"<title>{escape(hint)}</title></circle>"
-            )
-        return "".join(parts)
+            yield _element("circle", _element("title", hint), class_=f"dot {line.role}", cx=x, cy=y, r=3)
 
-    def _marker(self, marker: Marker) -> str:
+    def _hover_columns(self) -> Iterator[Markup]:
+        """Invisible columns that show the values of the lines at their place; lines with hints have dots."""
+        lines = [line for line in self._chart.series if line.weight == "bold" and not line.hints]
+        places = sorted({x for line in lines for x, _ in line.points})
+        places = places[:: -(-len(places) // MAX_HOVER_COLUMNS) or 1]
+        positions = [self._at(x, self._y_low)[0] for x in places]
+        borders = [*positions[:1], *map(fmean, pairwise(positions)), *positions[-1:]]
+        for x, start, end in zip(places, borders, borders[1:], strict=False):
+            title = "\n".join(
+                (f"{self._chart.x_label} {value_text(x, 'number')}", *self._values_at(x, lines))
+            )
+            shape = {"x": start, "y": self._top, "width": max(end - start, 1.0)}
+            height = self._height - self._bottom - self._top
+            yield _element("rect", _element("title", title), class_="hover", **shape, height=height)
+
+    def _values_at(self, x: float, lines: Sequence[Series]) -> Iterator[str]:
+        for line in lines:
+            if line.points[0][0] <= x <= line.points[-1][0]:
+                _, y = line.points[bisect_left(line.points, x, key=itemgetter(0))]
+                yield f"{line.name} {value_text(y, self._chart.unit)}".strip()
+
+    def _marker(self, marker: Marker) -> Iterator[Markup]:
         x, _ = self._at(marker.x, self._y_low)
-        floor = self._height - self._bottom
         anchor = "end" if marker.x > (self._x_low + self._x_high) / 2 else "start"
         beside = x - 5 if anchor == "end" else x + 5
-        return (
-            f'<path class="marker" d="M{x:.1f} {self._top}V{floor}"/>'
-            f'<text class="label marker" x="{beside:.1f}" y="{self._top + 10}" text-anchor="{anchor}">'
-            f"{escape(marker.label)}</text>"
+        yield _element("path", class_="marker", d=f"M{x:.1f} {self._top}V{self._height - self._bottom}")
+        yield _element(
+            "text", marker.label, class_="label marker", x=beside, y=self._top + 10, text_anchor=anchor
         )
 
-    def _labels(self, series: Sequence[Series]) -> str:
+    def _labels(self, series: Sequence[Series]) -> Iterator[Markup]:
         """Names at the line ends, pushed apart where they would cover each other."""
         ends = sorted(
             ((self._at(*line.points[-1])[1], line) for line in series if line.name), key=lambda end: end[0]
@@ -229,13 +270,10 @@ class _Drawing:
         positions: list[float] = []
         for y, _ in ends:
             positions.append(max(y, positions[-1] + _LABEL_HEIGHT) if positions else y)
-        overflow = positions[-1] - (self._height - self._bottom) if positions else 0.0
-        if overflow > 0:
-            for index in reversed(range(len(positions))):
-                below = positions[index + 1] - _LABEL_HEIGHT if index + 1 < len(positions) else math.inf
-                positions[index] = min(positions[index], self._height - self._bottom, below)
+        limit = float(self._height - self._bottom)
+        for index in reversed(range(len(positions))):
+            positions[index] = min(positions[index], limit)
+            limit = positions[index] - _LABEL_HEIGHT
         x = self._width - self._right + 8
-        return "".join(
-            f'<text class="label {line.role}" x="{x:.1f}" y="{y + 4:.1f}">{escape(line.name)}</text>'
-            for y, (_, line) in zip(positions, ends, strict=True)
-        )
+        for y, (_, line) in zip(positions, ends, strict=True):
+            yield _element("text", line.name, class_=f"label {line.role}", x=x, y=y + 4)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from greenward.reports.document import NOTHING, Table
 from greenward.reports.record import Arm, ReportRecord, SeedRun
 from greenward.reports.results import (
     PRIMARY,
@@ -21,18 +21,7 @@ from greenward.reports.results import (
     seed_range,
 )
 
-NOTHING = "–"
 NEGLIGIBLE_SECONDS = 0.05
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with a heading over each column; the first column names the row."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
 
 
 def before_after_table(record: ReportRecord, results: Results) -> Table | None:

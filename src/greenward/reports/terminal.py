@@ -11,10 +11,9 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from greenward.reports.charts import Chart
-from greenward.reports.content import Content, Fact
+from greenward.reports.content import Content
+from greenward.reports.document import Chart, Fact, Table
 from greenward.reports.svg import value_text
-from greenward.reports.tables import Table
 from greenward.text import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"
