@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.grading.grader import Grader
-from greenward.grading.plan import make_plan
+from greenward.grading.grading_plan import make_plan
 from greenward.grading.time_limits import make_jobs
 from greenward.grading.verdict import Verdict
 from greenward.problems.problem import Problem, ProblemSet

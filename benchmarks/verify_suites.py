@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from greenward.errors import ProblemError
-from greenward.grading.expected import with_expected_values
+from greenward.grading.expected_values import with_expected_values
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Verdict
 from greenward.problems.problem import Problem, ProblemSet

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from greenward.grading import compare, text
+from greenward.grading import compare, judging
 from greenward.grading.compare import MAX_REPEATED_VALUES, close, count_values, equal, matches
-from greenward.grading.text import show
+from greenward.grading.judging import show_value
 from greenward.problems.problem import Comparison
 from greenward.sandbox.codec import (
     MAX_DEPTH,
@@ -196,7 +196,7 @@ def calls(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     counted(compare, "_order")
-    counted(text, "_written")
+    counted(judging, "_written")
     return counts
 
 
@@ -234,7 +234,7 @@ def test_comparing_costs_by_what_was_expected_and_not_by_what_came(calls, hostil
         assert not equal(hostile, flat, LOOSE)
         assert calls["_order"] <= 4 * count_values(flat)
         calls["_order"] = 0
-    assert len(show(hostile)) <= 120
+    assert len(show_value(hostile)) <= 120
     assert calls["_written"] <= 1000
 
 
@@ -258,7 +258,7 @@ def test_the_deepest_values_are_compared_and_shown(wrap):
     deepest = nest(1, wrap, MAX_DEPTH)
     assert same(deepest, deepest)
     assert not same(deepest, nest(2, wrap, MAX_DEPTH))
-    assert len(show(canonical(deepest))) <= 120
+    assert len(show_value(canonical(deepest))) <= 120
 
 
 def test_the_deepest_sets_are_compared():
@@ -278,7 +278,7 @@ def test_a_huge_integer_is_compared_and_shown_without_writing_it_in_decimal(expe
         assert not equal(PlainSet([flat]), PlainSet([canonical(expected)]), LOOSE)
         assert not equal(flat, canonical({HUGE_INT + 1: 1}), LOOSE)
         assert not close(flat, expected, relative=0.1, absolute=0.1)
-        assert "bits>" in show(flat)
+        assert "bits>" in show_value(flat)
 
 
 def test_close_is_isclose_for_numbers_and_false_for_the_rest():
@@ -293,5 +293,5 @@ def test_close_is_isclose_for_numbers_and_false_for_the_rest():
     "value", [{1, 2}, frozenset({1}), set(), {"a": [1, {2}]}, [{}, deque([{3: (4,)}])], {(1, "x"): None}]
 )
 def test_a_value_is_shown_alike_before_and_after_it_was_made_flat(value):
-    assert show(value) == show(canonical(value))
-    assert len(show({number: set(range(50)) for number in range(50)})) <= 120
+    assert show_value(value) == show_value(canonical(value))
+    assert len(show_value({number: set(range(50)) for number in range(50)})) <= 120

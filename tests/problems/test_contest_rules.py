@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from greenward.grading.compare import same_output
 from greenward.grading.grader import Grader
-from greenward.grading.printed import same_output
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.problems.suites.programming_contests import load_programming_contests

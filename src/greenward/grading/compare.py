@@ -1,4 +1,4 @@
-"""Equality of a returned value with an expected one, both in the flat form of `sandbox.codec`.
+"""Equality of a returned value with an expected one, both in the flat form of `sandbox.codec`, and of output.
 
 Python's equality on plain data, with these rules: where a float is expected, a number within a
 tolerance will do (integers, fractions and decimals are expected exactly); NaN equals NaN; a tuple is not
@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import replace
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
@@ -24,9 +24,10 @@ from greenward.problems.problem import Comparison
 from greenward.sandbox.codec import PlainDict, PlainSet, parts_of
 
 _NUMBERS = (bool, int, float, Decimal, Fraction)
-_NUMBERS_AND_COMPLEX = (*_NUMBERS, complex)
+_ALL_NUMBERS = (*_NUMBERS, complex)
 _SEQUENCES = (list, tuple, deque)
 COLLECTIONS = (*_SEQUENCES, PlainSet, PlainDict)
+_RANKS: dict[type, int] = {list: 5, tuple: 6, deque: 9}  # in the sort order of `_order`
 _EXACT = (int, str, bool, type(None))  # two of the same of these types are equal as in Python
 # Of a collection that is compared as a set, so many values more than were expected are looked at.
 MAX_REPEATED_VALUES = 100_000
@@ -52,7 +53,7 @@ def is_something(value: Any) -> bool:
 
 def equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     """Whether two flat plain values are equal under the tolerance and tuple rule of `comparison`."""
-    if type(actual) in _NUMBERS_AND_COMPLEX and type(expected) in _NUMBERS_AND_COMPLEX:
+    if type(actual) in _ALL_NUMBERS and type(expected) in _ALL_NUMBERS:
         return _numbers_equal(actual.real, expected.real, comparison) and _numbers_equal(
             actual.imag, expected.imag, comparison
         )
@@ -60,20 +61,38 @@ def equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
         return False
     if isinstance(actual, (PlainSet, PlainDict)):
         ours, theirs = actual[0], expected[0]
-        return (
-            len(ours) == len(theirs)
-            and _as_large(actual, expected)
-            and _all_equal(_sorted(ours, comparison), _sorted(theirs, comparison), comparison)
+        if len(ours) != len(theirs):
+            return False
+        size = count_values(expected)  # equal values consist of equally many
+        return count_values(actual, at_most=size) == size and _all_equal(
+            _sorted(ours, comparison), _sorted(theirs, comparison), comparison
         )
     if isinstance(actual, _SEQUENCES):
         return _all_equal(actual, expected, comparison)
     return bool(actual == expected)
 
 
-def relative_tolerance(comparison: Comparison) -> float:
-    """The relative tolerance, which is the absolute one unless it is given."""
-    given = comparison.relative_tolerance
-    return comparison.tolerance if given is None else given
+def same_output(printed: str, expected: str) -> bool:
+    """Whether a program printed what it should, by the rule of LiveCodeBench's judge (arXiv:2403.07974).
+
+    Spaces at both ends of the output and of each line do not count. There must be as many lines as
+    expected, and each must be the expected one or consist of the same numbers, compared as exact
+    decimals: `1.50` is `1.5`, and `2.0000000001` is not `2.00000000`.
+    """
+    ours, theirs = printed.strip().split("\n"), expected.strip().split("\n")
+    return len(ours) == len(theirs) and all(
+        line.strip() == wanted.strip() or _same_numbers(line.split(), wanted.split())
+        for line, wanted in zip(ours, theirs, strict=True)
+    )
+
+
+def _same_numbers(words: list[str], wanted: list[str]) -> bool:
+    try:
+        return len(words) == len(wanted) and all(
+            Decimal(word) == Decimal(other) for word, other in zip(words, wanted, strict=True)
+        )
+    except InvalidOperation:  # a word that is no number, or a signalling NaN
+        return False
 
 
 def close(actual: Any, expected: Any, *, relative: float, absolute: float) -> bool:
@@ -95,12 +114,6 @@ def count_values(value: Any, *, at_most: float = math.inf) -> int:
             return count + len(waiting) + len(inner)
         waiting.extend(inner)
     return count
-
-
-def _as_large(actual: Any, expected: Any) -> bool:
-    """Whether two flat values consist of equally many values, as equal ones do."""
-    size = count_values(expected)
-    return count_values(actual, at_most=size) == size
 
 
 def _same_set(actual: Any, expected: Any, comparison: Comparison) -> bool:
@@ -139,10 +152,11 @@ def _numbers_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
         return False
     if a != a or b != b:
         return bool(a != a and b != b)
-    relative, absolute = relative_tolerance(comparison), comparison.tolerance
+    absolute, given = comparison.tolerance, comparison.relative_tolerance
+    relative = absolute if given is None else given
     if not (relative or absolute):  # rounded to floats, 10**30 would still be taken for 1e30
         return False
-    if comparison.relative_tolerance is not None:
+    if given is not None:
         return _is_allclose(a, b, relative, absolute)
     return _is_close(a, b, relative, absolute)
 
@@ -201,19 +215,10 @@ def _order(value: Any, comparison: Comparison) -> tuple[Any, ...]:
     if isinstance(value, PlainDict):
         return (8, *sorted(_order(entry, comparison) for entry in value.entries))
     if isinstance(value, _SEQUENCES):
-        kind = _kind(value, comparison)
-        rank = 5 if kind is list else 6 if kind is tuple else 9
-        return (rank, *(_order(element, comparison) for element in value))
-    return _order_of_standard(value)
-
-
-def _order_of_standard(value: Any) -> tuple[Any, ...]:
+        return (_RANKS[_kind(value, comparison)], *(_order(element, comparison) for element in value))
     if type(value) is range:
         return (10, *value[:2], *value[-1:])  # equal ranges run through the same numbers
-    if type(value) is timedelta:
-        return (11, value)
     if isinstance(value, (datetime, time)):
         aware = value.utcoffset() is not None  # those with and without a zone have no order
         return (12 if type(value) is datetime else 13, aware, value)
-    assert type(value) is date
-    return (14, value)
+    return (11 if type(value) is timedelta else 14, value)

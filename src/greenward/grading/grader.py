@@ -1,23 +1,22 @@
-"""The grader: answers in, verdicts out. Expected values never leave this process."""
+"""The judge by execution: answers in, verdicts out. Expected values never leave this process."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
 from greenward.errors import GreenwardError
-from greenward.grading.background import BackgroundThread
-from greenward.grading.expected import with_expected_values
-from greenward.grading.judge import judge
-from greenward.grading.plan import Plan, expected_values_job, make_plan
-from greenward.grading.planned_test import Mode
-from greenward.grading.run_distinct import Run, run_distinct
-from greenward.grading.time_limits import join, make_jobs
+from greenward.grading.expected_values import with_expected_values
+from greenward.grading.grading_plan import expected_values_job, make_plan
+from greenward.grading.judging import GradingPlan, Mode, judge
+from greenward.grading.time_limits import join_results, make_jobs
+from greenward.grading.unique_runs import Run, run_unique
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation, Level
@@ -30,7 +29,7 @@ DEFAULT_LIMITS = Limits()
 _MAX_PLANS = 50_000
 
 Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
-Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,10 @@ class Grader:
         self.tests_by_mode: Counter[Mode] = Counter()
         self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
         self._owns_executor = executor is None
-        self._plans: dict[int, tuple[Problem, Plan]] = {}
+        self._plans: dict[int, tuple[Problem, GradingPlan]] = {}
         self._lock = threading.Lock()
-        self._background = BackgroundThread("greenward-grading")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="greenward-grading")
+        self._closing = threading.Event()
 
     @property
     def isolation(self) -> Isolation:
@@ -112,21 +112,50 @@ class Grader:
             yield order[position], verdict
 
     def submit(self, answers: Sequence[Answer]) -> Future[list[Verdict]]:
-        """Has answers graded by a thread of the grader, while the caller goes on.
+        """Grades answers in a thread of the grader, while the caller goes on.
 
         What was submitted is graded in that order. Closing the grader cancels what is not finished.
         """
         answers = tuple(answers)
-        return self._background.collect(lambda: self.grade_stream(answers), _in_order)
+
+        def work() -> list[Verdict]:
+            graded: list[tuple[int, Verdict]] = []
+            self._grade_each(answers, graded.append, self._closing)
+            return _in_order(graded)
+
+        return self._thread.submit(work)
 
     async def grade_async(self, answers: Sequence[Answer]) -> list[Verdict]:
         """As `grade`, leaving the event loop free."""
         return await asyncio.wrap_future(self.submit(answers))
 
     async def grade_stream_async(self, answers: Iterable[Answer]) -> AsyncIterator[tuple[int, Verdict]]:
-        """As `grade_stream`, leaving the event loop free; `answers` is read in another thread."""
-        async for index, verdict in self._background.follow(lambda: self.grade_stream(answers)):
-            yield index, verdict
+        """As `grade_stream`, leaving the event loop free; `answers` is read in another thread.
+
+        Leaving early ends the stream at its next verdict.
+        """
+        loop = asyncio.get_running_loop()
+        graded: asyncio.Queue[tuple[int, Verdict] | None] = asyncio.Queue()  # None: the stream has ended
+        left = threading.Event()
+
+        def put(item: tuple[int, Verdict] | None) -> None:
+            loop.call_soon_threadsafe(graded.put_nowait, item)
+
+        def work() -> None:
+            try:
+                self._grade_each(answers, put, self._closing, left)
+            finally:
+                if not left.is_set():
+                    put(None)
+
+        future = self._thread.submit(work)
+        try:
+            while (item := await graded.get()) is not None:
+                yield item
+            await asyncio.wrap_future(future)
+        finally:
+            left.set()
+            future.cancel()
 
     def flaky(self, answers: Sequence[Answer], repeats: int) -> list[FlakyAnswer]:
         """Runs each answer `repeats` times and names those whose status or passed tests differ.
@@ -136,8 +165,7 @@ class Grader:
         if repeats < 2:
             raise GreenwardError(f"a difference takes at least two runs of each answer, not {repeats}.")
         self._compute_expected_values([problem for problem, _ in answers])
-        rounds = [(number, problem, code) for number in range(repeats) for problem, code in answers]
-        verdicts = _in_order(self._run(rounds))
+        verdicts = _in_order(self._run((number, *answer) for number in range(repeats) for answer in answers))
         found = []
         for index in range(len(answers)):
             runs = tuple(verdicts[index :: len(answers)])
@@ -152,11 +180,12 @@ class Grader:
         def prepare(code: str) -> Run[RunResult]:
             return Run((Job(code, limits=self.limits),), lambda results: results[0])
 
-        return _in_order(run_distinct(self._executor, codes, lambda code: code, prepare))
+        return _in_order(run_unique(self._executor, codes, lambda code: code, prepare))
 
     def close(self) -> None:
         """Ends all processes and cancels what was submitted. Safe to call twice."""
-        self._background.stop()
+        self._closing.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
         if self._owns_executor:
             self._executor.close()
 
@@ -166,9 +195,22 @@ class Grader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _grade_each(
+        self,
+        answers: Iterable[Answer],
+        take: Callable[[tuple[int, Verdict]], object],
+        *ends: threading.Event,
+    ) -> None:
+        """Passes each verdict to `take`. Raises `CancelledError` at the next one once an event is set."""
+        with closing(self.grade_stream(answers)) as graded:  # type: ignore[type-var]
+            for item in graded:
+                if any(end.is_set() for end in ends):
+                    raise CancelledError
+                take(item)
+
     def _run(self, answers: Iterable[tuple[int, Problem, str | None]]) -> Iterator[tuple[int, Verdict]]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""
-        return run_distinct(
+        return run_unique(
             self._executor,
             answers,
             key_of=lambda answer: (answer[0], id(answer[1]), answer[2]),
@@ -176,7 +218,8 @@ class Grader:
             make_ready=lambda answer: self._compute_expected_values([answer[1]]),
         )
 
-    def _prepare(self, problem: Problem, code: str | None) -> Run[Verdict] | Verdict | None:
+    def _prepare(self, problem: Problem, code: str | None) -> Run[Verdict] | None:
+        """The run that judges an answer; None before the problem's expected values were computed."""
         plan = self._plan(problem)
         if plan is None:
             return None
@@ -187,14 +230,14 @@ class Grader:
                 plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters"
             )
 
-        def settle(results: Sequence[RunResult]) -> Verdict:
+        def combine(results: Sequence[RunResult]) -> Verdict:
             with self._lock:
-                self.tests_by_mode.update(test.mode for test in plan.tests)
-            return judge(plan, join(results))
+                self.tests_by_mode.update(expectation.mode for expectation in plan.expectations)
+            return judge(plan, join_results(results))
 
-        return Run(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), settle)
+        return Run(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), combine)
 
-    def _plan(self, problem: Problem) -> Plan | None:
+    def _plan(self, problem: Problem) -> GradingPlan | None:
         """The plan of a problem; None before its expected values were computed."""
         known = self._plans.get(id(problem))
         if known is not None:
@@ -205,29 +248,25 @@ class Grader:
 
     def _compute_expected_values(self, problems: Iterable[Problem]) -> None:
         """Makes the plans of problems whose expected values take a run of trusted code."""
-        jobs: dict[int, tuple[Problem, Job]] = {}
-        for problem in problems:
-            if id(problem) not in jobs and id(problem) not in self._plans:
-                job = expected_values_job(problem)
-                if job is not None:
-                    jobs[id(problem)] = (problem, job)
-        asked = list(jobs.values())
+        missing = {id(problem): problem for problem in problems if id(problem) not in self._plans}
+        asked = [(one, job) for one in missing.values() if (job := expected_values_job(one)) is not None]
         if asked:
             for index, result in self._executor.run(job for _, job in asked):
                 problem = asked[index][0]
                 self._keep_plan(problem, make_plan(problem, result))
 
-    def _keep_plan(self, problem: Problem, plan: Plan) -> Plan:
+    def _keep_plan(self, problem: Problem, plan: GradingPlan) -> GradingPlan:
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         self._plans[id(problem)] = (problem, plan)  # holding the problem keeps its id its own
         return plan
 
 
-def _in_order(results: Iterable[tuple[int, Result]]) -> list[Result]:
+def _in_order(results: Iterable[tuple[int, Value]]) -> list[Value]:
     by_index = dict(results)
     return [by_index[index] for index in range(len(by_index))]
 
 
-def _without_running(plan: Plan, status: Status, message: str) -> Verdict:
-    return Verdict(status, tests_passed=(False,) * len(plan.tests), error_message=message)
+def _without_running(plan: GradingPlan, status: Status, message: str) -> Run[Verdict]:
+    verdict = Verdict(status, tests_passed=(False,) * len(plan.expectations), error_message=message)
+    return Run((), lambda _: verdict)

@@ -16,10 +16,10 @@ Their results are joined in the order of the tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from greenward.grading.plan import Plan
+from greenward.grading.judging import GradingPlan
 from greenward.problems.problem import Problem
 from greenward.sandbox.protocol import Job, Limits, RunResult
 
@@ -30,30 +30,33 @@ WALL_PER_CPU_SECOND = 3.0
 PART_SECONDS = 2.0  # of the reference's time, in each job that a long problem is split into
 
 
-def make_jobs(plan: Plan, problem: Problem, code: str, limits: Limits, *, by_suite: bool) -> tuple[Job, ...]:
+def make_jobs(
+    plan: GradingPlan, problem: Problem, code: str, limits: Limits, *, by_suite: bool
+) -> tuple[Job, ...]:
     """The jobs that judge one answer, in the order of the tests."""
-    if plan.most_printed is not None:
-        limits = replace(limits, output_bytes=plan.most_printed)
+    if plan.max_output_bytes is not None:
+        limits = replace(limits, output_bytes=plan.max_output_bytes)
     job = replace(plan.job, code=code, limits=limits)
     if problem.test_seconds and (job.stdins or job.calls):
         seconds = problem.test_seconds if by_suite else limits.cpu_seconds
         if job.stdins:  # a fresh process for each test
-            return (replace(job, limits=_at_least(limits, seconds, exactly=True)),)
+            return (replace(job, limits=_with_cpu_seconds(limits, seconds)),)
         return (_limited(job, [seconds] * len(job.calls), seconds * len(job.calls)),)
     if by_suite and job.calls and len(job.calls) == len(problem.reference_seconds):
         return tuple(
             _limited(
-                replace(job, calls=job.calls[start:end]),
-                [max(LEAST_TEST_SECONDS, TIMES_REFERENCE * seconds) for seconds in part],
-                max(MOST_SECONDS, TIMES_REFERENCE * sum(part)),
+                replace(job, calls=job.calls[part]),
+                [max(LEAST_TEST_SECONDS, TIMES_REFERENCE * one) for one in problem.reference_seconds[part]],
+                max(MOST_SECONDS, TIMES_REFERENCE * sum(problem.reference_seconds[part])),
             )
-            for start, end in _parts(problem.reference_seconds)
-            for part in [problem.reference_seconds[start:end]]
+            for part in _parts(problem.reference_seconds)
         )
-    return (replace(job, limits=_at_least(limits, problem.cpu_seconds)),)
+    if problem.cpu_seconds > limits.cpu_seconds:
+        job = replace(job, limits=_with_cpu_seconds(limits, problem.cpu_seconds))
+    return (job,)
 
 
-def join(results: Sequence[RunResult]) -> RunResult:
+def join_results(results: Sequence[RunResult]) -> RunResult:
     """The results of the jobs of one answer as those of one job.
 
     They are in order, and each but the last is complete.
@@ -68,25 +71,21 @@ def join(results: Sequence[RunResult]) -> RunResult:
 
 def _limited(job: Job, call_seconds: Sequence[float], most: float) -> Job:
     """The job with a limit for each call, and for all together their sum, but at most `most`."""
-    limits = _at_least(job.limits, min(sum(call_seconds), most), exactly=True)
+    limits = _with_cpu_seconds(job.limits, min(sum(call_seconds), most))
     wall_seconds = max(job.limits.wall_seconds, WALL_PER_CPU_SECOND * max(call_seconds))
     return replace(job, limits=limits, call_seconds=tuple(call_seconds), call_wall_seconds=wall_seconds)
 
 
-def _at_least(limits: Limits, cpu_seconds: float, *, exactly: bool = False) -> Limits:
-    """Limits with at least, or exactly, so much CPU time, and wall time to go with it."""
-    if cpu_seconds <= limits.cpu_seconds and not exactly:
-        return limits
+def _with_cpu_seconds(limits: Limits, cpu_seconds: float) -> Limits:
     wall_seconds = max(limits.wall_seconds, WALL_PER_CPU_SECOND * cpu_seconds)
     return replace(limits, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)
 
 
-def _parts(seconds: Sequence[float]) -> list[tuple[int, int]]:
-    """Runs of consecutive tests, (start, end), that take the reference about `PART_SECONDS` each."""
-    parts, start, total = [], 0, 0.0
-    for position, one in enumerate(seconds):
+def _parts(seconds: Sequence[float]) -> Iterator[slice]:
+    """Runs of consecutive tests that take the reference about `PART_SECONDS` each."""
+    start, total = 0, 0.0
+    for position, one in enumerate(seconds, 1):
         total += one
-        if total >= PART_SECONDS:
-            parts.append((start, position + 1))
-            start, total = position + 1, 0.0
-    return parts if start == len(seconds) else [*parts, (start, len(seconds))]
+        if total >= PART_SECONDS or position == len(seconds):
+            yield slice(start, position)
+            start, total = position, 0.0

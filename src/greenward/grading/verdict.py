@@ -1,21 +1,24 @@
-"""The verdict on one answer: a closed set of statuses in three families that are never mixed."""
+"""The verdict on one answer: a status from a closed set, in three families that are never mixed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Protocol
 
 
 class Family(str, Enum):
-    """Whose doing a status is."""
+    """What a status is about."""
 
     JUDGED = "judged"  # the answer passed or failed
     MISBEHAVED = "misbehaved"  # the answer broke a limit or a rule
-    INFRASTRUCTURE = "infrastructure"  # we failed: no reward, no baseline, only a count
+    INFRASTRUCTURE = "infrastructure"  # grading itself failed: no reward, no baseline, only a count
 
 
 class Status(str, Enum):
-    """What became of an answer."""
+    """The result of judging an answer."""
 
     PASSED = "passed"
     FAILED = "failed"  # a test gave another value
@@ -33,9 +36,7 @@ class Status(str, Enum):
     def family(self) -> Family:
         if self is Status.INFRASTRUCTURE:
             return Family.INFRASTRUCTURE
-        if self in _MISBEHAVED:
-            return Family.MISBEHAVED
-        return Family.JUDGED
+        return Family.MISBEHAVED if self in _MISBEHAVED else Family.JUDGED
 
 
 _MISBEHAVED = frozenset({Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT, Status.CHEATING})
@@ -47,8 +48,8 @@ class Verdict:
 
     `tests_passed` has one entry per test of the problem, in order; tests that were never reached
     are False. `first_failure` describes the first failing test (what was called, what was
-    expected, what came). Messages are sanitised: bounded, without control characters. `layers`
-    names the layers of isolation under which the answer ran.
+    expected, what came). Messages are bounded and without control characters. `layers` names the
+    layers of isolation under which the answer ran.
     """
 
     status: Status
@@ -69,3 +70,14 @@ class Verdict:
     @property
     def fraction_passed(self) -> float:
         return sum(self.tests_passed) / len(self.tests_passed) if self.tests_passed else 0.0
+
+
+class Judge(Protocol):
+    """Gives verdicts on answers: by execution (`grading.grader.Grader`), by comparison, by applying edits.
+
+    What an answer consists of depends on the judge; for code it is a (problem, code or None) pair.
+    """
+
+    def submit(self, answers: Sequence[Any], /) -> Future[list[Verdict]]:
+        """The verdicts, in the order of the answers, computed while the caller goes on."""
+        ...

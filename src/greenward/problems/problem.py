@@ -16,7 +16,7 @@ Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
 class Expected(Enum):
     """Stands for an expected value that is not known yet."""
 
-    FROM_REFERENCE = "from_reference"  # what the reference returns (`grading.expected` finds out)
+    FROM_REFERENCE = "from_reference"  # what the reference returns (`grading.expected_values` finds out)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class StdioCase:
-    """One run of a whole program: what it reads and what it must print (`grading.printed`)."""
+    """One run of a whole program: what it reads and what it must print (`grading.compare`)."""
 
     stdin: str
     stdout: str

@@ -11,7 +11,7 @@ from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Styl
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.subset import choose
 from greenward.evaluation.suite_prompts import SHOTS, SuitePrompts
-from greenward.grading.plan import demand_judgeable
+from greenward.grading.grading_plan import demand_judgeable
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet

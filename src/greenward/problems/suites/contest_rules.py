@@ -7,7 +7,7 @@
   list only as the returned value itself; APPS and TACO also deeper, and either the expected value or a
   list that holds only that.
 
-What a whole program prints is compared by LiveCodeBench's rule in all three (`grading.printed`).
+What a whole program prints is compared by LiveCodeBench's rule in all three (`grading.compare`).
 """
 
 from __future__ import annotations

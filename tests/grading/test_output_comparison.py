@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.grading.printed import same_output
+from greenward.grading.compare import same_output
 
 
 @pytest.mark.parametrize(
