@@ -27,9 +27,8 @@ from greenward.recipes.arms import Arm, run_arms, training_seconds
 from greenward.reports.record import ReportRecord, read_report
 from greenward.reports.results import Estimate, Results, compare, metric_label, points, seed_range
 from greenward.reports.write import write_all_reports
-from greenward.runs.directory import read_evaluations
 from greenward.runs.progress import Progress, evaluation_line
-from greenward.runs.summary import read_summary
+from greenward.runs.reading import read_evaluations, read_summary
 
 RECIPE = "ppo_code_fix"
 EVERY_ARM = (

@@ -25,7 +25,7 @@ from typing import Any
 
 from greenward.diagnostics.finding import Diagnosis
 from greenward.diagnostics.reward_health import diagnose_reward_health
-from greenward.runs.summary import read_summary
+from greenward.runs.reading import read_summary
 
 RECIPE = "ppo_code_fix"
 HEALTHY = "healthy"

@@ -13,7 +13,8 @@ from greenward.no_signal import cause_of, spells
 from greenward.reports.record import read_report
 from greenward.runs.directory import RunDirectory
 from greenward.runs.progress import Progress
-from greenward.runs.summary import read_summary, write_summary
+from greenward.runs.reading import read_summary
+from greenward.runs.summary import write_summary
 
 HEALTHY = {"completion/truncated": 0.1, "pass_rate": 0.4, "reward/std": 0.5, "groups/with_signal": 7.0}
 

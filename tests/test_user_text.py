@@ -17,9 +17,9 @@ from greenward.problems.json_format import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.recipes.pairs import read_pairs
 from greenward.reports.record import read_report
-from greenward.runs.directory import read_config
 from greenward.runs.files import read_json, read_jsonl
 from greenward.runs.lock import RunLock
+from greenward.runs.reading import read_config
 from greenward.user_text import MAX_NESTING, parse_json_text, parse_yaml_text
 
 DEEP = {

@@ -15,7 +15,7 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes import suite_evaluation
 from greenward.recipes.suite_evaluation import find_tracked_suites
 from greenward.recipes.train import train
-from greenward.runs.directory import read_evaluations
+from greenward.runs.reading import read_evaluations
 from greenward.sandbox.protocol import Limits
 
 SMALL = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.runs.directory import RunDirectory, evaluated_suites, read_evaluations
+from greenward.runs.directory import RunDirectory
 from greenward.runs.evaluations import evaluation_values, tracker_name
+from greenward.runs.reading import evaluated_suites, read_evaluations
 from greenward.runs.summary import write_summary
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from greenward.runs.directory import read_config
 from greenward.runs.metrics import read_metrics
+from greenward.runs.reading import read_config
 from tiny_model import TINY_MODEL
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "code_repair_arms.py"

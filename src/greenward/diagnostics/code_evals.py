@@ -11,8 +11,8 @@ from greenward.diagnostics.finding import Card, Diagnosis
 from greenward.diagnostics.reward_health import ALPHA
 from greenward.diagnostics.run_data import RunData, diagnosis_of, read_run
 from greenward.errors import DiagnosticsError
-from greenward.runs.directory import evaluated_suites
 from greenward.runs.evaluations import tracker_name
+from greenward.runs.reading import evaluated_suites
 
 CODE = "code"
 

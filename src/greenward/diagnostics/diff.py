@@ -38,8 +38,8 @@ from greenward.diagnostics.signals import (
     read_signals,
 )
 from greenward.errors import DiagnosticsError
-from greenward.runs.directory import read_config
 from greenward.runs.metrics import TIMING_PREFIXES
+from greenward.runs.reading import read_config
 
 Floats = npt.NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from greenward.reports.results import (
     percent,
     points,
 )
-from greenward.runs.directory import read_evaluations
+from greenward.runs.reading import read_evaluations
 
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning
 GAP = 0.15  # training pass rate over held-out pass@1

@@ -15,8 +15,8 @@ from greenward.diagnostics.change import MIN_EFFECT_SD, MIN_POINTS, Change, find
 from greenward.diagnostics.finding import Card, Diagnosis, Gap, corrected
 from greenward.diagnostics.signals import Signals, on_ratio_scale, read_signals
 from greenward.reports.document import Onset
-from greenward.runs.directory import read_config
 from greenward.runs.files import read_json
+from greenward.runs.reading import read_config
 
 Floats = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int64]

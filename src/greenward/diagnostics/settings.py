@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from greenward.runs.directory import read_config
 from greenward.runs.files import read_json
+from greenward.runs.reading import read_config
 
 # Where a run lies and what it is called changes no number in it.
 _WITHOUT_EFFECT = ("name", "output")

@@ -13,8 +13,8 @@ from typing import Any
 from greenward.errors import RunError
 from greenward.evaluation.folder import EVALPLUS_RESULTS, RESULTS, SETTINGS, read_results
 from greenward.grading.verdict import Family, Status
-from greenward.runs.directory import read_evaluations
 from greenward.runs.files import read_json
+from greenward.runs.reading import read_evaluations
 
 _EVALPLUS_PASS = "pass"
 

@@ -19,7 +19,7 @@ from typing import IO
 from greenward.config.loading import load_recipe
 from greenward.errors import RunError
 from greenward.recipes.train import WARM_START
-from greenward.runs.summary import read_summary
+from greenward.runs.reading import read_summary
 
 UNBOUNDED_STEPS = 1_000_000
 POLL_SECONDS = 1.0

@@ -20,9 +20,9 @@ from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
 from greenward.reports.record import max_lost_share, read_report
-from greenward.runs.directory import is_run, read_config, read_evaluations
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.reading import is_run, read_config, read_evaluations
 
 RECIPE = "quickstart"
 REJECTION_RECIPE = "rejection_sampling"

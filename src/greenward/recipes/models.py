@@ -15,7 +15,7 @@ from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
 from greenward.policies.tokenizer import Tokenizer, read_json
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
-from greenward.runs.directory import is_run
+from greenward.runs.reading import is_run
 
 _WEIGHTS = (
     "*.safetensors",

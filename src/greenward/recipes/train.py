@@ -48,8 +48,9 @@ from greenward.reports.write import write_all_reports
 from greenward.runs.directory import RunDirectory
 from greenward.runs.memory import peak_resident_mb
 from greenward.runs.progress import Progress
+from greenward.runs.reading import read_summary
 from greenward.runs.sinks import check_trackers, make_sinks
-from greenward.runs.summary import read_summary, write_summary
+from greenward.runs.summary import write_summary
 
 WARM_START = "warm_start"
 

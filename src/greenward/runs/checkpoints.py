@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import CheckpointError, RunError
-from greenward.runs.directory import RunDirectory, read_evaluations, step_name, steps_in
+from greenward.runs.directory import RunDirectory
 from greenward.runs.files import (
     dump_json,
     fsync_folder,
@@ -25,6 +25,7 @@ from greenward.runs.files import (
     write_atomically,
     writing,
 )
+from greenward.runs.reading import read_evaluations, step_name, steps_in
 
 MANIFEST = "manifest.json"
 LAST, BEST = "last", "best"

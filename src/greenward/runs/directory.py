@@ -17,8 +17,7 @@ An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory ins
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from greenward.runs.metrics import MetricsFile
 from greenward.runs.predictions import FILE_NAME as PREDICTIONS
 from greenward.runs.predictions import PredictionsFile
 from greenward.runs.provenance import collect_provenance
-from greenward.user_text import parse_yaml_text
+from greenward.runs.reading import evaluation_name, flattened, is_run, read_config, step_name, steps_in
 
 # Keys (or whole sections) that may differ on resume: they change no number of the steps before.
 MAY_CHANGE_ON_RESUME = (
@@ -48,22 +47,6 @@ MAY_CHANGE_ON_RESUME = (
 
 # May differ on resume as well, but sums are then rounded in another order: the run goes on inexactly.
 INEXACT_ON_RESUME = ("training.threads",)
-
-_STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
-_OF_SUITE = re.compile(r"step_\d+\.(\w+)\.json")
-
-
-def step_name(step: int) -> str:
-    """The name of a step's file or folder, without suffix."""
-    return f"step_{step:06d}"
-
-
-def steps_in(folder: Path) -> list[tuple[int, Path]]:
-    """The (step, path) pairs of a folder of rollouts, evaluations or checkpoints, oldest first."""
-    if not folder.is_dir():
-        return []
-    matches = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 class RunDirectory:
@@ -140,7 +123,7 @@ class RunDirectory:
 
         `suite` names a public suite (letters, digits, underscores); None is what the run holds out.
         """
-        path = self.path / "evaluations" / f"{step_name(step)}{_suffix(suite)}"
+        path = self.path / "evaluations" / evaluation_name(step, suite)
         write_atomically(path, dump_json(record, indent=1).encode())
         return path
 
@@ -170,58 +153,14 @@ class RunDirectory:
         self.close()
 
 
-def is_run(path: Path) -> bool:
-    """Whether a run was begun at `path`."""
-    return (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file()
-
-
 def _has_recorded(path: Path) -> bool:
     """Whether there is anything to lose: a run that failed before its first number may be begun anew."""
     return any(path.rglob("metrics.jsonl")) or any((path / "evaluations").glob("*.json"))
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The resolved config of the run at `path`.
-
-    Raises:
-        RunError: there is none, or it is not a mapping.
-    """
-    file = path / "config.yaml"
-    if not file.is_file():
-        raise RunError(f"{path} has no config.yaml, so it is not a run directory")
-    try:
-        config = parse_yaml_text(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(config, dict):
-        raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
-    return config
-
-
-def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any]]:
-    """The evaluations of the run at `path` on its held-out problems, or on a suite, oldest first."""
-    files = (
-        file
-        for step, file in steps_in(path / "evaluations")
-        if file.name == f"{step_name(step)}{_suffix(suite)}"
-    )
-    records = map(read_json, files)
-    return [record for record in records if record is not None]
-
-
-def evaluated_suites(path: Path) -> list[str]:
-    """The suites that the run at `path` was evaluated on, as its files name them."""
-    matches = (_OF_SUITE.fullmatch(file.name) for _, file in steps_in(path / "evaluations"))
-    return sorted({match[1] for match in matches if match})
-
-
-def _suffix(suite: str | None) -> str:
-    return ".json" if suite is None else f".{suite}.json"
-
-
 def _compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """The changes that make a resumed run inexact. Raises `RunError` for those that forbid to resume."""
-    before, after = dict(_flatten(old)), dict(_flatten(new))
+    before, after = dict(flattened(old)), dict(flattened(new))
     changes = {
         key: f"{_shown(before, key)} -> {_shown(after, key)}"
         for key in {**before, **after}
@@ -245,14 +184,6 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 def _may_change(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE_ON_RESUME)
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _add_session(path: Path, device: str | None) -> None:

@@ -144,34 +144,37 @@ class JsonRows:
     """The rows of a JSONL file, one at a time: for files that need not fit into memory.
 
     `torn` is the unfinished last line once all rows were taken, None when there is none. A missing file
-    has no rows.
+    has no rows. A `lenient` reader leaves out what is no JSON object and counts it in `broken`.
 
-    Raises (while it is read):
+    Raises (while it is read, unless lenient):
         RunError: a broken line that is not the last one.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, lenient: bool = False) -> None:
         self.path = path
         self.torn: str | None = None
+        self.broken = 0
+        self._lenient = lenient
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.path.exists():
             return
-        broken: tuple[int, bytes] | None = None
+        last: tuple[int, bytes] | None = None
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                if broken is not None:
+                if last is not None and not self._lenient:
                     raise RunError(
-                        f"{self.path}, line {broken[0]}: expected a JSON object, found {broken[1][:80]!r}"
+                        f"{self.path}, line {last[0]}: expected a JSON object, found {last[1][:80]!r}"
                     )
                 if not line.strip():
                     continue
                 row = _json_object(line) if line.endswith(b"\n") else None
                 if row is None:
-                    broken = number, line.rstrip(b"\n")
+                    last = number, line.rstrip(b"\n")
+                    self.broken += 1
                 else:
                     yield row
-        self.torn = None if broken is None else broken[1].decode(errors="replace")
+        self.torn = None if last is None else last[1].decode(errors="replace")
 
 
 def read_jsonl(path: Path) -> Lines:

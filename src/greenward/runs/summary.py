@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from greenward.no_signal import spells
-from greenward.runs.directory import RunDirectory, evaluated_suites, is_run, read_evaluations
-from greenward.runs.files import dump_json, read_json, write_atomically
+from greenward.runs.directory import RunDirectory
+from greenward.runs.files import dump_json, write_atomically
 from greenward.runs.metrics import read_metrics
+from greenward.runs.reading import evaluated_suites, is_run, read_evaluations, read_summary
 
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
@@ -57,8 +58,3 @@ def _before_and_after(path: Path, suite: str | None) -> dict[str, Any]:
         "before": evaluations[0]["metrics"] if evaluations else None,
         "after": evaluations[-1]["metrics"] if evaluations else None,
     }
-
-
-def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run at `path`, None while there is none."""
-    return read_json(path / "summary.json")

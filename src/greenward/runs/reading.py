@@ -1,0 +1,195 @@
+"""Reads run directories: the only place that knows their files by name.
+
+The readers of single files are strict: they raise `RunError` for a file that is there and cannot be
+read. `read_recorded_run` is lenient, for a report of a broken or half-finished run is worth most of
+all: it leaves out what cannot be read and says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from greenward.errors import RunError
+from greenward.runs.files import JsonRows, from_json_number, read_json
+from greenward.user_text import parse_yaml_text
+
+CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
+ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
+
+_STEP_NAME = re.compile(r"step_(\d+)(?:\.(\w+))??(?:\.jsonl?)?")
+
+
+def step_name(step: int) -> str:
+    """The name of a step's file or folder, without suffix."""
+    return f"step_{step:06d}"
+
+
+def steps_in(folder: Path) -> list[tuple[int, Path]]:
+    """The (step, path) pairs of a folder of rollouts, evaluations or checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    matches = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run was begun at `path`."""
+    return (path / CONFIG).is_file() or (path / METRICS).is_file()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The resolved config of the run at `path`.
+
+    Raises:
+        RunError: there is none, or it is not a mapping.
+    """
+    file = path / CONFIG
+    if not file.is_file():
+        raise RunError(f"{path} has no {CONFIG}, so it is not a run directory")
+    try:
+        config = parse_yaml_text(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(config, dict):
+        raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
+    return config
+
+
+def flattened(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each value of a nested config; an empty mapping counts as a value."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def read_sessions(path: Path) -> list[dict[str, Any]]:
+    """The sessions of the run at `path` as provenance.json has them, oldest first."""
+    sessions = (read_json(path / PROVENANCE) or {}).get("sessions")
+    return [one for one in sessions if isinstance(one, dict)] if isinstance(sessions, list) else []
+
+
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of the run at `path`, None while there is none."""
+    return read_json(path / SUMMARY)
+
+
+def evaluation_name(step: int, suite: str | None = None) -> str:
+    """The file name of the evaluation after `step` steps on a suite, or on what the run holds out."""
+    return f"{step_name(step)}.json" if suite is None else f"{step_name(step)}.{suite}.json"
+
+
+def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any]]:
+    """The evaluations of the run at `path` on its held-out problems, or on a suite, oldest first."""
+    records = (
+        read_json(file)
+        for step, file in steps_in(path / EVALUATIONS)
+        if file.name == evaluation_name(step, suite)
+    )
+    return [record for record in records if record is not None]
+
+
+def evaluated_suites(path: Path) -> list[str]:
+    """The suites that the run at `path` was evaluated on, as its files name them."""
+    matches = (_STEP_NAME.fullmatch(file.name) for _, file in steps_in(path / EVALUATIONS))
+    return sorted({match[2] for match in matches if match and match[2]})
+
+
+def read_rollouts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(step, row) of each answer that the run at `path` kept, oldest first, one row in memory at a time.
+
+    Raises `RunError` for a broken line that is not the last one of its file.
+    """
+    for step, file in steps_in(path / ROLLOUTS):
+        for row in JsonRows(file):
+            yield step, row
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What a run directory holds: rows of metrics and evaluations, oldest first.
+
+    `evaluations` are on the held-out problems, `suites` those on public suites by name. Each has a step
+    and, as `metrics` and `rates`, estimates with finite bounds only.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    evaluations: tuple[Mapping[str, Any], ...]
+    suites: Mapping[str, tuple[Mapping[str, Any], ...]]
+    summary: Mapping[str, Any]
+    sessions: tuple[Mapping[str, Any], ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps done so far."""
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+
+def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
+    """Read the run at `path`; what cannot be read is left out and named in `notes`."""
+
+    def lenient(read: Any, file: Path, argument: Any) -> Any:
+        try:
+            return read(argument) if file.exists() else None
+        except RunError:
+            notes.append(f"{_short(file)} cannot be read and was left out.")
+            return None
+
+    evaluations: dict[str | None, list[Mapping[str, Any]]] = {None: []}
+    for step, file in steps_in(path / EVALUATIONS):
+        record = lenient(read_json, file, file)
+        if record is None:
+            continue
+        if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
+            notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
+            continue
+        suite = file.name.removeprefix(step_name(step)).removesuffix("json").strip(".") or None
+        estimates = {key: _estimates(record.get(key)) for key in ("metrics", "rates")}
+        evaluations.setdefault(suite, []).append({**record, **estimates})
+    return RecordedRun(
+        path=path,
+        config=lenient(read_config, path / CONFIG, path) or {},
+        metrics=_read_rows_with_step(path / METRICS, notes),
+        evaluations=tuple(evaluations.pop(None)),
+        suites={str(suite): tuple(records) for suite, records in evaluations.items()},
+        summary=lenient(read_summary, path / SUMMARY, path) or {},
+        sessions=tuple(lenient(read_sessions, path / PROVENANCE, path) or ()),
+    )
+
+
+def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
+    source = JsonRows(path, lenient=True)
+    kept, left_out = [], 0
+    for row in source:
+        if isinstance(row.get("step"), int):
+            kept.append({key: from_json_number(value) for key, value in row.items()})
+        else:
+            left_out += 1
+    if left_out + source.broken:
+        notes.append(f"{_short(path)}: {left_out + source.broken} line(s) cannot be read and were left out.")
+    return tuple(kept)
+
+
+def _estimates(found: Any) -> dict[str, dict[str, float]]:
+    """The entries that are estimates with finite bounds."""
+    kept = {}
+    for name, estimate in found.items() if isinstance(found, dict) else ():
+        if isinstance(estimate, dict):
+            bounds = {key: from_json_number(estimate.get(key)) for key in ("value", "low", "high")}
+            if all(isinstance(bound, (int, float)) and math.isfinite(bound) for bound in bounds.values()):
+                kept[name] = bounds
+    return kept
+
+
+def _short(path: Path) -> str:
+    return "/".join(path.parts[-3:])
