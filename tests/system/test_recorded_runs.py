@@ -1,0 +1,295 @@
+"""Safety net: short runs of every recipe give the metrics, answers and summaries that were recorded.
+
+Each run starts from `recorded_runs/starter`, a committed model of 20,000 parameters that answers half of
+four small problems rightly, and takes two or three steps through the command `greenward train`. So whatever
+is between the command line and `metrics.jsonl` may be rearranged, while its numbers may not change. A new
+metric is no failure; one that is missing or differs is.
+
+The recorded numbers hold on other processors: arithmetic is float32, steps are few and small, and the
+comparison has a tolerance far above rounding and far below any change of an algorithm. To verify:
+
+    ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE \
+        pytest tests/system/test_recorded_runs.py
+
+Where numbers are meant to change, record them anew and commit the new files with the reason:
+
+    python tests/system/test_recorded_runs.py            # all
+    python tests/system/test_recorded_runs.py ppo_code_fix resumed_grpo
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).parent / "recorded_runs"
+NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
+NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb")
+RELATIVE, ABSOLUTE = 5e-4, 1e-6  # processors were found to differ by 1e-5 and 3e-8 at most
+
+ON_THE_STARTER = (
+    "pretrained=null",
+    f"model={DATA / 'starter'}",
+    f"problems.train={DATA / 'problems.json'}",
+    f"problems.held_out={DATA / 'held_out.json'}",
+    "model.dtype=float32",
+    "model.device=cpu",
+    "sampling.max_tokens=20",
+    "evaluation={num_questions: 4, samples: 2, k: [1, 2], eval_interval_steps: 100, at_start: false}",
+    "sandbox={workers: 1, require: D}",
+    "training.threads=1",
+)
+REINFORCED = (
+    *ON_THE_STARTER,
+    "warm_start=null",
+    "training.max_steps=2",
+    "training.prompts_per_step=4",
+    "training.num_generations=8",
+    "training.micro_batch_sequences=16",
+    "training.learning_rate=1e-3",
+)
+UNMEASURED = "evaluation.enabled=false"
+BREVITY = "rewards=[{name: tests}, {name: 'brevity_reward:brevity', weight: 0.5}]"
+FROM_RANDOM_WEIGHTS = (
+    "problems.families={max_depth: 2, limit: 60}",
+    "model.dtype=float32",
+    "model.device=cpu",
+    "model.shape={layers: 1, hidden_size: 32, heads: 2, kv_heads: 2, intermediate_size: 64, max_positions: 128}",
+    "warm_start={max_steps: 3, batch_size: 8, warmup_steps: 1}",
+    "sampling.max_tokens=12",
+    "rewards=[{name: 'brevity_reward:brevity'}, {name: tests}]",
+    "training={max_steps: 2, prompts_per_step: 4, num_generations: 4, micro_batch_sequences: 8, threads: 1}",
+    "evaluation={num_questions: 2, samples: 2, k: [1], eval_interval_steps: 1}",
+    "sandbox={workers: 1, require: D}",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded run: a shipped recipe and overrides of it.
+
+    `first` are overrides of an earlier command on the same directory, which the run then resumes; the
+    record is that of the run without interruption.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...]
+    first: tuple[str, ...] = ()
+
+
+def _grpo(*overrides: str) -> Run:
+    return Run("quickstart", (*REINFORCED, UNMEASURED, "algorithm.minibatches=1", *overrides))
+
+
+def _ppo(*overrides: str) -> Run:
+    return Run("ppo_code_fix", (*REINFORCED, UNMEASURED, *overrides))
+
+
+BUGS = (f"problems.train=bugs:{DATA / 'problems.json'}", f"problems.held_out=bugs:{DATA / 'held_out.json'}")
+RESUMED_GRPO = (
+    *REINFORCED,
+    UNMEASURED,
+    "training.checkpoint_interval_steps=1",
+    "algorithm={minibatches: 2, dynamic_sampling: true, entropy_coefficient: 0.01, entropy_target: 1.0}",
+    "algorithm.kl={coefficient: 0.1, target: 0.01, horizon: 100}",
+    "reward_model={weight: 0.5, updates_per_step: 2, batch_size: 16}",
+)
+RESUMED_PPO = (*REINFORCED, UNMEASURED, "training.checkpoint_interval_steps=1", "reward_model=null")
+RESUMED_REJECTION = (
+    *REINFORCED,
+    UNMEASURED,
+    "training.checkpoint_interval_steps=1",
+    "rejection={replay_rounds: 2, epochs: 2, batch_size: 8, max_per_prompt: 3}",
+)
+
+RUNS: dict[str, Run] = {
+    # the recipes as they are shipped, on the small model and problems
+    "quickstart": Run("quickstart", (*REINFORCED, "evaluation.at_start=true")),
+    "quickstart_from_random_weights": Run("quickstart", FROM_RANDOM_WEIGHTS),
+    "grpo_code_execution": Run("grpo_code_execution", REINFORCED),
+    "ppo_code_fix": Run("ppo_code_fix", (*REINFORCED, *BUGS)),
+    "rejection_sampling": Run("rejection_sampling", REINFORCED),
+    "sft": Run(
+        "sft",
+        (*ON_THE_STARTER, f"warm_start={{data: {DATA / 'pairs.jsonl'}, max_steps: 3, batch_size: 16, learning_rate: 1e-3}}"),
+    ),
+    # each loss and each advantage, with other settings of the update
+    "loss_grpo_two_passes": _grpo("algorithm={loss: grpo, updates_per_batch: 2, minibatches: 2}", "training.learning_rate=3e-3"),
+    "loss_dr_grpo_weight_decay": _grpo("algorithm={loss: dr_grpo, advantage: dr_grpo, updates_per_batch: 2, clip_low: 0.03}", "training.weight_decay=0.1", "training.schedule=cosine", "training.warmup_steps=1"),
+    "loss_dapo_small_norm": _grpo("algorithm={loss: dapo, updates_per_batch: 3, clip_low: 0.05, clip_high: 0.08}", "training.max_grad_norm=0.01", "training.schedule=linear"),
+    "loss_gspo_narrow_clip": _grpo("algorithm={loss: gspo, clip_low: 3e-4, clip_high: 4e-4, minibatches: 4}"),
+    "loss_cispo_narrowed_sampling": _grpo("algorithm={loss: cispo, importance_cap: 0.95, updates_per_batch: 2, clip_high: 0.02}", "sampling={top_p: 0.9, top_k: 8, temperature: 0.8}"),
+    "loss_reinforce_rloo": _grpo("algorithm={loss: reinforce, advantage: rloo}"),
+    "loss_ppo_reinforce": _grpo("algorithm={loss: ppo, advantage: reinforce, minibatches: 4, max_step_kl: 1e-6}"),
+    # terms of the loss, and what is done with groups and lengths
+    "kl_k1_and_entropy_bonus": _grpo("algorithm={entropy_coefficient: 0.05}", "algorithm.kl={coefficient: 0.2, estimator: k1}"),
+    "kl_k2_target_and_entropy_target": _grpo("algorithm={entropy_coefficient: 0.05, entropy_target: 1.0}", "algorithm.kl={coefficient: 0.2, estimator: k2, target: 0.001, horizon: 64}", "training.max_steps=3"),
+    "dynamic_sampling": _grpo("algorithm={dynamic_sampling: true, dynamic_sampling_max_rounds: 3}", "training.num_generations=4", "sampling.temperature=0.3"),
+    "overlong_penalty": _grpo("algorithm.overlong={penalty_buffer: 12, penalty: 0.5}"),
+    "overlong_masked": _grpo("algorithm.overlong={mask_truncated: true}", "sampling.max_tokens=13", "sampling.stop_strings=['s[0']"),
+    "custom_reward": _grpo(BREVITY),
+    "all_reward_terms": _grpo("rewards=[{name: all_tests}, {name: execution_ladder, weight: 0.25}, {name: code_quality, weight: 0.1}, {name: format, weight: 0.1}, {name: readability, weight: 0.1}, {name: code_score, weight: 0.5}]"),
+    # critics and reward models
+    "ppo_shared_critic": _ppo("algorithm={updates_per_batch: 2, minibatches: 2}", "algorithm.critic={trunk: shared, discount: 0.99, gae_lambda: 0.9, value_lambda: 0.95, clip: null, updates_per_batch: 3, whiten_advantages: false}", "algorithm.kl.in_reward=false", "reward_model=null"),
+    "ppo_separate_critic_one_answer": _ppo("training.num_generations=1", "training.prompts_per_step=16", "training.micro_batch_sequences=4", "algorithm.kl.target=0.01", "reward_model.weight=0.5"),
+    "ppo_repair_with_failing_tests": _ppo(*BUGS, "problems.bugs={show_failing_test: true, per_problem: 2}", "sampling.max_tokens=16"),
+    # planted faults
+    "fault_gradient_explosion": _grpo("faults.gradient_explosion={after_step: 1, rate_factor: 5}", "training.max_steps=3", "training.max_grad_norm=0.1"),
+    "fault_reward_overconfidence_and_memory_leak": _ppo("faults={reward_overconfidence: {}, memory_leak: {}}"),
+    # an evaluation on a suite beside the held-out problems
+    "suite_evaluation": Run("quickstart", (*REINFORCED, "training.max_steps=1", f"evaluation.suites=[{{name: {DATA / 'held_out.json'}, num_questions: 3}}]")),
+    # resumed from a checkpoint
+    "resumed_grpo": Run("quickstart", (*RESUMED_GRPO, "training.max_steps=3"), (*RESUMED_GRPO, "training.max_steps=1")),
+    "resumed_ppo": Run("ppo_code_fix", (*RESUMED_PPO, "training.max_steps=3"), (*RESUMED_PPO, "training.max_steps=2")),
+    "resumed_rejection": Run("rejection_sampling", (*RESUMED_REJECTION, "training.max_steps=3"), (*RESUMED_REJECTION, "training.max_steps=2")),
+}  # fmt: skip
+
+
+@contextmanager
+def _surroundings() -> Iterator[None]:
+    """The user's reward on the path, and torch's threads as they were afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DATA)
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+    torch.set_num_threads(threads)
+
+
+def _train(output: Path, *arguments: str) -> None:
+    """`greenward train …` in this process, which spares the start of an interpreter for each run."""
+    from greenward.cli.main import main
+
+    with _surroundings(), pytest.raises(SystemExit) as ended:
+        main(["train", *arguments, "--quiet", "--output", str(output)])
+    assert ended.value.code in (0, None), (
+        f"greenward train {' '.join(arguments)} ended with {ended.value.code}"
+    )
+
+
+def _carry_out(run: Run, output: Path, *, interrupted: bool) -> dict[str, Any]:
+    if interrupted:
+        _train(output, run.recipe, *run.first)
+        _train(output, run.recipe, *run.overrides, "--resume")
+    else:
+        _train(output, run.recipe, *run.overrides)
+    arms = {path.parent.name: _of_directory(path.parent) for path in sorted(output.glob("*/metrics.jsonl"))}
+    return {**_of_directory(output), "arms": arms} if arms else _of_directory(output)
+
+
+# ----- the only place that knows the files of a run directory
+
+
+def _of_directory(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"metrics": [], "answers": {}, "evaluations": {}, "predictions": []}
+    for row in _rows(run / "metrics.jsonl"):
+        found["metrics"].append({k: v for k, v in row.items() if not k.startswith(NOT_COMPARED)})
+    for path in sorted((run / "rollouts").glob("*.jsonl")):
+        found["answers"][path.stem] = [_answer(row) for row in _rows(path)]
+    for path in sorted((run / "evaluations").glob("*.json")):
+        record = json.loads(path.read_text())
+        found["evaluations"][path.stem] = {"metrics": record["metrics"], "rows": len(record["rows"])}
+    for row in _rows(run / "predictions.jsonl"):
+        found["predictions"].append(row)
+    summary = json.loads((run / "summary.json").read_text())
+    found["summary"] = _without(summary, (*NOT_COMPARED_IN_SUMMARIES, "arms"))
+    return found
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _answer(row: dict[str, Any]) -> list[Any]:
+    rewards = sum(row["rewards"].values())
+    return [row["problem"], row["group"], row["status"], row["tokens"], row["stop"], rewards, row["answer"]]
+
+
+def _without(value: Any, keys: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(part, keys) for key, part in value.items() if key not in keys}
+    return [_without(part, keys) for part in value] if isinstance(value, list) else value
+
+
+# ----- comparison
+
+
+def _differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
+    """Where `found` lacks something that was recorded or differs from it; what is new is left alone."""
+    if isinstance(recorded, dict) and isinstance(found, dict):
+        for key in recorded:
+            if key in found:
+                yield from _differences(recorded[key], found[key], f"{where}/{key}")
+            else:
+                yield f"{where}/{key}: missing"
+    elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
+        for index, (one, other) in enumerate(zip(recorded, found, strict=True)):
+            yield from _differences(one, other, f"{where}[{index}]")
+    elif not _equal(recorded, found):
+        yield f"{where}: recorded {_short(recorded)}, found {_short(found)}"
+
+
+def _equal(recorded: Any, found: Any) -> bool:
+    if isinstance(recorded, (int, float)) and isinstance(found, (int, float)):
+        return math.isclose(recorded, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return bool(recorded == found)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_gives_what_was_recorded(name: str, tmp_path: Path) -> None:
+    run = RUNS[name]
+    found = json.loads(_dumped(_carry_out(run, tmp_path / "run", interrupted=bool(run.first))))
+    differences = list(_differences(json.loads(_expected(name).read_text()), found))
+    assert not differences, "\n".join(differences[:20])
+
+
+def test_no_recording_is_left_over() -> None:
+    assert {path.stem for path in (DATA / "expected").iterdir()} == set(RUNS)
+
+
+# ----- recording
+
+
+def _expected(name: str) -> Path:
+    return DATA / "expected" / f"{name}.json"
+
+
+def _dumped(value: Any) -> str:
+    """JSON with seven digits of each number."""
+
+    def rounded(part: Any) -> Any:
+        if isinstance(part, float) and math.isfinite(part):
+            return float(f"{part:.7g}")
+        if isinstance(part, dict):
+            return {key: rounded(one) for key, one in part.items()}
+        return [rounded(one) for one in part] if isinstance(part, (list, tuple)) else part
+
+    return json.dumps(rounded(value), ensure_ascii=False)
+
+
+def _record(names: list[str]) -> None:
+    for name in names or RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = _carry_out(RUNS[name], Path(folder) / "run", interrupted=False)
+        _expected(name).write_text(_dumped(found) + "\n")
+        print(f"recorded {name}")
+
+
+if __name__ == "__main__":
+    _record(sys.argv[1:])
