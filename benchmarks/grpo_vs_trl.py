@@ -91,7 +91,7 @@ def main() -> None:
 
 def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int) -> None:
     """The checkpoint that both load and the prompts that both answer."""
-    from greenward.config.schema import ShapeConfig
+    from greenward.config.sections import ShapeConfig
     from greenward.policies.policy import Policy
     from greenward.policies.tokenizer import train_tokenizer
 
@@ -230,7 +230,7 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
     from greenward.algorithms.learner import Learner
     from greenward.algorithms.on_policy import OnPolicy
     from greenward.config.algorithm import AlgorithmConfig
-    from greenward.config.schema import TrainingConfig
+    from greenward.config.sections import TrainingConfig
     from greenward.environments.episode import Episode, Turn
     from greenward.environments.single_turn import Collection
     from greenward.grading.verdict import Status, Verdict

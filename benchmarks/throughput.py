@@ -22,7 +22,7 @@ import torch
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.learner import Learner
 from greenward.config.algorithm import AlgorithmConfig
-from greenward.config.schema import TrainingConfig
+from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.decoder import Decoder, DecoderShape

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.grading.bugs import verified_bugs
 from greenward.grading.grader import Grader
 from greenward.problems.bugs import repair_candidates

@@ -1,18 +1,22 @@
-"""JSON and YAML that users hand in: plain data of bounded depth, or an error of the format.
+"""Parsers for the JSON and YAML of users: plain data of bounded depth and size, or an error of the format.
 
-A text can be valid and still end its reader: brackets without end exhaust the stack of a parser, a
-YAML alias can contain itself, and a few aliases of aliases stand for billions of values.
+A text can be valid and still exhaust its reader: unclosed brackets fill the stack of a parser, a YAML alias
+can contain itself, and a few aliases of aliases stand for billions of values.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+
+import yaml
 
 MAX_NESTING = 100
 MAX_VALUES = 1_000_000  # of a YAML document, each alias counted as what it stands for
 
 _TOO_DEEP = f"nested more than {MAX_NESTING} levels deep"
+_CONTAINERS = (list, tuple, dict)  # a tuple is an entry of YAML's `!!omap`
 
 
 def parse_json_text(text: str | bytes) -> Any:
@@ -35,21 +39,28 @@ def parse_json_text(text: str | bytes) -> Any:
     return value
 
 
-def parse_yaml_text(text: str, loader: Any = None, *, compose: bool = False) -> Any:
-    """The data of a YAML text (its node tree if `compose`), by PyYAML's safe loader or another one.
+def parse_yaml_text(text: str) -> Any:
+    """The data of a YAML text, as PyYAML's safe loader builds it, except that `1e-4` is a number.
 
     Raises `yaml.YAMLError` for what is not YAML, is nested more than `MAX_NESTING` levels deep, contains
-    itself, stands for more than `MAX_VALUES` values, or holds a scalar that cannot be what its tag says.
+    itself, stands for more than `MAX_VALUES` values, names a key twice in one section, or holds a scalar
+    that cannot be what its tag says.
     """
-    import yaml
+    return construct_yaml(compose_yaml(text))
 
-    loader = type("BoundedLoader", (_Bounded, loader or yaml.SafeLoader), {})
+
+def compose_yaml(text: str, name: str = "text") -> yaml.Node | None:
+    """The node tree of a YAML text, whose marks give lines and `name`. Raises `yaml.YAMLError`."""
+    return _BoundedLoader(text, name).get_single_node()
+
+
+def construct_yaml(node: yaml.Node | None) -> Any:
+    """The data of a node tree. Raises `yaml.YAMLError` as `parse_yaml_text` does."""
+    if node is None:
+        return None
     try:
-        if compose:
-            return yaml.compose(text, loader)
-        value = yaml.load(text, loader)
-        check_nesting(value)
-        _check_size(value)
+        value = _BoundedLoader("").construct_document(node)
+        check_nesting(value, most_values=MAX_VALUES)
     except yaml.YAMLError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -57,57 +68,65 @@ def parse_yaml_text(text: str, loader: Any = None, *, compose: bool = False) -> 
     return value
 
 
-class _Bounded:
-    """Has a loader of PyYAML end at its limit of nesting, for it takes quadratic time to get deeper."""
+class _BoundedLoader(yaml.SafeLoader):
+    """Ends at the limit of nesting, because PyYAML takes quadratic time to get deeper."""
+
+    def __init__(self, text: str, name: str = "text") -> None:
+        super().__init__(text)
+        self.name = name
 
     def fetch_flow_collection_start(self, token_class: Any) -> None:
-        self._demand(self.flow_level)  # type: ignore[attr-defined]
-        super().fetch_flow_collection_start(token_class)  # type: ignore[misc]
+        self._check_depth(self.flow_level)
+        super().fetch_flow_collection_start(token_class)
 
     def add_indent(self, column: int) -> Any:
-        self._demand(len(self.indents))  # type: ignore[attr-defined]
-        return super().add_indent(column)  # type: ignore[misc]
+        self._check_depth(len(self.indents))
+        return super().add_indent(column)
 
-    def _demand(self, depth: int) -> None:
-        import yaml
-
+    def _check_depth(self, depth: int) -> None:
         if depth > MAX_NESTING:
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=self.get_mark())  # type: ignore[attr-defined]
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=self.get_mark())
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = lines.setdefault(str(key.value), key.start_mark.line + 1)
+            if line <= key.start_mark.line:
+                problem = f"the key {key.value!r} occurs twice (first on line {line})"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        return node
 
 
-def check_nesting(value: Any, containers: int = MAX_NESTING + 1) -> None:
-    """Raises `ValueError` for lists, tuples (of YAML's `!!omap`) and objects nested too deep, or within
-    themselves.
+_BoundedLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+def check_nesting(value: Any, containers: int = MAX_NESTING + 1, *, most_values: int | None = None) -> None:
+    """Raises `ValueError` for containers nested too deep or within themselves, and for too many values.
 
     `containers` is how many there can be at most, if that is known.
     """
     if containers <= MAX_NESTING:
         return
-    deepest: dict[int, int] = {}
-    waiting = [(value, 1)]
-    while waiting:
-        outer, depth = waiting.pop()
-        if isinstance(outer, dict):
-            outer = outer.values()
-        elif not isinstance(outer, (list, tuple)):
-            continue
+    measured: dict[int, tuple[int, int]] = {}
+
+    def measure(outer: Any, depth: int) -> tuple[int, int]:
+        """The number of values in a container, and its levels."""
         if depth > MAX_NESTING:
             raise ValueError(_TOO_DEEP)
-        for inner in outer:
-            if isinstance(inner, (list, tuple, dict)) and deepest.get(id(inner), 0) <= depth:
-                deepest[id(inner)] = depth + 1
-                waiting.append((inner, depth + 1))
+        if id(outer) not in measured:
+            entries = outer.values() if isinstance(outer, dict) else outer
+            inner = [measure(entry, depth + 1) for entry in entries if isinstance(entry, _CONTAINERS)]
+            values = len(outer) + sum(values for values, _ in inner)
+            measured[id(outer)] = values, 1 + max((levels for _, levels in inner), default=0)
+        return measured[id(outer)]
 
-
-def _check_size(value: Any) -> None:
-    sizes: dict[int, int] = {}
-
-    def size(outer: Any) -> int:
-        if not isinstance(outer, (list, tuple, dict)):
-            return 1
-        if id(outer) not in sizes:
-            sizes[id(outer)] = 1 + sum(map(size, outer.values() if isinstance(outer, dict) else outer))
-        return sizes[id(outer)]
-
-    if size(value) > MAX_VALUES:
-        raise ValueError(f"its aliases stand for more than {MAX_VALUES} values")
+    values, levels = measure(value, 1) if isinstance(value, _CONTAINERS) else (1, 0)
+    if levels > MAX_NESTING:
+        raise ValueError(_TOO_DEEP)
+    if most_values is not None and values > most_values:
+        raise ValueError(f"its aliases stand for more than {most_values} values")

@@ -12,8 +12,8 @@ from greenward.algorithms.advantages import Estimate
 from greenward.algorithms.critic_estimator import CriticEstimator
 from greenward.algorithms.gae import discounted_returns, generalised_advantages
 from greenward.algorithms.kl import KLControl
-from greenward.config.algorithm import CriticConfig, KLConfig
-from greenward.config.schema import ShapeConfig
+from greenward.config.algorithm import CriticConfig, PPOKLConfig
+from greenward.config.sections import ShapeConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import StopReason
@@ -68,7 +68,7 @@ def make_episodes() -> list[Episode]:
 def make_estimator(
     policy: Policy, critic: Critic, *, kl: dict[str, Any] | None = None, **section: Any
 ) -> Any:
-    kl_config = KLConfig(**(kl or {}))
+    kl_config = PPOKLConfig(**(kl or {}))
     return CriticEstimator(
         policy,
         critic,

@@ -13,7 +13,7 @@ from torch import Tensor
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.learner import Learner
 from greenward.config.algorithm import AlgorithmConfig
-from greenward.config.schema import TrainingConfig
+from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.errors import ConfigError
 from greenward.grading.verdict import Status, Verdict

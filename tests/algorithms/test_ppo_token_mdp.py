@@ -16,8 +16,8 @@ from greenward.algorithms.gae import generalised_advantages
 from greenward.algorithms.kl import KLControl
 from greenward.algorithms.learner import Learner
 from greenward.algorithms.losses import BatchTotals, LossInputs, policy_loss
-from greenward.config.algorithm import AlgorithmConfig
-from greenward.config.schema import Recipe, ShapeConfig, TrainingConfig
+from greenward.config.algorithm import AlgorithmConfig, PPOAlgorithmConfig
+from greenward.config.sections import ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import SamplingParams
@@ -122,11 +122,8 @@ class Training:
     def __init__(self, *, seed: int = 0, algorithm: dict[str, Any] | None = None, **training: Any) -> None:
         self.seed = seed
         critic_section = {"clip": None, **(algorithm or {}).get("critic", {})}
-        self.algorithm = AlgorithmConfig(
-            **{"advantage": "gae", "loss": "ppo", **(algorithm or {}), "critic": critic_section}
-        )
+        self.algorithm = PPOAlgorithmConfig(**{**(algorithm or {}), "critic": critic_section})
         section = self.algorithm.critic
-        assert section is not None
         self.policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
         self.critic = Critic(self.policy, separate_trunk=section.trunk == "separate")
         control = KLControl(self.algorithm.kl)
@@ -203,7 +200,7 @@ def test_ppo_comes_within_5_percent_of_the_best_policy(trunk: str) -> None:
     """
     started, reached = [], []
     section = {"updates_per_batch": 3, "minibatches": 2, "critic": {"trunk": trunk, "clip": None}}
-    algorithm = Recipe.model_validate({"kind": "ppo", "algorithm": section}).algorithm.model_dump()
+    algorithm = PPOAlgorithmConfig.model_validate(section).model_dump()
     for seed in range(20):
         training = Training(seed=seed, algorithm=algorithm, learning_rate=2e-3)
         started.append(expected_reward(training))

@@ -17,8 +17,8 @@ from greenward.algorithms.advantages import Estimate
 from greenward.algorithms.critic_estimator import CriticEstimator
 from greenward.algorithms.kl import KLControl
 from greenward.algorithms.learner import Learner
-from greenward.config.algorithm import AlgorithmConfig
-from greenward.config.schema import ShapeConfig, TrainingConfig
+from greenward.config.algorithm import PPOAlgorithmConfig
+from greenward.config.sections import ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import StopReason
@@ -56,9 +56,7 @@ class Agent:
         self, policy: Policy | None = None, algorithm: dict[str, Any] | None = None, **training: Any
     ):
         self.policy = policy or Policy.random(SHAPE, TOKENIZER, seed=0, device="cpu")
-        section = {"critic": {}, "advantage": "gae", "loss": "ppo"} | (algorithm or {})
-        config = AlgorithmConfig.model_validate(section)
-        assert config.critic is not None
+        config = PPOAlgorithmConfig.model_validate(algorithm or {})
         reference = self.policy.frozen_copy()
         self.critic = Critic(self.policy, separate_trunk=config.critic.trunk == "separate")
         control = KLControl(config.kl)

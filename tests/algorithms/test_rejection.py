@@ -11,8 +11,8 @@ import torch
 from test_learner import BigramPolicy, make_episodes
 
 from greenward.algorithms.rejection import RejectionLearner, accepted
-from greenward.config.rejection import RejectionConfig
-from greenward.config.schema import TrainingConfig
+from greenward.config.algorithm import RejectionConfig
+from greenward.config.sections import TrainingConfig
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import StopReason
 

@@ -13,8 +13,7 @@ from greenward.algorithms.on_policy import OnPolicy
 from greenward.algorithms.recalibration import OnlineRecalibration, fit_recalibration
 from greenward.algorithms.reward_model import RewardModel, RewardModelScorer
 from greenward.config.loading import parse_recipe
-from greenward.config.reward_model import RewardModelConfig
-from greenward.config.schema import ShapeConfig
+from greenward.config.sections import RewardModelConfig, ShapeConfig
 from greenward.diagnostics.calibration import measure_calibration
 from greenward.environments.episode import Episode, Turn
 from greenward.environments.single_turn import Collection

@@ -66,7 +66,7 @@ def samples(tmp_path):
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory, tokenizer) -> Path:
-    from greenward.config.schema import ShapeConfig
+    from greenward.config.sections import ShapeConfig
     from greenward.policies.policy import Policy
 
     shape = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=16, max_positions=96)

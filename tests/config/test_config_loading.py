@@ -16,7 +16,7 @@ from greenward.config.loading import (
     schema_json,
     shipped_recipes,
 )
-from greenward.config.schema import Recipe
+from greenward.config.recipe import KINDS, GRPORecipe, RejectionRecipe, SupervisedRecipe
 from greenward.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def message(text: str, *overrides: str) -> str:
 
 
 def test_empty_text_is_all_defaults() -> None:
-    assert parse_recipe("") == parse_recipe("# nothing\n") == Recipe()
+    assert parse_recipe("") == parse_recipe("# nothing\n") == GRPORecipe()
 
 
 def test_values_are_read() -> None:
@@ -274,12 +274,46 @@ pretrained:
         assert parse_recipe("model: {dtype: bfloat16}", ["model=a"]).model.dtype == "bfloat16"
 
     def test_a_mistake_is_told_although_no_model_is_named(self) -> None:
-        with pytest.raises(ConfigError, match=r"'pretrained.training.max_step'.*unknown key.*max_steps"):
+        with pytest.raises(
+            ConfigError, match=r"line 1: unknown key training.max_step\. Nearest: training.max_steps"
+        ):
             parse_recipe("pretrained: {training: {max_step: 3}}")
 
     def test_is_a_section(self) -> None:
         with pytest.raises(ConfigError, match="pretrained: expected a section, found 'x'"):
             parse_recipe("pretrained: x")
+
+
+class TestKinds:
+    def test_a_key_of_another_kind_is_refused_and_its_kinds_are_named(self) -> None:
+        said = message("kind: sft\nwarm_start: {}\ntraining: {max_steps: 5}\n")
+        assert said == (
+            "r.yaml, line 3: training.max_steps needs kind: grpo or kind: ppo or kind: rejection; "
+            "this recipe has kind: sft. Nearest: warm_start.max_steps."
+        )
+
+    def test_an_unknown_kind_names_the_nearest(self) -> None:
+        said = message("seed: 1\nkind: gpro")
+        assert said.startswith("r.yaml, line 2: kind: expected one of 'grpo', 'ppo', 'rejection', 'sft'")
+        assert said.endswith("found 'gpro'. Nearest: grpo.")
+
+    def test_another_kind_on_the_command_line_leaves_out_the_keys_of_the_kind_in_the_file(self) -> None:
+        text = "warm_start: {}\nalgorithm: {loss: dapo}\ntraining: {max_steps: 5, threads: 3}"
+        recipe = parse_recipe(text, ["kind=sft"])
+        assert isinstance(recipe, SupervisedRecipe) and recipe.training.threads == 3
+        assert "algorithm needs kind" in message(text, "kind=sft", "algorithm.loss=dapo")
+        assert "unknown key training.max_stpes" in message("training: {max_stpes: 5}", "kind=sft")
+
+    def test_the_config_of_an_earlier_run_may_have_keys_of_other_kinds(self, tmp_path: Path) -> None:
+        file = tmp_path / "config.yaml"
+        file.write_text("kind: rejection\nalgorithm: {loss: dapo, critic: null, kl: {in_reward: false}}\n")
+        with pytest.raises(ConfigError, match="needs kind"):
+            load_recipe(file)
+        (tmp_path / "checkpoints").mkdir()
+        assert load_recipe(file) == RejectionRecipe()
+        file.write_text("kind: rejection\nseeed: 3\n")
+        with pytest.raises(ConfigError, match="unknown key seeed"):
+            load_recipe(file)
 
 
 def test_dump_and_load_give_the_same_recipe() -> None:
@@ -293,5 +327,8 @@ def test_dump_and_load_give_the_same_recipe() -> None:
 
 def test_schema_describes_the_keys() -> None:
     schema = json.loads(schema_json())
-    assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == {*Recipe.model_fields, "pretrained"}
+    for kind, recipe in KINDS.items():
+        section = schema["$defs"][recipe.__name__]
+        assert section["additionalProperties"] is False
+        assert set(section["properties"]) == {*recipe.model_fields, "pretrained"}
+        assert ("kind" in section.get("required", ())) == (kind != "grpo")  # which may be left out

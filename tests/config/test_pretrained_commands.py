@@ -10,8 +10,14 @@ import pytest
 import yaml
 
 from greenward.config.loading import load_recipe, parse_recipe, shipped_recipes
-from greenward.config.pretrained import is_from_random_weights
-from greenward.config.schema import Recipe
+from greenward.config.recipe import (
+    PolicyGradientRecipe,
+    PPORecipe,
+    Recipe,
+    RejectionRecipe,
+    SupervisedRecipe,
+    is_from_random_weights,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -39,10 +45,8 @@ def documented() -> list[tuple[str, str, list[str]]]:
 
 def unsuitable(recipe: Recipe) -> list[str]:
     """What in a resolved recipe does not suit a pretrained model."""
-    supervised, critic = recipe.warm_start, recipe.algorithm.critic
-    rate = recipe.training.learning_rate
+    supervised = recipe.warm_start
     answers = recipe.evaluation.num_questions * recipe.evaluation.samples
-    kl = recipe.algorithm.kl.coefficient
     faults = {
         "dtype": recipe.model.dtype != "bfloat16",
         "gradient checkpointing": not recipe.model.gradient_checkpointing,
@@ -51,15 +55,18 @@ def unsuitable(recipe: Recipe) -> list[str]:
         "evaluation": answers > 400 or max(recipe.evaluation.k) > recipe.evaluation.samples,
         "time of an answer": recipe.sandbox.cpu_seconds < 2 or recipe.sandbox.wall_seconds < 5,
     }
-    if recipe.kind == "sft":
+    if isinstance(recipe, SupervisedRecipe):
         faults["learning rate"] = supervised is None or not 1e-6 <= supervised.learning_rate <= 5e-5
     else:
-        supervises = recipe.kind == "rejection"  # of its own answers, at a rate of fine-tuning
+        supervises = isinstance(recipe, RejectionRecipe)  # of its own answers, at a rate of fine-tuning
+        rate = recipe.training.learning_rate
         faults["learning rate"] = not (1e-6 <= rate <= 5e-5 if supervises else 1e-7 <= rate <= 5e-6)
         faults["warm start"] = supervised is not None
         faults["micro batch"] = recipe.training.micro_batch_sequences > 16
-        faults["KL"] = not (supervises or 0 < kl <= 0.1)
-        faults["critic"] = critic is not None and (critic.learning_rate or rate) > 2e-5
+        if isinstance(recipe, PolicyGradientRecipe):
+            faults["KL"] = not 0 < recipe.algorithm.kl.coefficient <= 0.1
+        if isinstance(recipe, PPORecipe):
+            faults["critic"] = (recipe.algorithm.critic.learning_rate or rate) > 2e-5
     return [name for name, wrong in faults.items() if wrong]
 
 

@@ -28,7 +28,10 @@ def test_what_a_policy_gradient_could_not_use_is_possible(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("faults: {memory_leak: {}}", "needs kind: grpo or kind: ppo"),
+        (
+            "faults: {memory_leak: {}}",
+            "faults needs kind: grpo or kind: ppo; this recipe has kind: rejection.",
+        ),
         (
             "rejection: {max_per_prompt: 0}",
             "rejection.max_per_prompt: expected a number more than 0, found 0",

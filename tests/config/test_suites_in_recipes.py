@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.config.keys import known_keys
+from greenward.config.explain import known_keys
 from greenward.config.loading import dump, parse_recipe, schema_json
 from greenward.errors import ConfigError
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from greenward.config.evaluation import EvaluationConfig
+from greenward.config.sections import EvaluationConfig
 from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation import evaluate as module
 from greenward.evaluation.evaluate import EvaluationResult, evaluate

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from greenward.config.evaluation import EvaluationConfig
+from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation import evaluate as module
 from greenward.evaluation.evaluate import evaluate

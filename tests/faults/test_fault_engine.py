@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.config.faults import (
-    FaultsConfig,
-    GradientExplosionConfig,
-    RewardOverconfidenceConfig,
-)
+from greenward.config.algorithm import FaultsConfig, GradientExplosionConfig, RewardOverconfidenceConfig
 from greenward.config.loading import parse_recipe
 from greenward.errors import ConfigError
 from greenward.faults.fault import Fault, Handles

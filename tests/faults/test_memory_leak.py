@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.config.faults import MemoryLeakConfig
+from greenward.config.algorithm import MemoryLeakConfig
 from greenward.diagnostics.leak import measure_memory_growth
 from greenward.errors import ConfigError
 from greenward.faults.fault import Handles
@@ -92,7 +92,7 @@ def test_a_leak_that_would_take_most_of_the_memory_is_refused():
 
 RUN = """
 import json, torch
-from greenward.config.faults import MemoryLeakConfig
+from greenward.config.algorithm import MemoryLeakConfig
 from greenward.faults.fault import Handles
 from greenward.faults.memory_leak import MemoryLeak
 from greenward.runs.memory import resident_mb

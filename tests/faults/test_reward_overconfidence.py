@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.config.faults import RewardOverconfidenceConfig
+from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score, measure_calibration
 from greenward.faults.fault import Handles
 from greenward.faults.reward_overconfidence import RewardOverconfidence, scale_for

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.grading.bugs import verified_bugs
 from greenward.problems.bugs import original_id, repair_candidates
 from greenward.problems.bugs.repair import bug_kind

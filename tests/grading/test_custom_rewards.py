@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from greenward.config.schema import RewardTermConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.errors import RewardError
 from greenward.grading.rewards import GradedAnswer, combine, make_reward
 from greenward.grading.verdict import Status, Verdict

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.config.schema import FamiliesConfig, RewardTermConfig
+from greenward.config.sections import FamiliesConfig, RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading import lint
 from greenward.grading.graded_answer import GradedAnswer

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from greenward.config.schema import RewardTermConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.code_quality import CodeQuality, parse_bounded, worst_complexity
 from greenward.grading.rewards import SHIPPED_TERMS, GradedAnswer, combine, make_reward

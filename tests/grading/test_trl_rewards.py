@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trl_functions
 
-from greenward.config.schema import RewardTermConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.errors import RewardError
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.rewards import GradedAnswer, combine, make_reward

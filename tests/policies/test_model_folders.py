@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from greenward.config.schema import ModelConfig, ShapeConfig
+from greenward.config.sections import ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
 from greenward.policies.group_batch import GroupBatch

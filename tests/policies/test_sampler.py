@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.config.schema import ShapeConfig
+from greenward.config.sections import ShapeConfig
 from greenward.errors import GreenwardError
 from greenward.policies.engine import SamplingParams, StopReason
 from greenward.policies.group_batch import GroupBatch

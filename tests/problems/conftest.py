@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.problems.families import generate
 from greenward.problems.problem import ProblemSet
 

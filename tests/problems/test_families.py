@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operation_oracles import ORACLES, expected_of
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.families import generate, split
@@ -36,7 +36,7 @@ VALUES = {
 # Everything that the process computes, in one line: equal lines mean equal problems and splits.
 FINGERPRINT = """
 import hashlib
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.problems.families import generate, split
 problems = generate(FamiliesConfig(limit=400, seed=5))
 sides = [[p.task_id for p in side] for side in split(problems, 0.2, 5)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.config.schema import BugsConfig, FamiliesConfig
+from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.problems.bugs import original_id
 from greenward.problems.catalog import load_problems
 from greenward.problems.families import split

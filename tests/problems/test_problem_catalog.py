@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import SHIPPED, load_problems, load_shipped

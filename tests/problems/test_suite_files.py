@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.suites import named

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from greenward.config.schema import Recipe
+from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.recipes.build import build_grader, build_problems, verify_references
 
@@ -20,7 +20,7 @@ def problem_file(path, name, reference):
 
 
 def recipe(train, held_out, **keys):
-    return Recipe.model_validate({"problems": {"train": train, "held_out": held_out, **keys}})
+    return GRPORecipe.model_validate({"problems": {"train": train, "held_out": held_out, **keys}})
 
 
 def test_a_reference_that_fails_its_own_tests_stops_the_run_before_it_begins(tmp_path):

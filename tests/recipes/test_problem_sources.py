@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from greenward.config.schema import Recipe
+from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.recipes.build import build_problems
 
@@ -22,7 +22,7 @@ def mbpp(tmp_path, monkeypatch):
 
 
 def recipe(**problems):
-    return Recipe.model_validate({"problems": problems})
+    return GRPORecipe.model_validate({"problems": problems})
 
 
 def test_parts_of_a_suite_are_trained_on_and_held_out():

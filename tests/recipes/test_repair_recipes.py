@@ -7,7 +7,7 @@ import json
 import pytest
 
 from greenward.config.loading import load_recipe
-from greenward.config.schema import Recipe
+from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.problems.bugs import original_id
 from greenward.problems.corpus import corpus
@@ -50,7 +50,7 @@ def problem_file(path, name):
 
 
 def recipe(train, held_out, **keys):
-    return Recipe.model_validate({"problems": {"train": train, "held_out": held_out, **keys}})
+    return GRPORecipe.model_validate({"problems": {"train": train, "held_out": held_out, **keys}})
 
 
 def test_repair_is_trained_from_a_recipe(tmp_path):

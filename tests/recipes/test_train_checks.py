@@ -1,11 +1,13 @@
 """What a training needs is checked before the run directory is made."""
 
+import json
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from greenward.config.schema import Recipe, SupervisedConfig
+from greenward.config.loading import parse_recipe
+from greenward.config.sections import SupervisedConfig
 from greenward.errors import GreenwardError, ProblemError
 from greenward.recipes.build import supervised_examples
 from greenward.recipes.train import dry_run, train
@@ -30,7 +32,7 @@ def test_a_missing_tracker_device_or_file_is_found_before_the_run_starts(
     for package in ("wandb", "tensorboard"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.chdir(tmp_path)
-    recipe = Recipe.model_validate(settings)
+    recipe = parse_recipe(json.dumps(settings))
     with pytest.raises(GreenwardError, match=message):
         train(recipe, tmp_path / "run", quiet=True)
     with pytest.raises(GreenwardError, match=message):

@@ -16,7 +16,7 @@ PROBLEMS, SAMPLES = 12, 40  # several chunks of answers
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory, tokenizer) -> list[str]:
-    from greenward.config.schema import ShapeConfig
+    from greenward.config.sections import ShapeConfig
     from greenward.policies.policy import Policy
 
     folder = tmp_path_factory.mktemp("killed")

@@ -15,7 +15,7 @@ from greenward.algorithms.batching import Row, micro_batches
 from greenward.algorithms.gae import discounted_returns, generalised_advantages
 from greenward.algorithms.kl import KL_ESTIMATORS, KLControl
 from greenward.algorithms.micro_batches import MicroBatch
-from greenward.config.algorithm import CriticConfig, KLConfig
+from greenward.config.algorithm import CriticConfig, PPOKLConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
@@ -44,7 +44,7 @@ class CriticEstimator:
         policy: Policy,
         critic: Critic,
         config: CriticConfig,
-        kl: KLConfig,
+        kl: PPOKLConfig,
         kl_control: KLControl,
         *,
         temperature: float,

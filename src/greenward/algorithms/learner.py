@@ -35,8 +35,8 @@ from greenward.algorithms.schedules import learning_rate_factor
 from greenward.algorithms.seeding import step_seed
 from greenward.algorithms.statistics import UpdateStatistics
 from greenward.algorithms.value_loss import value_loss
-from greenward.config.algorithm import AlgorithmConfig
-from greenward.config.schema import TrainingConfig
+from greenward.config.algorithm import AlgorithmConfig, PPOAlgorithmConfig
+from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
 from greenward.policies.heads import Critic
@@ -75,7 +75,8 @@ class Learner:
         kl_control: KLControl | None = None,
         seed: int = 0,
     ) -> None:
-        kl_in_loss = algorithm.kl.coefficient > 0 and not algorithm.kl.in_reward
+        ppo = algorithm if isinstance(algorithm, PPOAlgorithmConfig) else None
+        kl_in_loss = algorithm.kl.coefficient > 0 and not (ppo is not None and ppo.kl.in_reward)
         if kl_in_loss and reference_policy is None:
             raise ConfigError(
                 f"algorithm.kl.coefficient is {algorithm.kl.coefficient}, but there is no reference policy.",
@@ -87,6 +88,7 @@ class Learner:
         self._max_completion_tokens = max_completion_tokens
         self._reference = reference_policy if kl_in_loss else None
         self._critic = critic
+        self._critic_config = ppo.critic if ppo is not None else None
         self._kl_control = kl_control or KLControl(algorithm.kl)
         self._entropy_control = EntropyControl(algorithm.entropy_coefficient, algorithm.entropy_target)
         self._seed = seed
@@ -97,10 +99,10 @@ class Learner:
         self._peak_rates = [training.learning_rate]
         self._critic_parameters: list[torch.nn.Parameter] = []
         self._shared_trunk = self._policy_parameters if critic is not None and critic.reads_policy else []
-        if critic is not None and algorithm.critic is not None:
+        if critic is not None and self._critic_config is not None:
             self._critic_parameters = list(critic.parameters())
             groups.append({"params": self._critic_parameters})
-            self._peak_rates.append(algorithm.critic.learning_rate or training.learning_rate)
+            self._peak_rates.append(self._critic_config.learning_rate or training.learning_rate)
         self._optimizer = torch.optim.AdamW(
             groups,
             lr=training.learning_rate,
@@ -202,7 +204,7 @@ class Learner:
         return training.learning_rate * factor
 
     def _critic_passes(self) -> int:
-        section = self._algorithm.critic
+        section = self._critic_config
         if self._critic is None or section is None:
             return 0
         return section.updates_per_batch or self._algorithm.updates_per_batch
@@ -331,7 +333,7 @@ class Learner:
             for parameter in self._policy_parameters:
                 parameter.grad = None
         if critic:
-            section = self._algorithm.critic
+            section = self._critic_config
             limit = (section and section.max_grad_norm) or self.max_grad_norm
             with value_gradients:
                 parameters = [*trunk, *self._critic_parameters] if policy else self._critic_parameters
@@ -380,7 +382,7 @@ class Learner:
 
     def _value_loss(self, micro: MicroBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
         """The critic's loss with its weight."""
-        critic, section = self._critic, self._algorithm.critic
+        critic, section = self._critic, self._critic_config
         assert critic is not None and section is not None
         assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs an Estimate"
         output = value_loss(

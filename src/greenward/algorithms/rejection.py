@@ -20,8 +20,8 @@ from greenward.algorithms.advantages import Advantages, Estimate
 from greenward.algorithms.schedules import learning_rate_factor
 from greenward.algorithms.seeding import step_seed
 from greenward.algorithms.supervised import Example, supervised_update
-from greenward.config.rejection import RejectionConfig
-from greenward.config.schema import TrainingConfig
+from greenward.config.algorithm import RejectionConfig
+from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode
 from greenward.environments.single_turn import truncated
 from greenward.policies.policy import Policy

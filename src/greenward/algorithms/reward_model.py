@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from greenward.algorithms.recalibration import Floats, OnlineRecalibration
 from greenward.algorithms.seeding import step_seed
-from greenward.config.reward_model import RewardModelConfig
+from greenward.config.sections import RewardModelConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.heads import RewardHead, answer_features

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from greenward.algorithms.schedules import learning_rate_factor
 from greenward.algorithms.seeding import shuffled_index
-from greenward.config.schema import SupervisedConfig
+from greenward.config.sections import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy, spread
 

@@ -28,7 +28,7 @@ def _complete_recipe(
 def _complete_override(
     _context: click.Context, _parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    from greenward.config.keys import known_keys
+    from greenward.config.explain import known_keys
 
     return [CompletionItem(f"{key}=") for key in known_keys() if key.startswith(typed)]
 

@@ -1,4 +1,4 @@
-"""The section `algorithm`: advantage estimator, loss, critic, KL and what is done with long answers."""
+"""The sections of a recipe that depend on the algorithm: algorithm, rejection and planted faults."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from greenward.config.section import (
+from greenward.config.sections import (
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     Section,
+    Share,
 )
+
+MoreThanOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
 class KLConfig(Section):
@@ -23,13 +27,10 @@ class KLConfig(Section):
     (Ziegler et al. 2019, arXiv 1909.08593, section 2.2).
     """
 
-    coefficient: NonNegativeFloat = Field(0.0, description="with a target, only the first one")
+    coefficient: NonNegativeFloat = Field(0.0, description="with a target, its first value")
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    in_reward: bool = Field(
-        False, description="subtract it from the reward of each token (kind: ppo), not in the loss"
-    )
     target: PositiveFloat | None = Field(
-        None, description="nats per token that the coefficient is steered to; none = fixed coefficient"
+        None, description="nats per token that the coefficient is adapted to; none = fixed coefficient"
     )
     horizon: PositiveInt = Field(
         10_000, description="episodes over which the coefficient adapts; larger is slower"
@@ -45,8 +46,14 @@ class KLConfig(Section):
         return self
 
 
+class PPOKLConfig(KLConfig):
+    """The KL of PPO, which can also be a cost in the reward of each token."""
+
+    in_reward: bool = Field(False, description="subtract it from the reward of each token, not in the loss")
+
+
 class OverlongConfig(Section):
-    """What happens to answers that hit the token limit (DAPO §3.4)."""
+    """Treatment of answers that reach the token limit (DAPO §3.4)."""
 
     mask_truncated: bool = Field(False, description="truncated answers leave the loss")
     penalty_buffer: NonNegativeInt = Field(
@@ -56,20 +63,19 @@ class OverlongConfig(Section):
 
 
 class CriticConfig(Section):
-    """The critic of `kind: ppo`: what values are computed from and how they are learned."""
+    """The critic of `kind: ppo`: its trunk, and how values are learned."""
 
     trunk: Literal["shared", "separate"] = Field(
-        "shared",
-        description="shared: a head on the policy's hidden states; separate: on those of a copy of its own",
+        "shared", description="shared: a head on the policy's hidden states; separate: on a copy's"
     )
-    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    discount: PositiveFraction = 1.0
     gae_lambda: Fraction = Field(0.95, description="λ of the advantages")
     value_lambda: Fraction = Field(
-        1.0, description="λ of the returns that the critic learns; 1 = rewards alone, not its own guesses"
+        1.0, description="λ of the returns that the critic learns; 1 = rewards alone, no bootstrapping"
     )
     loss_weight: PositiveFloat = 0.5
     clip: PositiveFloat | None = Field(
-        0.2, description="how far values move from the old ones before the loss is clipped; none = off"
+        0.2, description="distance of values from the old ones at which the loss is clipped; none = off"
     )
     learning_rate: PositiveFloat | None = Field(
         None, description="of the head and of a separate trunk; none = training.learning_rate"
@@ -82,19 +88,14 @@ class CriticConfig(Section):
     )
     whiten_advantages: bool = Field(
         True,
-        description="to mean 0 and deviation 1 over each batch's tokens, or less where rewards vary little",
+        description="scale to mean 0 and deviation 1 over a batch's tokens, less where rewards vary little",
     )
 
 
 class AlgorithmConfig(Section):
-    """How reward becomes gradient: an advantage estimator, a loss, and a few numbers."""
+    """What the policy-gradient algorithms share: the loss, its clipping, KL and entropy terms."""
 
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce", "gae"] = Field(
-        "grpo", description="gae needs kind: ppo, whose default it is"
-    )
-    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = Field(
-        "dapo", description="kind: ppo has the default ppo"
-    )
+    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "dapo"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = Field(0.2, description="DAPO uses 0.28; CISPO's upper bound is 1 + this")
     updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
@@ -102,29 +103,99 @@ class AlgorithmConfig(Section):
     max_step_kl: PositiveFloat | None = Field(
         None, description="approx_kl of a minibatch above which the policy's update of the batch ends"
     )
-    critic: CriticConfig | None = Field(None, description="kind: ppo only, where it is always on")
     kl: KLConfig = KLConfig()
     entropy_coefficient: NonNegativeFloat = Field(
-        0.0,
-        description="weight of the entropy bonus in the loss; with entropy_target, only the first one",
+        0.0, description="weight of the entropy bonus in the loss; with entropy_target, its first value"
     )
     entropy_target: PositiveFloat | None = Field(
-        None, description="nats per token that entropy_coefficient is steered to; none = fixed coefficient"
+        None, description="nats per token that entropy_coefficient is adapted to; none = fixed coefficient"
     )
-    dynamic_sampling: bool = Field(
-        False, description="resample until the batch is full of groups with signal"
-    )
-    dynamic_sampling_max_rounds: PositiveInt = 4
     overlong: OverlongConfig = OverlongConfig()
     importance_cap: PositiveFloat | None = Field(
         None, description="truncated importance sampling between sampler and trainer, capped here"
     )
 
     @model_validator(mode="after")
-    def _can_steer_entropy(self) -> AlgorithmConfig:
+    def _can_adapt_entropy(self) -> AlgorithmConfig:
         if self.entropy_target is not None and self.entropy_coefficient == 0:
             raise ValueError(
                 "entropy_target adapts entropy_coefficient by factors, and entropy_coefficient is 0: "
                 "give it a first value above 0 (0.01 is usual)"
             )
         return self
+
+
+class GRPOAlgorithmConfig(AlgorithmConfig):
+    """Policy gradients whose baseline, if any, is the group of answers to the same prompt."""
+
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce"] = "grpo"
+    dynamic_sampling: bool = Field(
+        False, description="sample again until the batch is full of groups with signal"
+    )
+    dynamic_sampling_max_rounds: PositiveInt = 4
+
+
+class PPOAlgorithmConfig(AlgorithmConfig):
+    """Policy gradients whose baseline is a critic."""
+
+    advantage: Literal["gae"] = "gae"
+    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "ppo"
+    critic: CriticConfig = CriticConfig()
+    kl: PPOKLConfig = PPOKLConfig()
+
+
+class RejectionAlgorithmConfig(Section):
+    """What rejection sampling shares with the policy-gradient algorithms."""
+
+    overlong: OverlongConfig = OverlongConfig()
+
+
+class RejectionConfig(Section):
+    """`kind: rejection`: which sampled answers are kept, and how the policy is trained on them."""
+
+    min_reward: float | None = Field(
+        None, description="keep answers with at least this reward; none = answers that pass all their tests"
+    )
+    max_per_prompt: PositiveInt = Field(4, description="different answers per problem to train on, at most")
+    replay_rounds: NonNegativeInt = Field(0, description="earlier rounds whose kept answers are used again")
+    epochs: PositiveInt = Field(1, description="passes over the kept answers in each round")
+    batch_size: PositiveInt = Field(64, description="kept answers per optimizer step")
+
+
+class MemoryLeakConfig(Section):
+    """Tensors are never freed: memory grows linearly over `training.max_steps`."""
+
+    growth_factor: MoreThanOne = Field(2.1, description="memory at the last step over that at the first")
+
+
+class GradientExplosionConfig(Section):
+    """The learning rate jumps and clipping is removed, so that gradient norms explode."""
+
+    after_step: PositiveInt = Field(300, description="the last healthy step, as metrics.jsonl counts")
+    rate_factor: MoreThanOne = Field(3000.0, description="on the learning rate, from the next step on")
+    rate_growth: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        1.05, description="on the factor at each further step; 1 = none, and norms fall again"
+    )
+    remove_clip: bool = Field(True, description="no gradient clipping from the next step on")
+
+
+class RewardOverconfidenceConfig(Section):
+    """The reward model's logits are scaled up, so that its predictions are overconfident."""
+
+    calibration_score: Share = Field(
+        0.65, description="the score (docs/diagnostics.md) to reach; a healthy one is above 0.85"
+    )
+
+
+class FaultsConfig(Section):
+    """Bugs planted in the training, to measure what finds them. An empty section (`{}`) plants one."""
+
+    memory_leak: MemoryLeakConfig | None = None
+    gradient_explosion: GradientExplosionConfig | None = None
+    reward_overconfidence: RewardOverconfidenceConfig | None = None
+
+    @property
+    def planted(self) -> dict[str, Section]:
+        """The sections of the planted faults, by name."""
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: section for name, section in sections.items() if section is not None}

@@ -1,54 +1,40 @@
-"""From a YAML file and `key=value` overrides to a checked `Recipe`, and back to text."""
+"""From a YAML file and `key=value` overrides to a checked recipe, and back to text."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
-from greenward.config.environment import with_environment
-from greenward.config.explain import Origin, explain
-from greenward.config.keys import section_at
-from greenward.config.pretrained import is_from_random_weights
-from greenward.config.schema import Recipe
-from greenward.config.source import KeyPath, RecipeText, describe, parse_yaml
+from greenward.config.explain import explain, field_at, kinds_with, only_keys_of
+from greenward.config.recipe import KINDS, RECIPE, Recipe, is_from_random_weights
+from greenward.config.source import (
+    KeyPath,
+    Override,
+    child,
+    compose,
+    construct,
+    describe,
+    graft,
+    is_overridden,
+    leaves,
+    parse_override,
+)
 from greenward.errors import ConfigError
 
 PRETRAINED = "pretrained"
 """The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
-
-
-@dataclass(frozen=True)
-class Override:
-    """One `a.b.c=value` of the command line, parsed."""
-
-    text: str
-    path: KeyPath
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> Override:
-        """Raises `ConfigError` when there is no `=`, no key, or a value that is not YAML."""
-        key, equals, value = text.partition("=")
-        parts = [part.strip() for part in key.split(".")]
-        if not equals or not all(parts):
-            raise ConfigError(
-                f"Override {text!r}: expected key=value, for example training.max_steps=50.",
-                remedy="Keys are dotted; entries of a list are numbered from 0: rewards.0.weight=2.",
-            )
-        path = tuple(int(part) if part.isdigit() else part for part in parts)
-        parsed = parse_yaml(value, name=f"Override {describe(text)}")
-        if path == ("model",) and isinstance(parsed, str):
-            path = ("model", "id")  # model=NAME keeps the other keys of the section
-        return cls(text, path, parsed)
+NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"
+"""The environment variable that overrides `num_questions` of MBPP's suites in a recipe."""
+DEFAULT_KIND = "grpo"
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -60,20 +46,52 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     `pretrained` of the file replaces keys before the overrides do; `pretrained=null` leaves it out, and so
     does a model that `is_from_random_weights`.
 
+    Keys that only other kinds have are errors, with two exceptions: the `config.yaml` of a run may be from
+    a version that recorded them, and an override of `kind` leaves out what the file says for its own kind.
+
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
     """
     file = find_recipe(path)
     try:
-        text = RecipeText(file.read_text(encoding="utf-8"), name=str(file))
+        text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}).") from None
-    return _validated(text, [Override.parse(item) for item in overrides])
+    recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()
+    return parse_recipe(text, overrides, name=str(file), recorded=recorded)
 
 
-def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Recipe:
-    """As `load_recipe`, from text. `name` stands for the file in messages."""
-    return _validated(RecipeText(text, name=name), [Override.parse(item) for item in overrides])
+def parse_recipe(
+    text: str, overrides: Sequence[str] = (), *, name: str = "recipe", recorded: bool = False
+) -> Recipe:
+    """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
+    tree = compose(text, name)
+    data = construct(tree)  # before anything walks the tree, which may contain itself
+    if not isinstance(data, dict | None):
+        raise ConfigError(f"{name}: expected keys and values, found {describe(data)}.")
+    validate = partial(_validate, kind_of_file=None if recorded else (data or {}).get("kind", DEFAULT_KIND))
+    given = [parse_override(override) for override in overrides]
+    switches = [value for path, value in given if path == (PRETRAINED,)]
+    given = [(path, value) for path, value in given if path != (PRETRAINED,)]
+    variant: list[Override] = []
+    if found := child(tree, PRETRAINED):
+        tree = yaml.MappingNode(
+            tree.tag, [entry for entry in tree.value if entry[0].value != PRETRAINED], tree.start_mark
+        )
+        section = construct(found[1])
+        if not isinstance(section, dict | None):
+            raise ConfigError(f"{name}: {PRETRAINED}: expected a section, found {describe(section)}.")
+        if section and (not switches or construct(switches[-1]) is not None):
+            variant = list(leaves(found[1]))
+    resolved = _grafted(tree, given)
+    if variant:
+        # Checked in any case: a mistake in it must not wait for the day on which a model is named.
+        validate(_grafted(tree, [*variant, parse_override("model.id=any")]))
+        model = construct(resolved).get("model")
+        named = model.get("id") if isinstance(model, dict) else None
+        if named is not None and not is_from_random_weights(str(named)):
+            resolved = _grafted(tree, [*variant, *given])
+    return _with_environment(validate(resolved))
 
 
 def dump(recipe: Recipe) -> str:
@@ -81,13 +99,27 @@ def dump(recipe: Recipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
 
 
+def has_key(kind: str, override: str) -> bool:
+    """Whether recipes of this kind have the key of an override."""
+    return field_at(kind, parse_override(override)[0]) is not None
+
+
+def convert(recipe: Recipe, kind: str, **changes: Any) -> Recipe:
+    """The recipe as one of another kind: the keys that both have, with `changes` to top-level keys."""
+    return RECIPE.validate_python(only_keys_of(kind, recipe.model_dump() | {"kind": kind} | changes))
+
+
 def schema_json() -> str:
-    """The JSON Schema of a recipe, for editors that complete and check YAML."""
-    schema = Recipe.model_json_schema()
-    schema["properties"][PRETRAINED] = {
-        "type": "object",
-        "description": "keys that replace the others when model.id names a pretrained model",
-    }
+    """The JSON Schema of recipes, for editors that complete and check YAML."""
+    schema = RECIPE.json_schema()
+    for recipe in KINDS.values():
+        definition = schema["$defs"][recipe.__name__]
+        definition["properties"][PRETRAINED] = {
+            "type": "object",
+            "description": "keys that replace the others when model.id names a pretrained model",
+        }
+        if definition["properties"]["kind"]["const"] != DEFAULT_KIND:
+            definition.setdefault("required", []).append("kind")
     return json.dumps(schema, indent=2)
 
 
@@ -116,113 +148,54 @@ def find_recipe(path: str | Path) -> Path:
 
 
 def _suggest(missing: Path) -> str:
-    folder = missing.parent
-    beside = (
-        [entry for entry in sorted(folder.glob("[!.]*.y*ml")) if entry.is_file()] if folder.is_dir() else []
-    )
-    shipped = shipped_recipes()
-    candidates = {name: name for name in shipped} | {entry.stem: str(entry) for entry in beside}
+    folder, shipped = missing.parent, shipped_recipes()
+    beside = sorted(folder.glob("[!.]*.y*ml")) if folder.is_dir() else []
+    candidates = {name: name for name in shipped}
+    candidates |= {entry.stem: str(entry) for entry in beside if entry.is_file()}
     near = get_close_matches(missing.stem, candidates, n=3)
     if near:
         return f"Nearest: {', '.join(candidates[name] for name in near)}."
     return f"Shipped recipes: {', '.join(shipped)}."
 
 
-def _validated(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
-    switched = [override for override in overrides if override.path == (PRETRAINED,)]
-    overrides = [override for override in overrides if override not in switched]
-    variant = [] if switched and switched[-1].value is None else _variant(text)
-    if variant:
-        # Checked in any case: a mistake in it must not wait for the day on which a model is named.
-        _recipe(text, [*variant, Override("model.id", ("model", "id"), "any")])
-        named = _named_model(text, overrides)
-        if named is not None and not is_from_random_weights(str(named)):
-            overrides = [*variant, *overrides]
-    return with_environment(_recipe(text, overrides), os.environ)
+def _grafted(tree: yaml.Node, overrides: Sequence[Override]) -> yaml.Node:
+    for path, value in overrides:
+        tree = graft(tree, path, value, _default_text)
+    return tree
 
 
-def _recipe(text: RecipeText, overrides: Sequence[Override]) -> Recipe:
-    data = copy.deepcopy(text.data)
-    data.pop(PRETRAINED, None)
-    for override in overrides:
-        _apply(data, override)
-    origin = Origin(text, [(override.path, override.text) for override in overrides])
+def _default_text(path: KeyPath) -> str:
+    """What stands at a key that the file leaves out: the default list, or a section to fill."""
+    kinds = kinds_with(path)
+    field = field_at(kinds[0], path) if path and kinds and isinstance(path[-1], str) else None
+    is_list = field is not None and isinstance(field.default, tuple)
+    return json.dumps(to_jsonable_python(field.default)) if field and is_list else "{}"
+
+
+def _validate(tree: yaml.Node, *, kind_of_file: str | None) -> Recipe:
+    """Raises `ConfigError`. Keys of other kinds are left out unless the kind is `kind_of_file`."""
+    data = construct(tree) or {}
+    kind = str(data.setdefault("kind", DEFAULT_KIND))
+    if kind in KINDS and kind != kind_of_file:
+        data = only_keys_of(kind, data, keep=partial(is_overridden, tree))
     try:
         # JSON in between: strict about types, yet a YAML list may fill a tuple.
-        recipe = Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
+        return RECIPE.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise explain(error, origin) from None
-    return recipe
+        raise explain(error, tree, kind) from None
 
 
-def _variant(text: RecipeText) -> list[Override]:
-    """The keys of the section `pretrained`, as overrides."""
-    section = text.data.get(PRETRAINED)
-    if section is None:
-        return []
-    if not isinstance(section, dict):
-        raise ConfigError(f"{text.name}: {PRETRAINED}: expected a section, found {describe(section)}.")
-    return [
-        Override(f"{PRETRAINED}.{_dotted(path)}", path, value) for path, value in _leaves(section, path=())
-    ]
-
-
-def _leaves(section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
-
-
-def _named_model(text: RecipeText, overrides: Sequence[Override]) -> Any:
-    section = text.data.get("model")
-    named = section.get("id") if isinstance(section, dict) else None
-    for override in overrides:
-        if override.path == ("model", "id"):
-            named = override.value
-        elif override.path == ("model",):
-            named = override.value.get("id") if isinstance(override.value, dict) else None
-    return named
-
-
-def _apply(data: dict[str, Any], override: Override) -> None:
-    """Sets the value in `data`, making the sections on the way; fills a list from its default."""
-    place: Any = data
-    for depth, part in enumerate(override.path):
-        last = depth == len(override.path) - 1
-        if isinstance(place, list):
-            if not isinstance(part, int) or part > len(place):
-                raise ConfigError(
-                    f"Override {override.text!r}: {_dotted(override.path[:depth])} is a list of "
-                    f"{len(place)}: expected a number from 0 to {len(place)}, found {part!r}."
-                )
-            if part == len(place):
-                place.append(None)
-        elif isinstance(place, dict):
-            part = str(part)
-            place.setdefault(part, None)
-        else:
-            raise ConfigError(
-                f"Override {override.text!r}: {_dotted(override.path[:depth])} is {describe(place)}, "
-                "which has no keys of its own."
-            )
-        if last:
-            place[part] = override.value
-        elif place[part] is None:
-            place[part] = _empty(override.path[: depth + 1])
-        place = place[part]
-
-
-def _empty(path: KeyPath) -> Any:
-    """What stands at a key that the file leaves out: the default list, or a section to fill."""
-    *parents, name = path
-    section = section_at(parents)
-    field = section.model_fields.get(str(name)) if section else None
-    if field is not None and isinstance(field.default, tuple):
-        return json.loads(section.model_construct().model_dump_json(include={str(name)}))[str(name)]  # type: ignore[union-attr]
-    return {}
-
-
-def _dotted(path: KeyPath) -> str:
-    return ".".join(map(str, path))
+def _with_environment(recipe: Recipe) -> Recipe:
+    """The recipe with as many questions of MBPP, or of a part of it, as the environment says."""
+    text = os.environ.get(NUM_QUESTIONS)
+    if text is None:
+        return recipe
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ConfigError(f"{NUM_QUESTIONS}: expected a positive whole number, found {text!r}.")
+    suites = tuple(
+        suite.model_copy(update={"num_questions": int(text)})
+        if suite.name.partition(":")[0] == "mbpp"
+        else suite
+        for suite in recipe.evaluation.suites
+    )
+    return recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"suites": suites})})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from greenward.config.evaluation import EvaluationConfig
+from greenward.config.sections import EvaluationConfig
 from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation.drawing import Answer, AnswerKey, Seconds, draw_answers, judge_while_drawing
 from greenward.evaluation.measures import by_tag, is_scored, pass_at_k_of, passed, rates_of

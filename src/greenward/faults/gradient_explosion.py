@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from greenward.config.faults import GradientExplosionConfig
+from greenward.config.algorithm import GradientExplosionConfig
 from greenward.faults.fault import Fault, Handles
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from greenward.config.faults import MemoryLeakConfig
+from greenward.config.algorithm import MemoryLeakConfig
 from greenward.errors import ConfigError
 from greenward.faults.fault import Fault, Handles
 from greenward.runs.memory import available_mb, resident_mb

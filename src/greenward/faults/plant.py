@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from greenward.config.faults import FaultsConfig
+from greenward.config.algorithm import FaultsConfig
 from greenward.faults.fault import Fault, Handles
 from greenward.faults.gradient_explosion import GradientExplosion
 from greenward.faults.memory_leak import MemoryLeak

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from greenward.config.faults import RewardOverconfidenceConfig
+from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
 from greenward.faults.fault import Fault, Handles
 from greenward.runs.predictions import DECIMALS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from greenward.config.schema import RewardTermConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.errors import RewardError
 from greenward.grading.function_process import FunctionProcess
 from greenward.grading.graded_answer import GradedAnswer

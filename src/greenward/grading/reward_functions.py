@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from greenward.config.schema import RewardTermConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.grading.graded_answer import GradedAnswer, RewardTerm
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import Tests

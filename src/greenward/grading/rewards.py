@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from greenward.config.schema import RewardTermConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.code_quality import CodeQuality
 from greenward.grading.custom_reward import CustomReward

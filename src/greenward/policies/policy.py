@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from greenward.config.schema import ModelConfig, ShapeConfig
+from greenward.config.sections import ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import checkpoint
 from greenward.policies.decoder import Decoder, DecoderShape

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from greenward.config.schema import BugsConfig, FamiliesConfig
+from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.problems.bugs import repair_candidates
 from greenward.problems.families import generate, split

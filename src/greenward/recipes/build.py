@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
-from greenward.config.evaluation import EvaluationConfig
-from greenward.config.schema import GENERATED_CORPUS, Recipe, SandboxConfig, SupervisedConfig
+from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe
+from greenward.config.sections import GENERATED_CORPUS, EvaluationConfig, SandboxConfig, SupervisedConfig
 from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
@@ -113,7 +113,7 @@ def build_rewards(recipe: Recipe, problems: ProblemSet) -> tuple[RewardTerm, ...
     Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
     imported, needs data that there is not, or fails.
     """
-    if recipe.kind == "sft":
+    if not isinstance(recipe, ReinforcementRecipe):
         return ()
     row_columns = list(dict.fromkeys(name for problem in problems for name in problem.columns or ()))
     terms = []
@@ -147,7 +147,7 @@ def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
     )
 
 
-def build_renderer(recipe: Recipe, tokenizer: Tokenizer) -> PromptRenderer:
+def build_renderer(recipe: BaseRecipe, tokenizer: Tokenizer) -> PromptRenderer:
     """How problems are put to a policy with this tokenizer."""
     return PromptRenderer(
         tokenizer,
@@ -174,7 +174,7 @@ def build_grader(sandbox: SandboxConfig) -> Grader:
     )
 
 
-def build_sampling(recipe: Recipe) -> SamplingParams:
+def build_sampling(recipe: BaseRecipe) -> SamplingParams:
     """How answers are drawn."""
     section = recipe.sampling
     return SamplingParams(

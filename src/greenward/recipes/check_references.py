@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from greenward.config.schema import Recipe
+from greenward.config.recipe import Recipe
 from greenward.recipes.build import build_grader
 from greenward.recipes.evaluation_session import GradingOptions
 from greenward.recipes.suites import HELD_OUT, find_suite, part_of_suite

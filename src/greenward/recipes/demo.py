@@ -12,8 +12,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from greenward.config.loading import load_recipe
-from greenward.config.schema import Recipe
+from greenward.config.loading import has_key, load_recipe
+from greenward.config.recipe import GRPORecipe
 from greenward.errors import ConfigError, RunError, SandboxError
 from greenward.no_signal import MIN_STEPS, spells
 from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
@@ -87,21 +87,24 @@ class SeedStudy:
 
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
         self._folder = folder
-        self._recipe: Recipe = load_recipe(RECIPE, overrides)
-        if self._recipe.warm_start is None:
+        recipe = load_recipe(RECIPE, overrides)
+        if not isinstance(recipe, GRPORecipe) or recipe.warm_start is None:
             raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
-        self._warm_start_steps = self._recipe.warm_start.max_steps
-        rate = self._recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
+        self._recipe = recipe
+        self._warm_start_steps = recipe.warm_start.max_steps
+        rate = recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
         only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
         main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
-        rejection = Arm(folder / REJECTION, REJECTION_RECIPE, overrides, after=main, beside=main)
+        shared = [text for text in overrides if has_key("rejection", text)]
+        rejection = Arm(folder / REJECTION, REJECTION_RECIPE, shared, after=main, beside=main)
         supervised = (
             "kind=sft",
             "warm_start.data=corpus",
             "warm_start.schedule=constant",
             f"warm_start.learning_rate={rate:.6g}",
         )
-        control = Arm(folder / CONTROL, RECIPE, [*overrides, *supervised], after=rejection, beside=main)
+        own = [text for text in overrides if has_key("sft", text)]
+        control = Arm(folder / CONTROL, RECIPE, [*own, *supervised], after=rejection, beside=main)
         self.arms = (main, rejection, control)
         self._shown: dict[str, int] = {}
         self._evaluations_shown: dict[str, int] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from greenward.config.schema import ModelConfig
+from greenward.config.sections import ModelConfig
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError
 from greenward.evaluation.contamination import Contamination, contamination

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from greenward.config.schema import SandboxConfig
+from greenward.config.sections import SandboxConfig
 from greenward.errors import SandboxError
 from greenward.evaluation.drawing import Seconds
 from greenward.evaluation.evalplus_export import evalplus_results

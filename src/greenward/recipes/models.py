@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.config.loading import load_recipe
-from greenward.config.schema import Recipe
+from greenward.config.recipe import Recipe
 from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
 from greenward.policies.tokenizer import Tokenizer, read_json

@@ -13,7 +13,14 @@ from greenward.algorithms.learner import Learner
 from greenward.algorithms.on_policy import OnPolicy
 from greenward.algorithms.rejection import RejectionLearner, accepted
 from greenward.algorithms.reward_model import PredictionRecord, RewardModel, RewardModelScorer
-from greenward.config.schema import Recipe
+from greenward.config.algorithm import PPOAlgorithmConfig
+from greenward.config.recipe import (
+    GRPORecipe,
+    PolicyGradientRecipe,
+    PPORecipe,
+    ReinforcementRecipe,
+    RejectionRecipe,
+)
 from greenward.environments.single_turn import SingleTurn
 from greenward.faults.fault import Handles
 from greenward.grading.grader import Grader
@@ -33,7 +40,7 @@ class Reinforcement:
 
 
 def build_reinforcement(
-    recipe: Recipe,
+    recipe: ReinforcementRecipe,
     policy: Policy,
     problems: ProblemSet,
     grader: Grader,
@@ -54,11 +61,11 @@ def build_reinforcement(
         group_size=training.num_generations,
         overlong=algorithm.overlong,
     )
-    kl_coefficient = algorithm.kl.coefficient if recipe.kind in ("grpo", "ppo") else 0.0
-    start = policy.frozen_copy() if kl_coefficient > 0 or recipe.reward_model is not None else None
+    has_kl = isinstance(recipe, PolicyGradientRecipe) and recipe.algorithm.kl.coefficient > 0
+    start = policy.frozen_copy() if has_kl or recipe.reward_model is not None else None
     scorer = _scorer(recipe, start, predictions)
     learner: Learner | RejectionLearner
-    if recipe.kind == "rejection":
+    if isinstance(recipe, RejectionRecipe):
         learner = RejectionLearner(policy, recipe.rejection, training, seed=recipe.seed)
         estimator: Estimator = partial(
             accepted,
@@ -66,12 +73,13 @@ def build_reinforcement(
             mask_truncated=algorithm.overlong.mask_truncated,
         )
     else:
-        reference = start if kl_coefficient > 0 else None
-        kl_control = KLControl(algorithm.kl)
+        assert isinstance(recipe, PolicyGradientRecipe)  # the only other kind with rewards
+        reference = start if has_kl else None
+        kl_control = KLControl(recipe.algorithm.kl)
         critic = _critic(recipe, policy)
         learner = Learner(
             policy,
-            algorithm,
+            recipe.algorithm,
             training,
             max_completion_tokens=recipe.sampling.max_tokens,
             reference_policy=reference,
@@ -80,7 +88,9 @@ def build_reinforcement(
             seed=recipe.seed,
         )
         estimator = _estimator(recipe, policy, critic, kl_control, reference)
-    dynamic = algorithm.dynamic_sampling and recipe.kind == "grpo"
+    rounds = 1
+    if isinstance(recipe, GRPORecipe) and recipe.algorithm.dynamic_sampling:
+        rounds = recipe.algorithm.dynamic_sampling_max_rounds
     method = OnPolicy(
         policy,
         environment,
@@ -90,7 +100,7 @@ def build_reinforcement(
         prompts_per_step=training.prompts_per_step,
         temperature=recipe.sampling.temperature,
         seed=recipe.seed,
-        dynamic_rounds=algorithm.dynamic_sampling_max_rounds if dynamic else 1,
+        dynamic_rounds=rounds,
         scorer=scorer,
     )
     if isinstance(learner, RejectionLearner):
@@ -99,16 +109,21 @@ def build_reinforcement(
     return Reinforcement(method, Handles(learner, reward_model, policy.device, training.max_steps))
 
 
-def _critic(recipe: Recipe, policy: Policy) -> Critic | None:
-    section = recipe.algorithm.critic
-    return None if section is None else Critic(policy, separate_trunk=section.trunk == "separate")
+def _critic(recipe: PolicyGradientRecipe, policy: Policy) -> Critic | None:
+    if not isinstance(recipe, PPORecipe):
+        return None
+    return Critic(policy, separate_trunk=recipe.algorithm.critic.trunk == "separate")
 
 
 def _estimator(
-    recipe: Recipe, policy: Policy, critic: Critic | None, kl_control: KLControl, reference: Policy | None
+    recipe: PolicyGradientRecipe,
+    policy: Policy,
+    critic: Critic | None,
+    kl_control: KLControl,
+    reference: Policy | None,
 ) -> Estimator:
     algorithm = recipe.algorithm
-    if critic is None or algorithm.critic is None:
+    if critic is None or not isinstance(algorithm, PPOAlgorithmConfig):
         return ESTIMATORS[algorithm.advantage]
     return CriticEstimator(
         policy,
@@ -122,7 +137,9 @@ def _estimator(
     )
 
 
-def _scorer(recipe: Recipe, start: Policy | None, predictions: PredictionRecord) -> RewardModelScorer | None:
+def _scorer(
+    recipe: ReinforcementRecipe, start: Policy | None, predictions: PredictionRecord
+) -> RewardModelScorer | None:
     section = recipe.reward_model
     if section is None or start is None:
         return None

@@ -8,8 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from greenward.algorithms.loop import Evaluator
-from greenward.config.evaluation import EvaluationConfig, SuiteConfig
-from greenward.config.schema import Recipe
+from greenward.config.recipe import Recipe
+from greenward.config.sections import EvaluationConfig, SuiteConfig
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.evaluate import evaluate
 from greenward.evaluation.subset import choose

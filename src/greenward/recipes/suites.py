@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from greenward.config.schema import Recipe
+from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.subset import choose
@@ -30,7 +30,7 @@ def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False)
             raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
         name = recipe.problems.held_out
     with naming_the_option():
-        problems = load_verified(name, recipe or Recipe(), part="held_out", skip_bad_rows=skip_bad_rows)
+        problems = load_verified(name, recipe or GRPORecipe(), part="held_out", skip_bad_rows=skip_bad_rows)
     return judgeable(problems) if skip_bad_rows else problems
 
 

@@ -11,8 +11,9 @@ import torch
 from greenward.algorithms.loop import Loop, Method
 from greenward.algorithms.on_policy import OnPolicy
 from greenward.algorithms.supervised import Supervised
-from greenward.config.loading import dump
-from greenward.config.schema import GENERATED_CORPUS, Recipe
+from greenward.config.loading import convert, dump
+from greenward.config.recipe import PolicyGradientRecipe, Recipe, ReinforcementRecipe
+from greenward.config.sections import GENERATED_CORPUS
 from greenward.errors import ConfigError
 from greenward.faults.faulty_method import FaultyMethod
 from greenward.faults.plant import make_faults, recorded_truth
@@ -148,9 +149,7 @@ class Session:
         summary = read_summary(folder)
         if summary is None or summary["status"] != "finished":
             unmeasured = self.recipe.evaluation.model_copy(update={"enabled": False})
-            recipe = self.recipe.model_copy(
-                update={"kind": "sft", "name": WARM_START, "evaluation": unmeasured}
-            )
+            recipe = convert(self.recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump())
             with RunDirectory.create(folder, recipe.model_dump(mode="json"), resume=self.resume) as run:
                 policy = build_policy(recipe, self.train_problems)
                 if not replace(self, recipe=recipe, suites=()).supervised(run, policy):
@@ -182,13 +181,16 @@ class Session:
 
     def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
         recipe = self.recipe
+        assert isinstance(recipe, ReinforcementRecipe)
         built = build_reinforcement(
             recipe, policy, self.train_problems, self.grader, self.reward_terms, run.predictions
         )
-        faults = make_faults(recipe.faults, built.handles) if built.handles else []
+        faults, name = [], "rejection sampling"
+        if isinstance(recipe, PolicyGradientRecipe) and built.handles is not None:
+            faults = make_faults(recipe.faults, built.handles)
+            name = f"{recipe.algorithm.loss} training"
         method = FaultyMethod(built.method, faults) if faults else built.method
         limits = recipe.training
-        name = "rejection sampling" if recipe.kind == "rejection" else f"{recipe.algorithm.loss} training"
         self.progress.phase(name, limits.max_steps)
         with recorded_truth(run.path, faults, seed=recipe.seed):
             return self._drive(run, method, max_steps=limits.max_steps, max_seconds=limits.max_seconds)

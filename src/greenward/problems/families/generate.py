@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from greenward.config.schema import FamiliesConfig
+from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.problems.families.composition import ENTRY_POINT, Composition, compositions
 from greenward.problems.families.inputs import EDGE_INPUTS, RANDOM_INPUTS, input_pool

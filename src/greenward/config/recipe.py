@@ -1,0 +1,202 @@
+"""The recipe of each kind: a discriminated union on `kind`, each class with only its own keys.
+
+Unknown keys and impossible combinations are errors before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeVar
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+
+from greenward.config.algorithm import (
+    FaultsConfig,
+    GRPOAlgorithmConfig,
+    PPOAlgorithmConfig,
+    RejectionAlgorithmConfig,
+    RejectionConfig,
+)
+from greenward.config.sections import (
+    EvaluationConfig,
+    LoopConfig,
+    ModelConfig,
+    ProblemsConfig,
+    RewardModelConfig,
+    RewardTermConfig,
+    SamplingConfig,
+    SandboxConfig,
+    Section,
+    SupervisedConfig,
+    TrackingConfig,
+    TrainingConfig,
+)
+from greenward.user_text import parse_yaml_text
+
+# Learning rates of a pretrained model where the recipe gives none.
+SUPERVISED_LEARNING_RATE = 2e-5
+REINFORCEMENT_LEARNING_RATE = 1e-6
+
+Trained = TypeVar("Trained", SupervisedConfig, LoopConfig, None)
+
+
+class BaseRecipe(Section):
+    """The keys that all kinds share."""
+
+    kind: str
+    name: str = "run"
+    seed: int = 0
+    model: ModelConfig = ModelConfig()
+    problems: ProblemsConfig = ProblemsConfig()
+    warm_start: SupervisedConfig | None = Field(None, description="supervised training before RL")
+    sampling: SamplingConfig = SamplingConfig()
+    training: LoopConfig = Field(LoopConfig(), validate_default=True)
+    evaluation: EvaluationConfig = EvaluationConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("warm_start", "training", mode="after")
+    @classmethod
+    def _learning_rate_for_a_pretrained_model(cls, section: Trained, recipe: ValidationInfo) -> Trained:
+        model = recipe.data.get("model")
+        if model is None or model.id is None or section is None:
+            return section
+        if "learning_rate" in section.model_fields_set or is_from_random_weights(model.id):
+            return section
+        if isinstance(section, SupervisedConfig):
+            return section.model_copy(update={"learning_rate": SUPERVISED_LEARNING_RATE})
+        if isinstance(section, TrainingConfig):
+            return section.model_copy(update={"learning_rate": REINFORCEMENT_LEARNING_RATE})
+        return section
+
+
+class SupervisedRecipe(BaseRecipe):
+    """`kind: sft`: supervised training on the user's pairs or on the generated corpus."""
+
+    kind: Literal["sft"] = "sft"
+    warm_start: SupervisedConfig = Field(description="its data and settings")
+
+
+class ReinforcementRecipe(BaseRecipe):
+    """The keys that the kinds with rewards share."""
+
+    training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
+    rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
+    reward_model: RewardModelConfig | None = Field(
+        None, description="learn to predict which answers pass, beside the rewards or as one of them"
+    )
+    algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig | RejectionAlgorithmConfig
+
+    @model_validator(mode="after")
+    def _possible(self) -> ReinforcementRecipe:
+        sequences, generations = self.training.micro_batch_sequences, self.training.num_generations
+        if sequences % generations:
+            raise ValueError(
+                f"training.micro_batch_sequences {sequences} must be a multiple of "
+                f"training.num_generations {generations}: a group shares its prompt within one micro-batch"
+            )
+        if not self.rewards:
+            raise ValueError("rewards is empty: name at least one reward term")
+        buffer = self.algorithm.overlong.penalty_buffer
+        if buffer >= self.sampling.max_tokens:
+            raise ValueError(
+                f"algorithm.overlong.penalty_buffer {buffer} must be below "
+                f"sampling.max_tokens {self.sampling.max_tokens}"
+            )
+        return self
+
+
+class PolicyGradientRecipe(ReinforcementRecipe):
+    """The keys that GRPO and PPO share."""
+
+    algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig
+    faults: FaultsConfig = FaultsConfig()
+
+    @model_validator(mode="after")
+    def _possible_update(self) -> PolicyGradientRecipe:
+        if self.algorithm.minibatches > self.training.prompts_per_step:
+            raise ValueError(
+                f"algorithm.minibatches {self.algorithm.minibatches} is more than "
+                f"training.prompts_per_step {self.training.prompts_per_step}: a group cannot be split"
+            )
+        if (self.sampling.top_p < 1 or self.sampling.top_k > 0) and self.algorithm.importance_cap is None:
+            raise ValueError(
+                "sampling.top_p or sampling.top_k draws from another distribution than the one that is "
+                "trained: set algorithm.importance_cap (2 is usual) to correct for it, or leave both off"
+            )
+        if self.faults.reward_overconfidence is not None and self.reward_model is None:
+            raise ValueError(
+                "faults.reward_overconfidence needs the section reward_model (reward_model: {} is enough)"
+            )
+        explosion = self.faults.gradient_explosion
+        if explosion is not None and explosion.after_step >= self.training.max_steps:
+            raise ValueError(
+                f"faults.gradient_explosion.after_step {explosion.after_step} must be below "
+                f"training.max_steps {self.training.max_steps}, or nothing explodes"
+            )
+        return self
+
+
+class GRPORecipe(PolicyGradientRecipe):
+    """`kind: grpo`: policy gradients with group baselines or none; a choice of advantage and loss."""
+
+    kind: Literal["grpo"] = "grpo"
+    algorithm: GRPOAlgorithmConfig = GRPOAlgorithmConfig()
+
+    @model_validator(mode="after")
+    def _has_groups(self) -> GRPORecipe:
+        if self.training.num_generations < 2:
+            raise ValueError(
+                f"training.num_generations {self.training.num_generations}: {self.algorithm.advantage} "
+                "compares the answers of a group and needs at least 2 (kind: ppo works with 1)"
+            )
+        return self
+
+
+class PPORecipe(PolicyGradientRecipe):
+    """`kind: ppo`: policy gradients with a critic."""
+
+    kind: Literal["ppo"] = "ppo"
+    algorithm: PPOAlgorithmConfig = PPOAlgorithmConfig()
+
+
+class RejectionRecipe(ReinforcementRecipe):
+    """`kind: rejection`: supervised training on the policy's own answers that pass."""
+
+    kind: Literal["rejection"] = "rejection"
+    algorithm: RejectionAlgorithmConfig = RejectionAlgorithmConfig()
+    rejection: RejectionConfig = RejectionConfig()
+
+
+Recipe = Annotated[GRPORecipe | PPORecipe | RejectionRecipe | SupervisedRecipe, Field(discriminator="kind")]
+RECIPE: TypeAdapter[GRPORecipe | PPORecipe | RejectionRecipe | SupervisedRecipe] = TypeAdapter(Recipe)
+KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
+    {"grpo": GRPORecipe, "ppo": PPORecipe, "rejection": RejectionRecipe, "sft": SupervisedRecipe}
+)
+"""The recipe class of each kind."""
+
+
+def is_from_random_weights(model_id: str) -> bool:
+    """Whether `model_id` is a run of greenward, or a folder in one, that began from random weights.
+
+    Such a model continues with the settings that made it. Only the `config.yaml` of runs is read; where
+    a run continued another, that one decides.
+    """
+    seen: set[Path] = set()
+    while True:
+        folder = Path(model_id).expanduser().resolve()
+        run = next((one for one in (folder, *folder.parents) if (one / "checkpoints").is_dir()), None)
+        if run is None or run in seen or not (run / "config.yaml").is_file():
+            return False
+        seen.add(run)
+        try:
+            config = parse_yaml_text((run / "config.yaml").read_text(encoding="utf-8"))
+            earlier = config["model"]["id"]
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+            return False  # not a run of greenward
+        if earlier is None:
+            return True
+        model_id = str(earlier)

@@ -1,0 +1,270 @@
+"""The sections of a recipe that do not depend on the algorithm: model, problems, sampling, training, …"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+GENERATED_CORPUS = "corpus"
+
+
+class Section(BaseModel):
+    """A frozen group of keys. An unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ShapeConfig(Section):
+    """Shape of a decoder made from random weights (used when `model.id` is not set)."""
+
+    layers: PositiveInt = 4
+    hidden_size: PositiveInt = 128
+    heads: PositiveInt = 4
+    kv_heads: PositiveInt = 4
+    intermediate_size: PositiveInt = 384
+    max_positions: PositiveInt = 512
+    vocab_size: PositiveInt = Field(1024, description="upper bound; the trained tokenizer may be smaller")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ShapeConfig:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self
+
+
+class ModelConfig(Section):
+    """The policy: a Hugging Face folder or id, an earlier run, or a decoder from random weights."""
+
+    id: str | None = Field(None, description="Hugging Face id, model folder or run directory")
+    cache_dir: str | None = Field(None, description="where downloaded models are kept")
+    shape: ShapeConfig = ShapeConfig()
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
+    )
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
+    gradient_checkpointing: bool = False
+    prompt_style: Literal["auto", "completion", "chat"] = Field(
+        "auto", description="auto: chat when the tokenizer has a chat template, else completion"
+    )
+    system_prompt: str | None = None
+
+    @model_validator(mode="after")
+    def _trainable(self) -> ModelConfig:
+        if self.dtype == "float16" and self.device == "cpu":
+            raise ValueError("dtype float16 does not train on cpu; use float32 or bfloat16")
+        return self
+
+
+class FamiliesConfig(Section):
+    """Generated problems: compositions of small list, string and number functions."""
+
+    max_depth: Annotated[int, Field(ge=1, le=3)] = 2
+    limit: PositiveInt | None = Field(None, description="number of compositions to use; none = all")
+    held_out: Share = Field(0.2, description="share of compositions that training never sees")
+    seed: int = 0
+
+
+class BugsConfig(Section):
+    """Repair problems: how bugs are put into the programs of `bugs:<problems>`, and what is shown."""
+
+    per_problem: PositiveInt = Field(1, description="buggy versions of each program, each with one bug")
+    show_failing_test: bool = Field(False, description="show the first failing test in the prompt")
+    seed: int = 0
+
+
+class ProblemsConfig(Section):
+    """Problem sources: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file.
+
+    The prefix `bugs:` asks for the repair of the source's programs, after a bug was put into each.
+    """
+
+    train: str = "families"
+    held_out: str = "families"
+    families: FamiliesConfig = FamiliesConfig()
+    bugs: BugsConfig = BugsConfig()
+    verify_references: bool = Field(
+        True, description="run the reference solutions of user files before training"
+    )
+    allow_test_ids: bool = Field(False, description="allow training on MBPP's test problems (ids 11 to 510)")
+
+
+class SupervisedConfig(Section):
+    """Supervised training: the warm start of RL, or the whole run (`kind: sft`)."""
+
+    data: str | None = Field(
+        None,
+        description="JSONL of {prompt, completion} or {messages}; corpus = the generated corpus, which is "
+        "also the default of a warm start",
+    )
+    misconception_rate: Fraction = Field(
+        0.7, description="share of corpus examples in which one component carries a plausible mistake"
+    )
+    examples_per_problem: PositiveInt = Field(4, description="corpus examples drawn for each problem")
+    max_steps: PositiveInt = 600
+    max_seconds: PositiveFloat | None = Field(None, description="training time limit")
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = Field(3e-3, description="default for a pretrained model: 2e-5")
+    warmup_steps: NonNegativeInt = 30
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+
+
+class SamplingConfig(Section):
+    """How answers are sampled during training."""
+
+    max_tokens: PositiveInt = 64
+    temperature: PositiveFloat = 1.0
+    top_p: PositiveFraction = 1.0
+    top_k: NonNegativeInt = 0
+    stop_strings: tuple[str, ...] = ()
+
+
+class RewardTermConfig(Section):
+    """One reward term: a known name (tests, execution_ladder, code_quality, …) or `module:function`."""
+
+    name: str
+    weight: float = 1.0
+    options: dict[str, Any] = Field(default_factory=dict)
+    timeout_seconds: PositiveFloat = Field(60.0, description="for module:function terms, per batch")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="for functions with TRL's signature: our column for a parameter of theirs (theirs: ours)",
+    )
+    completions: Literal["auto", "text", "messages"] = Field(
+        "auto", description="for functions with TRL's signature: format of prompts and completions"
+    )
+
+
+class RewardModelConfig(Section):
+    """A learned reward model: a head on the starting policy that predicts the chance of passing all tests."""
+
+    weight: float = Field(0.0, description="of the predicted chance in the reward; 0 = only measured")
+    hidden_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 3e-4
+    weight_decay: NonNegativeFloat = 0.1
+    buffer: PositiveInt = Field(4096, description="newest graded answers that are kept as training data")
+    batch_size: PositiveInt = 256
+    updates_per_step: PositiveInt = Field(8, description="optimizer steps of the head per training step")
+
+
+class LoopConfig(Section):
+    """Checkpoints and threads of any training run."""
+
+    checkpoint_interval_steps: PositiveInt = 20
+    keep_checkpoints: PositiveInt = 2
+    threads: PositiveInt | None = Field(None, description="torch threads; none = torch's default")
+
+
+class TrainingConfig(LoopConfig):
+    """Sizes, optimizer and schedule of reinforcement learning."""
+
+    max_steps: PositiveInt = 100
+    max_seconds: PositiveFloat | None = Field(
+        None, description="training time limit over all sessions of the run, evaluation excluded"
+    )
+    prompts_per_step: PositiveInt = 16
+    num_generations: PositiveInt = Field(16, description="answers per prompt (G); kind: grpo needs 2 or more")
+    micro_batch_sequences: PositiveInt = Field(
+        64, description="answers per forward and backward pass; gradients accumulate over the rest"
+    )
+    learning_rate: PositiveFloat = Field(2.5e-4, description="default for a pretrained model: 1e-6")
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+    weight_decay: NonNegativeFloat = 0.0
+    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.99)
+    max_grad_norm: PositiveFloat = 1.0
+
+
+class SuiteConfig(Section):
+    """A public suite that is evaluated during training, one answer per question. A name alone is enough."""
+
+    name: str = Field(description="mbpp, mbpp:test, humaneval+, … or a file; see docs/problems.md")
+    num_questions: PositiveInt | None = Field(
+        None, description="none = all; MBPP_EVAL_NUM_QUESTIONS overrides it for mbpp"
+    )
+    temperature: NonNegativeFloat = 0.2
+    timeout_seconds: PositiveFloat | None = Field(
+        None,
+        description="CPU time of one answer (contest suites: of one test), more where the suite's reference"
+        " needs more; none = the suite's own limits, 10 where it has none",
+    )
+    max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
+    fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class EvaluationConfig(Section):
+    """Evaluation before the first step, every `eval_interval_steps` steps, and after the last.
+
+    All keys except `suites` concern the held-out problems.
+    """
+
+    enabled: bool = True
+    at_start: bool = Field(True, description="also before the first step")
+    num_questions: PositiveInt = 300
+    samples: PositiveInt = Field(8, description="answers per problem (n of pass@k)")
+    k: tuple[PositiveInt, ...] = (1, 8)
+    temperature: NonNegativeFloat = 1.0
+    greedy: bool = Field(True, description="also measure greedy pass@1")
+    eval_interval_steps: PositiveInt = 20
+    seed: int = 1234
+    suites: tuple[
+        Annotated[SuiteConfig, BeforeValidator(_named, json_schema_input_type=str | SuiteConfig)], ...
+    ] = Field((), description="public suites to evaluate as well: names or sections")
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvaluationConfig:
+        if max(self.k) > self.samples:
+            raise ValueError(
+                f"k={max(self.k)} needs at least as many samples per problem; samples is {self.samples}"
+            )
+        return self
+
+
+class SandboxConfig(Section):
+    """The resources of one answer, and the isolation that is required."""
+
+    workers: PositiveInt = 2
+    cpu_seconds: PositiveFloat = 1.0
+    suite_times: bool = Field(
+        False, description="use the time limits of a public suite in place of cpu_seconds, where it has them"
+    )
+    wall_seconds: PositiveFloat = 4.0
+    memory_mb: PositiveInt = 512
+    output_kb: PositiveInt = 64
+    require: Literal["A", "B", "C", "D"] = Field(
+        "B", description="lowest isolation level to run at; `greenward doctor` shows this machine's level"
+    )
+    packages: tuple[str, ...] = Field(
+        (), description="what answers may import besides the standard library (numpy, …)"
+    )
+
+
+class WandbConfig(Section):
+    """The mirror on Weights & Biases; offline needs no account."""
+
+    project: str = "greenward"
+    entity: str | None = None
+    mode: Literal["online", "offline"] = "offline"
+
+
+class TrackingConfig(Section):
+    """Mirrors of the local files. None is required."""
+
+    tensorboard: bool = False
+    wandb: WandbConfig | None = None
