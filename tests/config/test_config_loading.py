@@ -302,6 +302,7 @@ class TestKinds:
         recipe = parse_recipe(text, ["kind=sft"])
         assert isinstance(recipe, SupervisedRecipe) and recipe.training.threads == 3
         assert "algorithm needs kind" in message(text, "kind=sft", "algorithm.loss=dapo")
+        assert "rewards needs kind" in message("rewards: [{name: tests}]", "kind=sft", "rewards.0.weight=2")
         assert "unknown key training.max_stpes" in message("training: {max_stpes: 5}", "kind=sft")
 
     def test_the_config_of_an_earlier_run_may_have_keys_of_other_kinds(self, tmp_path: Path) -> None:

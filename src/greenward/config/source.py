@@ -76,8 +76,20 @@ def place_of(tree: yaml.Node, path: KeyPath) -> str:
 
 
 def is_overridden(tree: yaml.Node, path: KeyPath) -> bool:
-    """Whether the key at `path` comes from an override."""
-    return place_of(tree, path).startswith(_OVERRIDE)
+    """Whether an override gives the value at `path` or a part of it."""
+    node = tree
+    for part in path:
+        found = child(node, part)
+        if found is None:
+            return False
+        node = found[1]
+    return any(inner.start_mark.name.startswith(_OVERRIDE) for inner in _nodes(node))
+
+
+def _nodes(node: yaml.Node) -> Iterator[yaml.Node]:
+    yield node
+    for entry in node.value if isinstance(node, yaml.CollectionNode) else ():
+        yield from _nodes(entry[1] if isinstance(node, yaml.MappingNode) else entry)
 
 
 def graft(
