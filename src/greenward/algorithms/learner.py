@@ -76,7 +76,7 @@ class Learner:
         seed: int = 0,
     ) -> None:
         ppo = algorithm if isinstance(algorithm, PPOAlgorithmConfig) else None
-        kl_in_loss = algorithm.kl.coefficient > 0 and not (ppo is not None and ppo.kl.in_reward)
+        kl_in_loss = algorithm.kl.coefficient > 0 and not (ppo and ppo.kl.in_reward)
         if kl_in_loss and reference_policy is None:
             raise ConfigError(
                 f"algorithm.kl.coefficient is {algorithm.kl.coefficient}, but there is no reference policy.",
@@ -204,10 +204,9 @@ class Learner:
         return training.learning_rate * factor
 
     def _critic_passes(self) -> int:
-        section = self._critic_config
-        if self._critic is None or section is None:
+        if self._critic is None or self._critic_config is None:
             return 0
-        return section.updates_per_batch or self._algorithm.updates_per_batch
+        return self._critic_config.updates_per_batch or self._algorithm.updates_per_batch
 
     def _score(
         self, groups: Sequence[RowGroup], temperature: float, *, off_policy: bool, all_groups: bool
@@ -333,8 +332,7 @@ class Learner:
             for parameter in self._policy_parameters:
                 parameter.grad = None
         if critic:
-            section = self._critic_config
-            limit = (section and section.max_grad_norm) or self.max_grad_norm
+            limit = (self._critic_config and self._critic_config.max_grad_norm) or self.max_grad_norm
             with value_gradients:
                 parameters = [*trunk, *self._critic_parameters] if policy else self._critic_parameters
                 norms["critic"] = float(clip_grad_norm_(parameters, limit))
