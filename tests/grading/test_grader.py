@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -8,10 +9,8 @@ import pytest
 from greenward.errors import ProblemError, SandboxError
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
-from greenward.grading.plain_answers import answers_from_plain, answers_to_plain
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Case, Comparison, Expected, Problem, StdioCase
-from greenward.sandbox.codec import decode, encode
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
 
 RIGHT = "def add(a, b): return a + b"
@@ -271,7 +270,7 @@ def test_after_an_error_the_grader_goes_on(grader, add):
     assert grader.grade([(add, RIGHT)])[0].passed
 
 
-def test_graded_answers_survive_as_plain_data():
+def test_graded_answers_reach_the_process_of_a_reward_function_as_they_are():
     verdict = Verdict(Status.FAILED, (True, False), "E", "m", "f", "o", "e", 0.5, 1.5, ("landlock",))
     problems = [
         Problem("a", "", "f", cases=(Case((1,), (2,), {"k": {3}}), Case((), None, raises="E")), tags=("t",)),
@@ -281,7 +280,7 @@ def test_graded_answers_survive_as_plain_data():
     answers = [
         GradedAnswer(problem, "prompt", "text", code, verdict) for problem in problems for code in ("x", None)
     ]
-    back = answers_from_plain(decode(encode(answers_to_plain(answers))))
+    back = pickle.loads(pickle.dumps(answers))
     assert back == answers
     assert repr(back) == repr(answers)
 

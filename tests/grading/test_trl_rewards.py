@@ -14,7 +14,7 @@ from greenward.config.sections import RewardTermConfig
 from greenward.errors import RewardError
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.rewards import GradedAnswer, combine, make_reward
-from greenward.grading.trl_reward import Logged, Progress, TrlReward
+from greenward.grading.trl_reward import Logged, TrainerState, TrlReward
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 
@@ -90,13 +90,13 @@ CASES = {
 
 @pytest.mark.parametrize("function", CASES)
 def test_functions_written_for_trl_run_unchanged(function):
-    scores, _ = TrlReward(getattr(trl_functions, function)).score(answers(), Progress())
+    scores, _ = TrlReward(getattr(trl_functions, function)).score(answers(), TrainerState())
     assert scores == CASES[function]
 
 
 @pytest.mark.parametrize("function", sorted({*CASES} - {"text_length"}))
 def test_they_give_the_same_for_a_chat_prompt(function):
-    scores, _ = TrlReward(getattr(trl_functions, function)).score(answers(chat=True), Progress())
+    scores, _ = TrlReward(getattr(trl_functions, function)).score(answers(chat=True), TrainerState())
     assert scores == CASES[function]
 
 

@@ -1,24 +1,26 @@
-"""Reward functions of the user's own, in a process that can be stopped."""
+"""Reward functions of the user's own: the term, and the process that runs the function."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from greenward.config.sections import RewardTermConfig
 from greenward.errors import RewardError
-from greenward.grading.function_process import FunctionProcess
+from greenward.grading.function_process import FunctionProcess, Handler, Refused, Reply, as_number, serve
 from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.grader import Grader
-from greenward.grading.plain_answers import answers_to_plain
+from greenward.grading.trl_reward import Logged, Parameters, TrainerState, TrlReward, awaited
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Expected, Problem
-from greenward.sandbox.codec import PlainDataError, encode
 from greenward.text import visible
 
-_SERVER = "greenward.grading.custom_reward_process"
+if TYPE_CHECKING:  # slow to import, and the function's process needs neither
+    from greenward.config.sections import RewardTermConfig
+    from greenward.grading.grader import Grader
+
 _REMEDY = "It must return one finite number, or None where it does not apply, for each answer."
 
 
@@ -43,19 +45,19 @@ class CustomReward:
     ) -> None:
         self.name = config.name
         self.weight = config.weight
+        self.extra: dict[str, list[Any]] = {}  # what was logged by `log_extra` for the last batch
         self._timeout_seconds = config.timeout_seconds
+        self._max_steps = max_steps
+        self._steps_per_epoch = steps_per_epoch
         self._step = 0
         self._metrics: dict[str, list[float]] = {}
-        self._extra: dict[str, list[Any]] = {}
         header = {
             "options": dict(config.options),
             "columns": dict(config.columns),
             "form": None if config.completions == "auto" else config.completions,
-            "row_columns": list(row_columns),
-            "max_steps": max_steps,
-            "steps_per_epoch": steps_per_epoch,
+            "row_columns": tuple(row_columns),
         }
-        self._function = FunctionProcess(config.name, _SERVER, header)
+        self._function = FunctionProcess(config.name, __name__, header)
         self.follows_trl: bool = self._function.described["trl"]
 
     def rehearse(self, answers: Sequence[GradedAnswer]) -> None:
@@ -72,14 +74,9 @@ class CustomReward:
         """Says which step the next batches belong to, counted from 0."""
         self._step = step
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader | None) -> list[float | None]:
         """One score per answer, None where the function says that it does not apply."""
         return self._ask(answers, rehearsal=False)
-
-    @property
-    def extra(self) -> dict[str, list[Any]]:
-        """What the function logged by `log_extra` for the answers of the last batch."""
-        return self._extra
 
     def take_metrics(self) -> dict[str, list[float]]:
         """What the function logged by `log_metric` since the last call, by `function/name`."""
@@ -91,18 +88,12 @@ class CustomReward:
         self._function.close()
 
     def _ask(self, answers: Sequence[GradedAnswer], *, rehearsal: bool) -> list[float | None]:
-        request = {"answers": answers_to_plain(answers), "step": self._step, "rehearsal": rehearsal}
-        try:
-            blob = encode(request, max_chars=1 << 30).encode("ascii")
-        except PlainDataError as error:
-            raise RewardError(f"{self.name}: the answers are not plain data: {error}.") from None
-        reply = self._function.ask({}, blob, self._timeout_seconds)
-        self._extra = reply["extra"]
+        state = TrainerState(self._step, self._max_steps, self._step / self._steps_per_epoch)
+        reply = self._function.ask((list(answers), state, rehearsal), self._timeout_seconds)
+        self.extra = reply["extra"]
         for name, values in reply["metrics"].items():
             self._metrics.setdefault(name, []).extend(values)
-        return self._checked(reply["scores"], answers)
-
-    def _checked(self, scores: list[Any], answers: Sequence[GradedAnswer]) -> list[float | None]:
+        scores: list[float | None] = reply["scores"]
         if len(scores) != len(answers):
             raise RewardError(
                 f"{self.name} gave {len(scores)} scores for {len(answers)} answers.", remedy=_REMEDY
@@ -133,3 +124,71 @@ def made_up_answers(problem: Problem, number: int) -> list[GradedAnswer]:
         GradedAnswer(problem, problem.starter_code or problem.prompt, text, code, verdict)
         for text, code, verdict in (kinds[index % len(kinds)] for index in range(number))
     ]
+
+
+def main() -> None:
+    """The function's process: serves until the trainer closes its end."""
+    serve(_present)
+
+
+def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply, Handler]:
+    options, columns, row_columns = header["options"], header["columns"], header["row_columns"]
+    trl = None
+    if Parameters.of(function).follow_trl((*row_columns, *columns)):
+        trl = TrlReward(
+            function, options=options, columns=columns, row_columns=row_columns, form=header["form"]
+        )
+    else:
+        try:
+            inspect.signature(function).bind([], **options)
+        except TypeError as error:
+            raise Refused(
+                f"its signature {inspect.signature(function)} does not fit: {error}.",
+                "Write f(answers, **options) or, as in TRL, f(prompts, completions, **columns). A function "
+                "that makes reward functions is to be called in a module of yours: reward = get_reward(…).",
+            ) from None
+
+    def handle(request: tuple[list[GradedAnswer], TrainerState, bool]) -> Reply:
+        answers, state, rehearsal = request
+
+        def score(answers: list[GradedAnswer]) -> tuple[Any, Logged]:
+            if trl is None:
+                return awaited(function(answers, **options)), Logged()
+            return (trl.rehearse if rehearsal else trl.score)(answers, state)
+
+        try:
+            scores, logged = score(answers)
+            return {"scores": _as_numbers(scores), **logged.to_plain(len(answers))}
+        except Refused:
+            raise
+        except Exception as error:
+            when = "on made-up answers, before training, " if rehearsal else ""
+            served = "" if trl is None else f"It is called with: {', '.join(trl.served)}.\n"
+            remedy = served + traceback.format_exc(limit=-3)
+            raise Refused(when + _explanation(error, answers, score), remedy) from None
+
+    return {"trl": trl is not None}, handle
+
+
+def _as_numbers(scores: Any) -> list[float | str | None]:
+    """Scores as floats and None; what is neither stays text, for the caller to refuse by index."""
+    try:
+        given = list(scores)
+    except TypeError:
+        raise Refused(
+            f"it returned {type(scores).__name__}, not a list.", "Return one number or None for each answer."
+        ) from None
+    return [score if score is None else as_number(score) for score in given]
+
+
+def _explanation(
+    error: Exception, answers: list[GradedAnswer], score: Callable[[list[GradedAnswer]], Any]
+) -> str:
+    """What was raised, and by which answer: the first that raises when scored alone."""
+    message = f"it raised {type(error).__name__}: {error}"
+    for index, answer in enumerate(answers):
+        try:
+            score([answer])
+        except Exception:
+            return f"{message} (answer {index}, problem {answer.problem.task_id})."
+    return f"{message} (no single answer raises when scored alone)."

@@ -1,19 +1,24 @@
-"""A function of the user's own in a process that can be stopped: the caller's side.
+"""A function of the user's own in a process that can be stopped: both sides.
 
-The process is started once, imports `module:function` and then answers requests of plain data, so that
-a hang, a crash or a print of the function does not reach the caller. `function_server` is the other side.
+The process is started once, imports `module:function` and then answers requests, so that a hang, a crash
+or a print of the function does not reach the caller. Requests are pickled: the process trusts its caller.
+Replies are JSON: the caller does not trust the process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from greenward.errors import RewardError
@@ -24,6 +29,9 @@ IMPORT_SECONDS = 120.0
 # A shell that waits, so that the parent which an answer may signal is not the caller.
 _SHIELD = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 
+Reply = dict[str, Any]
+Handler = Callable[[Any], Reply]
+
 
 class FunctionHung(RewardError):
     """The function did not answer in time."""
@@ -33,8 +41,12 @@ class FunctionEnded(RewardError):
     """The function's process has ended."""
 
 
+class Refused(Exception):
+    """A function that cannot serve: the message says why, the second argument what to do."""
+
+
 class FunctionProcess:
-    """Runs `module:function` as `server`, the name of a module with a `main()`, presents it.
+    """Runs `module:function` in a process that executes `main()` of the module `server`.
 
     `header` goes to the server with the function's name; `described` is what it says of the function.
     With `hostile_input` the function may run hostile code: what it prints is discarded, it works in an
@@ -50,7 +62,13 @@ class FunctionProcess:
         self.function = function
         self._closed = False
         self._cleanup = contextlib.ExitStack()
-        folder = self._cleanup.enter_context(_temporary_folder()) if hostile_input else None
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        folder = None
+        if hostile_input:
+            folder = self._cleanup.enter_context(
+                tempfile.TemporaryDirectory(prefix="greenward-", ignore_cleanup_errors=True)
+            )
+            environment["TMPDIR"] = folder
         self._channel, theirs = socket.socketpair()
         main = f"from {server} import main; main()"
         with theirs:
@@ -61,11 +79,11 @@ class FunctionProcess:
                 stderr=subprocess.DEVNULL if hostile_input else None,
                 pass_fds=[theirs.fileno()],
                 cwd=folder,
-                env={**os.environ, **_environment(folder)},
+                env=environment,
                 start_new_session=True,
             )
         try:
-            self.described = self.ask({**header, "function": function}, b"", IMPORT_SECONDS)
+            self.described = self.ask({**header, "function": function}, IMPORT_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -75,12 +93,12 @@ class FunctionProcess:
         """Whether the process (or the shell before it) still runs."""
         return not self._closed and self._process.poll() is None
 
-    def ask(self, header: Mapping[str, Any], blob: bytes, timeout_seconds: float) -> dict[str, Any]:
-        """What the server answers to one request. After an error the process is closed or goes on serving."""
+    def ask(self, request: Any, timeout_seconds: float) -> Reply:
+        """The server's reply to one request. After an error the process is closed or goes on serving."""
         self._channel.settimeout(timeout_seconds)
         try:
-            send_frame(self._channel, dict(header), blob)
-            reply = receive_frame(self._channel)
+            send_frame(self._channel, {}, pickle.dumps(request))
+            frame = receive_frame(self._channel)
         except TimeoutError:
             self.close()
             raise FunctionHung(
@@ -88,18 +106,19 @@ class FunctionProcess:
                 remedy="Make it faster, or raise timeout_seconds of this reward term.",
             ) from None
         except OSError:
-            reply = None
-        if reply is None:
+            frame = None
+        if frame is None:
             self.close()
             raise FunctionEnded(
                 f"{self.function}: its process ended (status {self._process.returncode}).",
                 remedy="It leaves Python or crashes the interpreter: run it by hand on one answer.",
             )
-        if "error" in reply[0]:
+        reply = frame[0]
+        if "error" in reply:
             # An exception's message may quote an answer: hostile text.
-            message, remedy = visible(reply[0]["error"], 500), visible(reply[0]["remedy"], 2000)
+            message, remedy = visible(reply["error"], 500), visible(reply["remedy"], 2000)
             raise RewardError(f"{self.function}: {message}", remedy=remedy)
-        return reply[0]
+        return reply
 
     def close(self) -> None:
         """Ends the process and those it has started. Safe to call twice."""
@@ -117,15 +136,6 @@ class FunctionProcess:
             self.close()
 
 
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="greenward-", ignore_cleanup_errors=True)
-
-
-def _environment(folder: str | None) -> dict[str, str]:
-    path = os.pathsep.join(os.path.abspath(one) for one in sys.path)
-    return {"PYTHONPATH": path} | ({"TMPDIR": folder} if folder else {})
-
-
 def _stderr() -> int | None:
     """The descriptor of the standard error stream, which a test or a notebook may have replaced."""
     try:
@@ -133,3 +143,55 @@ def _stderr() -> int | None:
     except (AttributeError, OSError, ValueError):
         return None
     return number if number >= 0 else None
+
+
+def serve(present: Callable[[Callable[..., Any], dict[str, Any]], tuple[Reply, Handler]]) -> None:
+    """The other side: serves until the caller closes its end. The process's argument is the descriptor.
+
+    `present` gets the imported function and the header; it gives what is told about the function and
+    what answers each later request. Either may raise `Refused`.
+    """
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    handle: Handler | None = None
+    while (frame := receive_frame(channel)) is not None:
+        request = pickle.loads(frame[1])
+        try:
+            if handle is None:
+                reply, handle = present(_load(request["function"]), request)
+            else:
+                reply = handle(request)
+        except Refused as refusal:
+            reply = {"error": refusal.args[0], "remedy": refusal.args[1]}
+        send_frame(channel, reply)
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module_name, _, function_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise Refused(
+            f"its module could not be imported: {type(error).__name__}: {error}.",
+            "Check the name, and that the module is installed or in the current directory.",
+        ) from None
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(function):
+        raise Refused(f"{module_name} has no function {function_name!r}.", "Write it as 'module:function'.")
+    return function
+
+
+def as_number(score: Any) -> float | str:
+    """A number as a float; text that says what else it is."""
+    if isinstance(score, (str, bytes)):
+        return repr(score)[:80]
+    try:
+        return float(score)
+    except (TypeError, ValueError, OverflowError):
+        return f"a {type(score).__name__}"

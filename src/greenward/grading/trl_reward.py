@@ -12,19 +12,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
-from greenward.grading.function_server import Refused, as_number
+from greenward.grading.function_process import Refused, as_number
 from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.reward_columns import GroundTruth, problem_columns
-from greenward.problems.problem import Problem
+from greenward.grading.problem_columns import COLUMNS, GroundTruth, problem_columns
 
 Form = Literal["text", "messages"]
-BATCH = ("prompts", "completions", "completion_ids", "prompt_ids", "codes", "verdicts")
-TRAINER = ("trainer_state", "log_extra", "log_metric")
-COLUMNS = tuple(problem_columns(Problem("", "", "")))
-SERVED = (*BATCH, *TRAINER, *COLUMNS)
+_BATCH = ("prompts", "completions", "completion_ids", "prompt_ids", "codes", "verdicts")
+_TRAINER = ("trainer_state", "log_extra", "log_metric")
 _WRONG_FORM = (TypeError, KeyError, IndexError, AttributeError)
 _MAX_TEXT = 2000
 
@@ -51,38 +47,41 @@ class Parameters:
             any(one.kind is one.VAR_KEYWORD for one in parameters),
         )
 
+    def take(self, name: str) -> bool:
+        """Whether the function can be called with this keyword."""
+        return self.takes_any or name in self.names
+
     def follow_trl(self, further: Iterable[str] = ()) -> bool:
         """Whether they are those of a function for TRL, rather than of `f(answers, **options)`.
 
         `further` are names of columns beside `COLUMNS`.
         """
-        if any(name in (*BATCH, *TRAINER, "environments") for name in self.names):
+        if any(name in (*_BATCH, *_TRAINER, "environments") for name in self.names):
             return True
         return self.names[0] in (*COLUMNS, *further) if self.names else self.takes_any
 
-
-def check_columns(
-    parameters: Parameters, served: tuple[str, ...], columns: Mapping[str, str], who: str
-) -> None:
-    """Raises `Refused` for a parameter that nothing fills, and for a renamed column that there is not."""
-    missing = [name for name in parameters.required if name not in served and name not in columns]
-    if "environments" in missing:
-        raise Refused(
-            "the function needs environments, the tool environments of TRL's environment_factory, "
-            "which greenward does not have.",
-            "Give the parameter a default, or use a function that judges completions.",
+    def check_columns(self, served: tuple[str, ...], columns: Mapping[str, str], who: str) -> None:
+        """Raises `Refused` for a parameter that nothing fills, and for a renamed column that there is not."""
+        missing = [name for name in self.required if name not in served and name not in columns]
+        if "environments" in missing:
+            raise Refused(
+                "the function needs environments, the tool environments of TRL's environment_factory, "
+                "which greenward does not have.",
+                "Give the parameter a default, or use a function that judges completions.",
+            )
+        remedy = (
+            f"There are: {', '.join(served)}. Name one of these for a parameter (columns: {{theirs: ours}}; "
+            "--column theirs=ours for the audit), or put the data into `columns` of each problem."
         )
-    remedy = (
-        f"There are: {', '.join(served)}. Name one of these for a parameter (columns: {{theirs: ours}}; "
-        "--column theirs=ours for the audit), or put the data into `columns` of each problem."
-    )
-    if missing:
-        raise Refused(f"the function needs {', '.join(missing)}, which {who} does not have.", remedy)
-    for theirs, ours in columns.items():
-        if ours not in served:
-            raise Refused(f"the column {ours!r}, meant for the parameter {theirs!r}, does not exist.", remedy)
-        if theirs not in parameters.names and not parameters.takes_any:
-            raise Refused(f"the function has no parameter {theirs!r} for the column {ours!r}.", remedy)
+        if missing:
+            raise Refused(f"the function needs {', '.join(missing)}, which {who} does not have.", remedy)
+        for theirs, ours in columns.items():
+            if ours not in served:
+                raise Refused(
+                    f"the column {ours!r}, meant for the parameter {theirs!r}, does not exist.", remedy
+                )
+            if not self.take(theirs):
+                raise Refused(f"the function has no parameter {theirs!r} for the column {ours!r}.", remedy)
 
 
 @dataclass
@@ -102,9 +101,7 @@ class Logged:
 
     def to_plain(self, answers: int) -> dict[str, Any]:
         """As plain data. Raises `Refused` for a metric that is no number and a column of another length."""
-        metrics = {
-            _text(name): [as_number(value) for value in values] for name, values in self.metrics.items()
-        }
+        metrics = {_text(name): list(map(as_number, values)) for name, values in self.metrics.items()}
         for name, values in metrics.items():
             for value in values:
                 if isinstance(value, str):
@@ -115,15 +112,15 @@ class Logged:
                     f"log_extra({column!r}) got {len(entries)} values for {answers} answers.",
                     "Log one value for each completion.",
                 )
-        extra = {_text(column): [_plain(one) for one in entries] for column, entries in self.extra.items()}
+        extra = {_text(column): list(map(_plain, entries)) for column, entries in self.extra.items()}
         return {"metrics": metrics, "extra": extra}
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far the training is: steps done, of how many, and passes over the problems."""
+@dataclass
+class TrainerState:
+    """The attributes of TRL's `trainer_state` that exist here: steps done, of how many, and passes."""
 
-    step: int = 0
+    global_step: int = 0
     max_steps: int = 0
     epoch: float = 0.0
 
@@ -153,58 +150,70 @@ class TrlReward:
         self._parameters = Parameters.of(function)
         self._options = dict(options or {})
         self._renamed = dict(columns or {})
-        self.served = (*SERVED, *(name for name in row_columns if name not in SERVED))
-        unknown = [
-            name
-            for name in self._options
-            if name not in self._parameters.names and not self._parameters.takes_any
-        ]
-        if unknown:
-            raise Refused(
-                f"its signature does not fit: it has no parameter for the option {unknown[0]!r}.",
-                f"Its parameters: {', '.join(self._parameters.names)}.",
-            )
-        check_columns(self._parameters, (*self.served, *self._options), self._renamed, who)
-        self._row_columns = row_columns
+        self._columns = tuple(dict.fromkeys((*COLUMNS, *row_columns)))
+        self.served = tuple(dict.fromkeys((*_BATCH, *_TRAINER, *self._columns)))
+        for name in self._options:
+            if not self._parameters.take(name):
+                raise Refused(
+                    f"its signature does not fit: it has no parameter for the option {name!r}.",
+                    f"Its parameters: {', '.join(self._parameters.names)}.",
+                )
+        self._parameters.check_columns((*self.served, *self._options), self._renamed, who)
         self.form: Form | None = form or _annotated_form(function)
 
     def call(
-        self, answers: list[GradedAnswer], form: Form, progress: Progress, truth: GroundTruth = "json"
+        self, answers: list[GradedAnswer], form: Form, state: TrainerState, truth: GroundTruth = "json"
     ) -> tuple[Any, Logged]:
         """What the function returns for the answers, awaited if need be, and what it logged."""
         logged = Logged()
-        given = self._arguments(answers, form, progress, truth, logged)
-        return awaited(self._function(**given)), logged
+        by_problem = {id(answer.problem): answer.problem for answer in answers}
+        columns = {key: problem_columns(problem, truth) for key, problem in by_problem.items()}
+        rows = [columns[id(answer.problem)] for answer in answers]
+        given: dict[str, Any] = {name: [row.get(name) for row in rows] for name in self._columns}
+        given |= {
+            "prompts": [_prompt(answer, form) for answer in answers],
+            "completions": [_completion(answer, form) for answer in answers],
+            "completion_ids": [_token_ids(answer.completion_ids, answer.completion) for answer in answers],
+            "prompt_ids": [_token_ids(answer.prompt_ids, answer.prompt) for answer in answers],
+            "codes": [answer.code for answer in answers],
+            "verdicts": [answer.verdict for answer in answers],
+            "trainer_state": state,
+            "log_extra": logged.log_extra,
+            "log_metric": logged.log_metric,
+        }
+        given |= {theirs: given[ours] for theirs, ours in self._renamed.items()} | self._options
+        taken = {name: value for name, value in given.items() if self._parameters.take(name)}
+        return awaited(self._function(**taken)), logged
 
-    def score(self, answers: list[GradedAnswer], progress: Progress) -> tuple[Any, Logged]:
+    def score(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
         """As `call`, in the form that the function takes."""
         if self.form is not None:
-            return self.call(answers, self.form, progress)
+            return self.call(answers, self.form, state)
         own: Form = "messages" if answers[0].messages else "text"
         other: Form = "text" if own == "messages" else "messages"
         try:
-            given = self.call(answers, own, progress)
+            given = self.call(answers, own, state)
             self.form = own
         except _WRONG_FORM as error:
             try:
-                given = self.call(answers, other, progress)
+                given = self.call(answers, other, state)
             except Exception:
                 raise error from None
             self.form = other
         return given
 
-    def rehearse(self, answers: list[GradedAnswer], progress: Progress) -> tuple[Any, Logged]:
+    def rehearse(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
         """As `score`, for answers that were made up, which tell whether the function takes texts or messages.
 
         Where it takes both and only one makes it tell the answers apart, it takes that one.
         """
         if self.form is not None:
-            return self.call(answers, self.form, progress)
+            return self.call(answers, self.form, state)
         tried: dict[Form, tuple[Any, Logged]] = {}
         failed: list[Exception] = []
         for form in get_args(Form):
             try:
-                given, logged = self.call(answers, form, progress)
+                given, logged = self.call(answers, form, state)
                 tried[form] = (list(given) if hasattr(given, "__iter__") else given, logged)
             except Exception as error:
                 failed.append(error)
@@ -216,35 +225,6 @@ class TrlReward:
         if len(chosen) == 1:
             self.form = chosen[0]
         return tried[chosen[0]]
-
-    def _arguments(
-        self, answers: list[GradedAnswer], form: Form, progress: Progress, truth: GroundTruth, logged: Logged
-    ) -> dict[str, Any]:
-        by_problem: dict[int, dict[str, Any]] = {}
-        for answer in answers:
-            if id(answer.problem) not in by_problem:
-                by_problem[id(answer.problem)] = problem_columns(answer.problem, truth)
-        rows = [by_problem[id(answer.problem)] for answer in answers]
-        given: dict[str, Any] = {
-            name: [row.get(name) for row in rows] for name in dict.fromkeys((*COLUMNS, *self._row_columns))
-        }
-        given |= {
-            "prompts": [_prompt(answer, form) for answer in answers],
-            "completions": [_completion(answer, form) for answer in answers],
-            "completion_ids": [_token_ids(answer.completion_ids, answer.completion) for answer in answers],
-            "prompt_ids": [_token_ids(answer.prompt_ids, answer.prompt) for answer in answers],
-            "codes": [answer.code for answer in answers],
-            "verdicts": [answer.verdict for answer in answers],
-            "trainer_state": SimpleNamespace(
-                global_step=progress.step, max_steps=progress.max_steps, epoch=progress.epoch
-            ),
-            "log_extra": logged.log_extra,
-            "log_metric": logged.log_metric,
-        }
-        given |= {theirs: given[ours] for theirs, ours in self._renamed.items()} | self._options
-        if self._parameters.takes_any:
-            return given
-        return {name: value for name, value in given.items() if name in self._parameters.names}
 
 
 def _prompt(answer: GradedAnswer, form: Form) -> Any:

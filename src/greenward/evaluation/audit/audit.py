@@ -28,11 +28,9 @@ from greenward.grading.extraction import extract_code
 from greenward.grading.function_process import FunctionEnded, FunctionHung, FunctionProcess
 from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
-from greenward.grading.plain_answers import answers_to_plain
-from greenward.grading.reward_columns import GroundTruth
+from greenward.grading.problem_columns import GroundTruth
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
-from greenward.sandbox.codec import encode
 from greenward.sandbox.protocol import Limits
 from greenward.text import MAX_MESSAGE_CHARS, visible
 
@@ -288,9 +286,9 @@ class _Examination:
         if not self._process.alive:
             self._process.close()
             self._process = self._start()
-        blob = encode(self._request(problem, completion, shape)).encode("ascii")
+        request = self._request(problem, completion, shape)
         try:
-            reply = self._process.ask({}, blob, self._timeout_seconds)
+            reply = self._process.ask(request, self._timeout_seconds)
         except FunctionHung:
             return _Reply(outcome=Outcome.HUNG, detail=f"no reply within {self._timeout_seconds:g} s")
         except (FunctionEnded, ValueError) as error:
@@ -318,7 +316,7 @@ class _Examination:
             (verdict,) = self._grader.grade([(problem, code)])
         answer = GradedAnswer(problem, problem.prompt, completion, code, verdict)
         return {
-            "answers": answers_to_plain([answer]),
+            "answers": [answer],
             "form": shape.form,
             "ground_truth": shape.ground_truth,
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from greenward.grading.reward_columns import GROUND_TRUTHS, GroundTruth, ground_truth
+from greenward.grading.problem_columns import GROUND_TRUTHS, GroundTruth, ground_truth
 from greenward.grading.trl_reward import Form
 from greenward.problems.problem import Problem
 

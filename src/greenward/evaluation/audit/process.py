@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from greenward.evaluation.audit.calls import VERL, Signature
-from greenward.grading.function_server import Handler, Header, as_number, serve
-from greenward.grading.plain_answers import answers_from_plain
-from greenward.grading.trl_reward import Parameters, Progress, TrlReward, awaited, check_columns
+from greenward.grading.function_process import Handler, Reply, as_number, serve
+from greenward.grading.trl_reward import Parameters, TrainerState, TrlReward, awaited
 
 _WHO = "the audit"
 
@@ -19,7 +18,7 @@ def main() -> None:
     serve(_present)
 
 
-def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Handler]:
+def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply, Handler]:
     """Calls `function` with the signature that the header or its parameters name.
 
     A request is {arguments} for verl's signature and {answers, form, ground_truth} for the others.
@@ -34,24 +33,22 @@ def _present(function: Callable[..., Any], header: Header) -> tuple[Header, Hand
         reward = TrlReward(function, columns=columns, who=_WHO)
 
         def call(request: Any) -> Any:
-            answers = answers_from_plain(request["answers"])
-            return reward.call(answers, request["form"], Progress(0, 1), request["ground_truth"])[0]
+            state = TrainerState(0, 1)
+            return reward.call(request["answers"], request["form"], state, request["ground_truth"])[0]
 
     elif signature == "verl":
-        check_columns(parameters, VERL, columns, _WHO)
+        parameters.check_columns(VERL, columns, _WHO)
 
         def call(request: Any) -> Any:
-            given = request["arguments"]
-            if not parameters.takes_any:
-                given = {name: value for name, value in given.items() if name in parameters.names}
+            given = {name: one for name, one in request["arguments"].items() if parameters.take(name)}
             return awaited(function(**given))
 
     else:
 
         def call(request: Any) -> Any:
-            return awaited(function(answers_from_plain(request["answers"])))
+            return awaited(function(request["answers"]))
 
-    def handle(request: Any) -> Header:
+    def handle(request: Any) -> Reply:
         try:
             return _one_score(call(request))
         except Exception as error:
@@ -68,7 +65,7 @@ def _signature_of(parameters: Parameters, columns: Iterable[str]) -> Signature:
     return "trl" if parameters.follow_trl(columns) else "ours"
 
 
-def _one_score(given: Any) -> Header:
+def _one_score(given: Any) -> Reply:
     """The score in a number, a list of one, or verl's dict; None where the function says nothing."""
     if isinstance(given, Mapping):
         given = given.get("score")

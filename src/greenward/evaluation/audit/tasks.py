@@ -6,7 +6,7 @@ from dataclasses import replace
 from textwrap import dedent
 
 from greenward.evaluation.audit.answer import HONEST, Answer
-from greenward.grading.reward_columns import assertions
+from greenward.grading.problem_columns import assertions
 from greenward.problems.problem import Case, Problem
 
 VISIBLE = 2  # so many of each problem's tests are shown in its prompt

@@ -1,11 +1,11 @@
-"""The columns that a reward function with TRL's signature gets for each problem, and verl's ground truth."""
+"""A problem as the columns that a reward function with TRL's signature gets, and as verl's ground truth."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Literal, get_args
 
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Problem
 
 GroundTruth = Literal["json", "assertions", "assertions-json", "json-lines"]
 GROUND_TRUTHS: tuple[GroundTruth, ...] = get_args(GroundTruth)
@@ -18,7 +18,7 @@ def problem_columns(problem: Problem, form: GroundTruth = "json") -> dict[str, A
     """
     tests = assertions(problem)
     truth = ground_truth(problem, form)
-    cases = test_cases(problem)
+    cases = _test_cases(problem)
     kind = "function_call" if problem.entry_point else "stdin_stdout"
     return {
         "task_id": problem.task_id,
@@ -48,20 +48,13 @@ def problem_columns(problem: Problem, form: GroundTruth = "json") -> dict[str, A
 
 def assertions(problem: Problem) -> list[str]:
     """The cases that expect a value as assert statements, and the assert statements of the problem."""
-    return [
-        f"assert {problem.entry_point}({_arguments(case)}) == {case.expected!r}"
-        for case in problem.cases
-        if case.raises is None
-    ] + list(problem.tests)
-
-
-def test_cases(problem: Problem) -> list[dict[str, Any]]:
-    """{input, output} of each case: a list of arguments and a value, or what is read and printed."""
-    if problem.stdio_cases:
-        return [{"input": case.stdin, "output": case.stdout} for case in problem.stdio_cases]
-    return [
-        {"input": list(case.args), "output": case.expected} for case in problem.cases if case.raises is None
-    ]
+    calls = []
+    for case in problem.cases:
+        if case.raises is None:
+            named = (f"{name}={value!r}" for name, value in case.kwargs.items())
+            arguments = ", ".join((*map(repr, case.args), *named))
+            calls.append(f"assert {problem.entry_point}({arguments}) == {case.expected!r}")
+    return [*calls, *problem.tests]
 
 
 def ground_truth(problem: Problem, form: GroundTruth) -> str:
@@ -75,7 +68,7 @@ def ground_truth(problem: Problem, form: GroundTruth) -> str:
         return "\n".join(assertions(problem))
     if form == "assertions-json":
         return json.dumps(assertions(problem))
-    cases = test_cases(problem)
+    cases = _test_cases(problem)
     if form == "json-lines":
         return "\n".join(map(_json, cases))
     name = {"fn_name": problem.entry_point} if problem.entry_point else {}
@@ -84,8 +77,13 @@ def ground_truth(problem: Problem, form: GroundTruth) -> str:
     )
 
 
-def _arguments(case: Case) -> str:
-    return ", ".join((*map(repr, case.args), *(f"{name}={value!r}" for name, value in case.kwargs.items())))
+def _test_cases(problem: Problem) -> list[dict[str, Any]]:
+    """{input, output} of each case: a list of arguments and a value, or what is read and printed."""
+    if problem.stdio_cases:
+        return [{"input": case.stdin, "output": case.stdout} for case in problem.stdio_cases]
+    return [
+        {"input": list(case.args), "output": case.expected} for case in problem.cases if case.raises is None
+    ]
 
 
 def _json(value: Any) -> str:
@@ -94,3 +92,6 @@ def _json(value: Any) -> str:
         return json.dumps(value, default=repr)
     except TypeError:
         return json.dumps(repr(value))
+
+
+COLUMNS = tuple(problem_columns(Problem("", "", "")))
