@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.calibration import measure_calibration
-from greenward.diagnostics.change import find_change, holm, simulate_autoregression
-from greenward.diagnostics.explosion import find_explosion
-from greenward.diagnostics.leak import measure_memory_growth
+from greenward.diagnostics.calibration import WARNING_SCORE, measure_calibration
+from greenward.diagnostics.change_points import find_change_point, holm, simulate_autoregression
+from greenward.diagnostics.growth import find_explosion, measure_memory_growth
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
@@ -57,7 +56,7 @@ def false_accusations(rng: Rng, runs: int) -> dict[str, float]:
     for name, draw in HEALTHY.items():
         accused = []
         for _ in range(runs):
-            changes = [find_change(draw(rng)) for _ in range(SIGNALS)]
+            changes = [find_change_point(draw(rng)) for _ in range(SIGNALS)]
             adjusted = holm([change.p_value for change in changes if change])
             accused.append(any(c.is_notable(ALPHA, p) for c, p in zip(changes, adjusted, strict=True) if c))
         rates[name] = share(accused)
@@ -72,7 +71,7 @@ def power(rng: Rng, runs: int) -> dict[str, tuple[float, float]]:
         for kind, shape in (("drift", ramp), ("level shift", step)):
             for phi in (0.0, 0.5, 0.8):
                 series = simulate_autoregression(rng, runs, POINTS, phi) + size * shape
-                changes = [change for row in series if (change := find_change(row))]
+                changes = [change for row in series if (change := find_change_point(row))]
                 rates[f"{kind} of {size} sd, φ = {phi}"] = (
                     share([change.is_notable(ALPHA) for change in changes]),
                     share([change.is_notable(ALPHA, SIGNALS * change.p_value) for change in changes]),
@@ -145,7 +144,9 @@ def calibration(rng: Rng, runs: int) -> dict[str, object]:
             found.append(measure_calibration(1 / (1 + np.exp(-scale * logit)), outcomes))
         low, high = np.quantile([one.score for one in found], (0.025, 0.975))
         rows[f"logits times {scale}: score, 95 % of forecasts"] = f"{low:.3f} to {high:.3f}"
-        rows[f"logits times {scale}: warned of"] = share([one.is_warning() for one in found])
+        rows[f"logits times {scale}: warned of"] = share(
+            [one.score < WARNING_SCORE and one.ece_p_value <= ALPHA for one in found]
+        )
     return rows
 
 

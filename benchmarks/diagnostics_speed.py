@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.change import simulate_autoregression
+from greenward.diagnostics.change_points import simulate_autoregression
 
 RESULTS = Path(__file__).parent / "results" / "diagnostics_speed.json"
 SIGNALS = 30

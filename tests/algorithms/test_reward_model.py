@@ -10,7 +10,7 @@ import torch
 
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.on_policy import OnPolicy
-from greenward.algorithms.recalibration import OnlineRecalibration, fit_recalibration
+from greenward.algorithms.recalibration import OnlineRecalibration
 from greenward.algorithms.reward_model import RewardModel, RewardModelScorer
 from greenward.config.loading import parse_recipe
 from greenward.config.sections import RewardModelConfig, ShapeConfig
@@ -258,21 +258,6 @@ def test_it_reads_models_of_transformers_as_well(published):
         model.predict(batch(step))
         metrics = model.learn(step)
     assert metrics["reward_model/accuracy"] > 0.8
-
-
-def test_recalibration_finds_slope_and_intercept_of_simulated_outcomes():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(0, 3, 200_000)
-    outcomes = (rng.random(len(logits)) < 1 / (1 + np.exp(-(0.4 * logits - 0.7)))).astype(float)
-    assert fit_recalibration(logits, outcomes) == pytest.approx((0.4, -0.7), abs=0.02)
-
-
-def test_recalibration_stays_finite_and_modest_on_little_or_separable_data():
-    assert fit_recalibration(np.empty(0), np.empty(0)) == (1.0, 0.0)
-    slope, intercept = fit_recalibration(np.array([3.0]), np.array([0.0]))
-    assert 0 < slope < 1 and -1 < intercept < 0
-    separable = np.array([-800.0, -1.0, 1.0, 800.0])
-    assert all(np.isfinite(fit_recalibration(separable, (separable > 0).astype(float))))
 
 
 def test_recalibration_forgets_what_leaves_its_window():

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from greenward.diagnostics.change import simulate_autoregression
+from greenward.diagnostics.change_points import simulate_autoregression
 from greenward.runs.files import dump_json
 
 STEPS = 500

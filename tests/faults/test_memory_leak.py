@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from greenward.config.algorithm import MemoryLeakConfig
-from greenward.diagnostics.leak import measure_memory_growth
+from greenward.diagnostics.growth import measure_memory_growth
 from greenward.errors import ConfigError
 from greenward.faults.fault import Handles
 from greenward.faults.memory_leak import MemoryLeak

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from greenward.logistic import fit_recalibration
+
 Floats = npt.NDArray[np.float64]
 
 _PRIOR = 4.0  # weight of "no correction": slope 1, intercept 0
-_NEWTON_STEPS = 20
 
 
 class OnlineRecalibration:
@@ -37,31 +38,16 @@ class OnlineRecalibration:
         """Take in logits before correction, and their outcomes (0 or 1)."""
         self._logits = np.concatenate((self._logits, logits))[-self._window :]
         self._outcomes = np.concatenate((self._outcomes, outcomes))[-self._window :]
-        self.slope, self.intercept = fit_recalibration(self._logits, self._outcomes)
+        self._fit()
 
     def state_dict(self) -> dict[str, Any]:
         return {"logits": torch.from_numpy(self._logits), "outcomes": torch.from_numpy(self._outcomes)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._logits, self._outcomes = state["logits"].numpy(), state["outcomes"].numpy()
-        self.slope, self.intercept = fit_recalibration(self._logits, self._outcomes)
+        self._fit()
 
-
-def fit_recalibration(logits: Floats, outcomes: Floats) -> tuple[float, float]:
-    """Slope and intercept of the most probable P(outcome) = sigmoid(slope · logit + intercept).
-
-    Both have normal priors around "no correction" (1 and 0), so that few or separable outcomes give
-    finite answers. Newton's method on a strictly convex function.
-    """
-    design = np.column_stack((logits, np.ones_like(logits)))
-    prior = np.array([1.0, 0.0])
-    weights = prior
-    for _ in range(_NEWTON_STEPS):
-        rates = 1 / (1 + np.exp(-np.clip(design @ weights, -500, 500)))
-        gradient = design.T @ (rates - outcomes) + _PRIOR * (weights - prior)
-        curvature = (design.T * (rates * (1 - rates))) @ design + _PRIOR * np.eye(2)
-        step = np.linalg.solve(curvature, gradient)
-        weights = weights - step / max(1.0, float(np.abs(step).max()))
-        if np.abs(step).max() < 1e-10:
-            break
-    return float(weights[0]), float(weights[1])
+    def _fit(self) -> None:
+        fit = fit_recalibration(self._logits, self._outcomes, prior_weight=_PRIOR)
+        assert fit is not None  # the prior makes the maximum finite
+        self.slope, self.intercept = fit.slope, fit.intercept

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.errors import DiagnosticsError
+from greenward.intervals import Z_95
+from greenward.logistic import fit_recalibration
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,10 +84,6 @@ class Calibration:
     murphy: Murphy
     slope: Slope | None
     bins: tuple[Bin, ...]
-
-    def is_warning(self, threshold: float = WARNING_SCORE, alpha: float = 0.05) -> bool:
-        """A score below the threshold that chance does not explain."""
-        return self.score < threshold and self.ece_p_value <= alpha
 
 
 def measure_calibration(
@@ -171,25 +169,14 @@ def equal_mass_starts(ordered: Floats, bins: int) -> npt.NDArray[np.intp]:
 
 
 def recalibration_slope(predicted: Floats, observed: Floats) -> Slope | None:
-    """Fit the recalibration by Newton's method; None if there is no finite maximum."""
+    """The slope with its Wald interval; None if there is no finite maximum."""
     clipped = np.clip(predicted, _CLIP, 1 - _CLIP)
-    logit = np.log(clipped / (1 - clipped))
-    if np.ptp(logit) == 0:
+    logits = np.log(clipped / (1 - clipped))
+    fit = fit_recalibration(logits, observed) if np.ptp(logits) else None
+    if fit is None:
         return None
-    design = np.column_stack([np.ones_like(logit), logit])
-    weights = np.array([0.0, 0.0])
-    for _ in range(50):
-        rate = 1 / (1 + np.exp(-np.clip(design @ weights, -500, 500)))
-        information = (design * (rate * (1 - rate))[:, None]).T @ design
-        if np.linalg.cond(information) > 1e12:
-            return None
-        step = np.linalg.solve(information, design.T @ (observed - rate))
-        weights = weights + step / max(1.0, float(np.abs(step).max()))
-        if np.abs(step).max() < 1e-9:
-            half = 1.959964 * float(np.sqrt(np.linalg.inv(information)[1, 1]))
-            slope = float(weights[1])
-            return Slope(slope, slope - half, slope + half, float(weights[0]))
-    return None
+    half = Z_95 * fit.slope_error
+    return Slope(fit.slope, fit.slope - half, fit.slope + half, fit.intercept)
 
 
 def _checked(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> tuple[Floats, Floats]:
@@ -261,7 +248,7 @@ def _ece_null(
 
 
 def _wilson(rates: Floats, sizes: Floats) -> tuple[Floats, Floats]:
-    z2 = 1.959964**2
+    z2 = Z_95**2
     centre = (rates + z2 / (2 * sizes)) / (1 + z2 / sizes)
     half = np.sqrt(z2 * (rates * (1 - rates) / sizes + z2 / (4 * sizes**2))) / (1 + z2 / sizes)
     return centre - half, centre + half

@@ -17,17 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.diagnostics.causes import NOT_REPRODUCIBLE, Cause, likely_cause, stage_index
-from greenward.diagnostics.change import (
+from greenward.diagnostics.change_points import (
     MIN_EFFECT_SD,
     MIN_POINTS,
-    Change,
+    ChangePoint,
     effect_text,
-    find_change,
+    find_change_point,
     find_offset,
     holm,
 )
-from greenward.diagnostics.explosion import first_out_of_scale
-from greenward.diagnostics.leak import memory_parts
+from greenward.diagnostics.growth import first_memory_difference, first_out_of_scale
 from greenward.diagnostics.settings import PROVENANCE, Setting, different_settings
 from greenward.diagnostics.signals import (
     Signals,
@@ -194,7 +193,7 @@ class _Test:
 
     p_value: float
     effect_sd: float
-    change: Change | None  # None: an offset from the first step on
+    change: ChangePoint | None  # None: an offset from the first step on
     onset: int
     finite: npt.NDArray[np.intp]
 
@@ -207,7 +206,7 @@ def _test(name: str, a: Floats, b: Floats) -> _Test | None:
     index = np.flatnonzero(usable)
     gap = np.log(b[index] / a[index]) if ratio else b[index] - a[index]
     gap[_equal(a[index], b[index])] = 0.0
-    change, offset = find_change(gap), find_offset(gap)
+    change, offset = find_change_point(gap), find_offset(gap)
     if change is None or offset is None:
         return None
     p_value = min(1.0, 2 * min(change.p_value, offset[0]))
@@ -276,7 +275,7 @@ def _onset(
     if len(broken):
         first = int(broken[0])
         return "not finite", first, first, first
-    if is_memory(name) and (first_apart := memory_parts(pair.a, pair.b)) is not None:
+    if is_memory(name) and (first_apart := first_memory_difference(pair.a, pair.b)) is not None:
         return "shift", first_apart, first_apart, first_apart
     return "nothing", None, None, None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from greenward.diagnostics.change import effect_text
+from greenward.diagnostics.change_points import effect_text
 from greenward.diagnostics.diff import RunDiff, SignalDifference
 from greenward.reports import markdown
 from greenward.reports.document import NOTHING, Fact, Table

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
-from greenward.diagnostics.change import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.run_data import RunData, find_trend, median_of_part
 from greenward.reports.document import NOTHING, Chart, Fact, Finding, Onset, Series, Severity, Table

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from greenward.diagnostics.change import holm
+from greenward.diagnostics.change_points import holm
 from greenward.reports.document import Chart, Fact, Finding, Severity, Table
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")

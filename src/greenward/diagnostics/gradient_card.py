@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
-from greenward.diagnostics.change import find_change
-from greenward.diagnostics.explosion import Explosion, find_explosion, find_spikes
+from greenward.diagnostics.change_points import find_change_point
 from greenward.diagnostics.finding import Card, Check
+from greenward.diagnostics.growth import Explosion, find_explosion, find_spikes
 from greenward.diagnostics.plots import signal_chart
 from greenward.diagnostics.run_data import RunData, Steps
 from greenward.reports.document import Fact, Finding, Onset, Severity, Table
@@ -177,7 +177,7 @@ def _find_divergence(run: RunData, onset: Onset) -> list[Divergence]:
         steps, values = run.series(name)
         place = int(np.searchsorted(steps, onset.step))
         start = max(0, 2 * place - len(values))
-        change = find_change(values[start:])
+        change = find_change_point(values[start:])
         if change is None or place in (0, len(values)):
             continue
         low, step, high = (int(steps[start + i]) for i in (change.onset_low, change.onset, change.onset_high))

@@ -7,9 +7,9 @@ from dataclasses import asdict
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
-from greenward.diagnostics.change import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.finding import Card, Check, Gap
-from greenward.diagnostics.leak import MemoryGrowth, measure_memory_growth
+from greenward.diagnostics.growth import MemoryGrowth, measure_memory_growth
 from greenward.diagnostics.plots import signal_chart, straight_line
 from greenward.diagnostics.run_data import RunData, Trend, find_trend
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from greenward.diagnostics.advice import make_finding
-from greenward.diagnostics.change import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.plots import signal_chart
 from greenward.diagnostics.run_data import RunData, find_trend, median_of_part

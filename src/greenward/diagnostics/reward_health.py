@@ -6,7 +6,7 @@ from pathlib import Path
 
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.calibration_card import calibration_report
-from greenward.diagnostics.change import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.finding import Diagnosis
 from greenward.diagnostics.gradient_card import GRADIENT, gradient_drift_card
 from greenward.diagnostics.memory_card import compute_profile

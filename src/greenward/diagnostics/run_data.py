@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.change import MIN_EFFECT_SD, MIN_POINTS, Change, find_change
+from greenward.diagnostics.change_points import MIN_EFFECT_SD, MIN_POINTS, ChangePoint, find_change_point
 from greenward.diagnostics.finding import Card, Diagnosis, Gap, corrected
 from greenward.diagnostics.signals import Signals, on_ratio_scale, read_signals
 from greenward.reports.document import Onset
@@ -65,7 +65,7 @@ class RunData:
             )
         return Gap(subject, f"{name} is not in metrics.jsonl{similar}", enable or f"Log {name} at each step.")
 
-    def onset(self, name: str, change: Change) -> Onset:
+    def onset(self, name: str, change: ChangePoint) -> Onset:
         """The onset of a change of the signal, as steps."""
         steps, values = self.series(name)
         if on_ratio_scale(name):
@@ -94,7 +94,7 @@ def find_trend(run: RunData, name: str) -> Trend | None:
     """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short."""
     values = run.series(name)[1]
     ratio = on_ratio_scale(name)
-    change = find_change(np.log(values[values > 0]) if ratio else values)
+    change = find_change_point(np.log(values[values > 0]) if ratio else values)
     if change is None:
         return None
     before, after = np.exp((change.before, change.after)) if ratio else (change.before, change.after)

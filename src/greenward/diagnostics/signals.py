@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from greenward.diagnostics.growth import large_where
 from greenward.errors import DiagnosticsError
 from greenward.runs.files import JsonRows, from_json_number
 
@@ -50,7 +51,6 @@ _SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
 _BLOCK = 1024  # rows held as objects at once
 _STEP_LIMIT = 2**62
 _OVERFLOWED = 1e100  # larger values are infinite for our purposes: their squares would be
-_BEYOND = 10.0  # how many times the largest finite norm a norm that is not finite counts as
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,6 @@ class Signals:
         """
         values = self.values[name]
         return large_where(self.non_finite(name), values) if is_norm(name) else values
-
-
-def large_where(not_finite: npt.NDArray[np.bool_], norms: Floats) -> Floats:
-    """`norms` with ten times the largest finite norm where `not_finite`.
-
-    A norm that is NaN or infinite has exploded. If it were left out, too few norms after an explosion
-    would remain to date it.
-    """
-    finite = norms[np.isfinite(norms)]
-    return np.where(not_finite, _BEYOND * finite.max(), norms) if len(finite) else norms
 
 
 def read_signals(run: str | Path) -> Signals:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from greenward.diagnostics.explosion import find_explosion, find_spikes
-from greenward.diagnostics.leak import lower_envelope, measure_memory_growth, theil_sen
+from greenward.diagnostics.growth import (
+    find_explosion,
+    find_spikes,
+    lower_envelope,
+    measure_memory_growth,
+    theil_sen,
+)
 
 STEPS = np.arange(1, 501)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from greenward.diagnostics import change
-from greenward.diagnostics.change import find_change, find_offset, holm, simulate_autoregression
+from greenward.diagnostics import change_points
+from greenward.diagnostics.change_points import find_change_point, find_offset, holm, simulate_autoregression
 
 
 def noise(count, points, autocorrelation, seed=3):
@@ -33,36 +33,40 @@ def test_the_scan_agrees_with_least_squares_at_every_place():
         phi = (rest[1:] * rest[:-1]).sum() / (rest**2).sum()
         return k, share / (1 - share) * (1 - phi) / (1 + phi)
 
-    first, last = change._shift_places(40)
-    scan = change._scan(centred[None])
+    first, last = change_points._shift_places(40)
+    scan = change_points._scan(centred[None])
     t = np.arange(40)
-    assert (scan.step[0], pytest.approx(scan.shift[0])) == best(lambda k: t >= k, range(first, last))
-    assert (scan.kink[0], pytest.approx(scan.trend[0])) == best(lambda k: np.maximum(t - k, 0), range(last))
+    assert (scan.places_KN[1, 0], pytest.approx(scan.statistics_KN[1, 0])) == best(
+        lambda k: t >= k, range(first, last)
+    )
+    assert (scan.places_KN[0, 0], pytest.approx(scan.statistics_KN[0, 0])) == best(
+        lambda k: np.maximum(t - k, 0), range(last)
+    )
 
 
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.8, 0.95])
 def test_healthy_series_are_called_changed_at_most_as_often_as_promised(autocorrelation):
-    p = [find_change(series).p_value for series in noise(200, 200, autocorrelation, seed=11)]
+    p = [find_change_point(series).p_value for series in noise(200, 200, autocorrelation, seed=11)]
     assert np.mean(np.array(p) <= 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
 
 
 def test_a_level_shift_is_found_at_its_step():
-    found = find_change(noise(1, 300, 0.5)[0] + 4.0 * (np.arange(300) >= 180))
+    found = find_change_point(noise(1, 300, 0.5)[0] + 4.0 * (np.arange(300) >= 180))
     assert found.kind == "shift"
     assert found.p_value < 0.01
     assert found.onset_low <= 180 <= found.onset_high
     assert abs(found.onset - 180) <= 2
-    assert found.difference == pytest.approx(4.0, abs=1.0)
+    assert found.after - found.before == pytest.approx(4.0, abs=1.0)
 
 
 def test_a_trend_is_found_with_its_size():
-    found = find_change(noise(1, 300, 0.5)[0] + np.linspace(0, 6, 300))
+    found = find_change_point(noise(1, 300, 0.5)[0] + np.linspace(0, 6, 300))
     assert (found.kind, found.p_value < 0.01) == ("trend", True)
-    assert found.difference == pytest.approx(6.0, abs=1.2)
+    assert found.after - found.before == pytest.approx(6.0, abs=1.2)
 
 
 def test_a_late_ramp_begins_at_its_kink():
-    found = find_change(0.3 * noise(1, 400, 0.3)[0] + np.maximum(np.arange(400) - 300, 0) * 0.05)
+    found = find_change_point(0.3 * noise(1, 400, 0.3)[0] + np.maximum(np.arange(400) - 300, 0) * 0.05)
     assert found.kind == "trend"
     assert abs(found.onset - 300) <= 8
     assert found.onset_low <= 300 <= found.onset_high
@@ -70,7 +74,7 @@ def test_a_late_ramp_begins_at_its_kink():
 
 def test_scale_and_level_do_not_matter():
     series = noise(1, 120, 0.6)[0]
-    one, other = find_change(series), find_change(1e6 + 1e-3 * series)
+    one, other = find_change_point(series), find_change_point(1e6 + 1e-3 * series)
     assert other.p_value == one.p_value
     assert other.effect_sd == pytest.approx(one.effect_sd, rel=1e-4)
 
@@ -78,24 +82,24 @@ def test_scale_and_level_do_not_matter():
 def test_one_wild_value_is_not_a_change():
     series = noise(1, 200, 0.2, seed=5)[0]
     series[150] += 1000
-    assert find_change(series).p_value > 0.05
+    assert find_change_point(series).p_value > 0.05
 
 
 def test_a_constant_has_not_changed_and_few_values_cannot_tell():
-    assert find_change(np.full(100, 3.0)).p_value == 1.0
-    assert find_change(np.arange(29.0)) is None
+    assert find_change_point(np.full(100, 3.0)).p_value == 1.0
+    assert find_change_point(np.arange(29.0)) is None
     assert find_offset(np.ones(29)) is None
 
 
 def test_a_noiseless_step_is_found():
-    found = find_change((np.arange(100) >= 60).astype(float))
+    found = find_change_point((np.arange(100) >= 60).astype(float))
     assert (found.onset, found.is_notable(0.01)) == (60, True)
 
 
 def test_long_series_keep_their_onset_to_a_block():
     values = noise(1, 100_000, 0.9)[0] + 3.0 * (np.arange(100_000) >= 70_000)
-    found = find_change(values)
-    assert abs(found.onset - 70_000) <= 2 * -(-100_000 // change.MAX_POINTS)
+    found = find_change_point(values)
+    assert abs(found.onset - 70_000) <= 2 * -(-100_000 // change_points.MAX_POINTS)
 
 
 def test_an_offset_is_told_from_zero():

@@ -1,0 +1,312 @@
+"""Has a series changed? A test of trend and level shift whose false alarms autocorrelation does not raise.
+
+Steps of training resemble their neighbours, so tests made for independent values see changes everywhere.
+Here the statistics are compared with those of first-order autoregressions (AR(1)) in which nothing changes,
+with the autocorrelation of the series itself, simulated with a fixed seed:
+
+- trend: the variance that a line explains over the variance that it leaves, the largest over all places
+  of a kink before which the line is flat;
+- shift: the same of a step, over all its places;
+- both together: the smaller of their two p-values, compared with the same of the simulations.
+
+Each ratio is multiplied by (1 − φ) / (1 + φ) with the lag-one autocorrelation φ of the residuals of its own
+fit, in the series and in the simulations alike: that makes it nearly independent of the true
+autocorrelation. The simulations have the smallest autocorrelation on a grid of which the measured one
+is at least the 10 % quantile, an upper confidence limit by inversion (Andrews 1993, Econometrica 61:
+the plain estimate is too small). A random walk is on the grid, so a wandering series needs much more
+to be called changed than a steady one.
+
+Array suffixes: N series, P points, K the two kinds of change in the order of `KINDS`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Kind = Literal["trend", "shift"]
+
+KINDS: tuple[Kind, Kind] = ("trend", "shift")
+MIN_POINTS = 30
+MAX_POINTS = 512  # longer series are averaged in blocks
+MIN_EFFECT_SD = 1.0
+SIMULATIONS = 3999  # p ≥ 1/4000, so that up to 100 signals can be told apart after Holm and two tests
+_LOCATION_SIMULATIONS = 200
+_LOCATED_FROM = 0.1  # larger p-values: the interval of the onset is the whole series
+_AUTOCORRELATIONS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.0)
+_EDGE = 0.05  # of the series on both sides, where no shift is sought
+_WINSOR_SIGMAS = 4.0
+_MEDIAN_REACH = 5
+_MAX_EFFECT = 1e6  # standard deviations; a series without noise would give infinitely many
+_ESTIMATE_QUANTILE = 0.1
+_SEED = 20_240_611
+_TINY = float(np.finfo(float).tiny)
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """The likeliest change of a series. Positions are indices into the series that was tested.
+
+    `p_value` is that of the series alone; adjust it when several are tested. `before` and `after` are
+    the medians around a shift, or the ends of the fitted kinked line. `effect_sd` is their difference in
+    standard deviations of the residuals. `onset` and its 95 % interval are the place of the shift;
+    for a trend, that of the kink from which a flat line rises or falls.
+    """
+
+    kind: Kind
+    p_value: float
+    before: float
+    after: float
+    effect_sd: float
+    onset: int
+    onset_low: int
+    onset_high: int
+
+    def is_notable(self, alpha: float, p_value: float | None = None) -> bool:
+        """Significant (by the adjusted p-value, if given) and large enough to matter."""
+        p = self.p_value if p_value is None else p_value
+        return p <= alpha and abs(self.effect_sd) >= MIN_EFFECT_SD
+
+
+def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
+    """Test a series of finite values for a trend or a level shift. None: fewer than MIN_POINTS.
+
+    The series may have any length; beyond MAX_POINTS the onset is exact to a block of
+    ceil(n / MAX_POINTS) values. `seed` moves the interval of the onset only.
+    """
+    n = len(values)
+    if n < MIN_POINTS:
+        return None
+    width = -(-n // MAX_POINTS)
+    blocks = _block_means(values, width)
+    centred = _without_spikes(blocks)
+    centred = centred - centred.mean()
+    if not np.any(np.abs(centred) > 1e-12 * float(np.abs(blocks).max())):
+        level = float(values[0])
+        return ChangePoint("shift", 1.0, level, level, 0.0, 0, 0, n - 1)
+    scan = _scan(centred[None])
+    null = _null_for(len(blocks), float(scan.autocorrelation_N[0]))
+    p_value = null.p_value(scan.statistics_KN[:, 0])
+    which = int(scan.statistics_KN[1, 0] >= scan.statistics_KN[0, 0])
+    bank, place = (_ramps, _steps)[which](len(blocks)), int(scan.places_KN[which, 0])
+    low, high = 0, len(blocks) - 1
+    if p_value <= _LOCATED_FROM:
+        low, high = _interval_of_place(bank, centred, place, null.autocorrelation, seed)
+    template = bank.templates[place]
+    if KINDS[which] == "shift":
+        before, after = float(np.median(blocks[:place])), float(np.median(blocks[place:]))
+    else:
+        before, after = (blocks.mean() + (template @ blocks) * template[[0, -1]]).tolist()
+    sd = float((centred - template * (template @ centred)).std()) or _TINY
+    return ChangePoint(
+        KINDS[which],
+        p_value,
+        before,
+        after,
+        max(-_MAX_EFFECT, min((after - before) / sd, _MAX_EFFECT)),
+        place * width,
+        low * width,
+        min(high * width + width - 1, n - 1),
+    )
+
+
+def find_offset(values: Floats) -> tuple[float, float] | None:
+    """(p-value, mean in standard deviations) of the hypothesis that `values` are about 0 throughout.
+
+    A z-test with the variance of an AR(1)'s mean, its autocorrelation corrected as in `find_change_point`;
+    a random walk is about 0 by definition. None: fewer than MIN_POINTS.
+    """
+    n = len(values)
+    if n < MIN_POINTS:
+        return None
+    blocks = _without_spikes(_block_means(values, -(-n // MAX_POINTS)))
+    sd, mean = float(blocks.std()), float(blocks.mean())
+    if sd <= 1e-12 * abs(mean) or sd == 0:
+        return (0.0, math.copysign(_MAX_EFFECT, mean)) if mean else (1.0, 0.0)
+    measured = _scan((blocks - mean)[None]).autocorrelation_N[0]
+    phi = _null_for(len(blocks), float(measured)).autocorrelation
+    z = mean / sd * math.sqrt(len(blocks) * (1 - phi) / (1 + phi))
+    return math.erfc(abs(z) / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
+
+
+def effect_text(effect: float) -> str:
+    """An effect in standard deviations, as text."""
+    return f"{effect:+.1f} sd" if abs(effect) < 100 else f"{'over +' if effect > 0 else 'below −'}100 sd"
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """Adjusted p-values by Holm's step-down method (1979), in the given order.
+
+    They bound the chance of even one false finding in a run, whatever the dependence between signals;
+    Benjamini and Hochberg's bound the share of false ones, which says little about one healthy run.
+    """
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def simulate_autoregression(
+    rng: np.random.Generator, count: int, points: int, autocorrelation: float
+) -> Floats:
+    """`count` series of an AR(1) with variance 1 (a random walk from 0 for an autocorrelation of 1)."""
+    series = rng.standard_normal((points, count))
+    if autocorrelation < 1:
+        series[1:] *= np.sqrt(1 - autocorrelation**2)
+    for t in range(1, points):
+        series[t] += autocorrelation * series[t - 1]
+    return np.ascontiguousarray(series.T)
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """The best fit of each kind to each series, and the autocorrelation that the better kind leaves."""
+
+    places_KN: Indices
+    statistics_KN: Floats
+    autocorrelation_N: Floats
+
+
+@dataclass(frozen=True)
+class _Null:
+    """Sorted statistics of series in which nothing changes; `smaller` are the smaller p-values of both."""
+
+    autocorrelation: float
+    low_estimate: float
+    statistics_KN: Floats
+    smaller: Floats
+
+    def p_value(self, statistics_K: Floats) -> float:
+        smallest = np.min(_upper_tails(self.statistics_KN, statistics_K[:, None]))
+        return float((1 + np.searchsorted(self.smaller, smallest, side="right")) / (1 + len(self.smaller)))
+
+
+def _upper_tails(sorted_null_KN: Floats, statistics_KN: Floats) -> Floats:
+    """The p-value of each statistic among those of its kind."""
+    total = sorted_null_KN.shape[1]
+    below = [
+        np.searchsorted(null, values, side="left")
+        for null, values in zip(sorted_null_KN, statistics_KN, strict=True)
+    ]
+    return np.asarray((1 + total - np.stack(below)) / (1 + total), float)
+
+
+def _null_for(points: int, measured: float) -> _Null:
+    nulls = (_null(points, phi) for phi in _AUTOCORRELATIONS)
+    return next((null for null in nulls if null.low_estimate >= measured), _null(points, 1.0))
+
+
+@lru_cache(maxsize=64)
+def _null(points: int, autocorrelation: float) -> _Null:
+    rng = np.random.default_rng((_SEED, points, round(1000 * autocorrelation)))
+    series = simulate_autoregression(rng, SIMULATIONS, points, autocorrelation)
+    scan = _scan(series - series.mean(axis=1, keepdims=True))
+    ordered_KN = np.sort(scan.statistics_KN, axis=1)
+    smaller = np.sort(_upper_tails(ordered_KN, scan.statistics_KN).min(axis=0))
+    estimate = float(np.quantile(scan.autocorrelation_N, _ESTIMATE_QUANTILE))
+    return _Null(autocorrelation, estimate, ordered_KN, smaller)
+
+
+def _scan(centred_NP: Floats) -> _Scan:
+    """Fit every ramp and every step to every series; each has mean 0."""
+    points = centred_NP.shape[1]
+    step_products = np.cumsum(centred_NP[:, ::-1], axis=1)[:, ::-1]
+    ramp_products = np.zeros_like(centred_NP)
+    ramp_products[:, :-1] = np.cumsum(step_products[:, :0:-1], axis=1)[:, ::-1]
+    fits = (
+        _best_fit(centred_NP, _ramps(points), ramp_products),
+        _best_fit(centred_NP, _steps(points), step_products),
+    )
+    places, statistics, left = zip(*fits, strict=True)
+    better = np.where(statistics[1] >= statistics[0], left[1], left[0])
+    return _Scan(np.stack(places), np.stack(statistics), better)
+
+
+@dataclass(frozen=True)
+class _Bank:
+    """Templates of mean 0 and length 1, one for each place; `scale` is 1 / the length before that.
+
+    Where a place is too near the edge, template and scale are 0.
+    """
+
+    templates: Floats
+    scale: Floats
+
+
+def _best_fit(centred_NP: Floats, bank: _Bank, products_NP: Floats) -> tuple[Indices, Floats, Floats]:
+    """(place, statistic, residual autocorrelation) of the best template of a bank, of each series.
+
+    `products_NP` are the products of the series with the unscaled templates of all places.
+    """
+    along = products_NP * bank.scale
+    place = (along**2).argmax(axis=1)
+    best = along[np.arange(len(centred_NP)), place]
+    share = np.minimum(best**2 / np.maximum((centred_NP**2).sum(axis=1), _TINY), 1 - 1e-12)
+    residual = centred_NP - best[:, None] * bank.templates[place]
+    power = np.maximum((residual**2).sum(axis=1), _TINY)
+    # Limits that keep the division below finite.
+    phi = np.clip((residual[:, 1:] * residual[:, :-1]).sum(axis=1) / power, -0.9, 0.999)
+    return place, share / (1 - share) * (1 - phi) / (1 + phi), phi
+
+
+def _shift_places(points: int) -> tuple[int, int]:
+    edge = max(3, int(_EDGE * points))
+    return edge, points - edge + 1
+
+
+@lru_cache(maxsize=4)
+def _steps(points: int) -> _Bank:
+    first, last = _shift_places(points)
+    return _bank((np.arange(points) >= np.arange(points)[:, None]).astype(float), first, last)
+
+
+@lru_cache(maxsize=4)
+def _ramps(points: int) -> _Bank:
+    """Flat until the kink, then a line; a kink at 0 is a plain trend."""
+    ramps = np.maximum(np.arange(points) - np.arange(points)[:, None], 0).astype(float)
+    return _bank(ramps, 0, _shift_places(points)[1])
+
+
+def _bank(shapes: Floats, first: int, last: int) -> _Bank:
+    templates, scale = np.zeros_like(shapes), np.zeros(len(shapes))
+    centred = shapes[first:last] - shapes[first:last].mean(axis=1, keepdims=True)
+    scale[first:last] = 1 / np.linalg.norm(centred, axis=1)
+    templates[first:last] = centred * scale[first:last, None]
+    return _Bank(templates, scale)
+
+
+def _interval_of_place(
+    bank: _Bank, centred: Floats, place: int, autocorrelation: float, seed: int
+) -> tuple[int, int]:
+    """The 95 % interval of the place: where fits to simulations of the fitted series find it."""
+    fit = bank.templates[place] * (bank.templates[place] @ centred)
+    rng = np.random.default_rng((_SEED, seed))
+    noise = simulate_autoregression(rng, _LOCATION_SIMULATIONS, len(centred), min(autocorrelation, 0.99))
+    found = (((fit + noise * (centred - fit).std()) @ bank.templates.T) ** 2).argmax(axis=1)
+    low, high = np.quantile(found, (0.025, 0.975), method="inverted_cdf")
+    return min(int(low), place), max(int(high), place)
+
+
+def _block_means(values: Floats, width: int) -> Floats:
+    if width == 1:
+        return np.asarray(values, float)
+    starts = np.arange(0, len(values), width)
+    return np.asarray(np.add.reduceat(values, starts) / np.diff(np.append(starts, len(values))), float)
+
+
+def _without_spikes(values: Floats) -> Floats:
+    """`values`, no farther from their running median than 4 robust standard deviations of the distance."""
+    padded = np.pad(values, _MEDIAN_REACH, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _MEDIAN_REACH + 1)
+    centre = np.median(windows, axis=1)
+    reach = _WINSOR_SIGMAS * (1.4826 * np.median(np.abs(values - centre)))
+    return values if reach == 0 else np.asarray(np.clip(values, centre - reach, centre + reach), float)
