@@ -34,10 +34,10 @@ def test_what_a_policy_gradient_could_not_use_is_possible(text: str) -> None:
         ),
         (
             "rejection: {max_per_prompt: 0}",
-            "rejection.max_per_prompt: expected a number more than 0, found 0",
+            "rejection.max_per_prompt: expected a number greater than 0, found 0",
         ),
         ("rejection: {epoch: 2}", "unknown key rejection.epoch. Nearest: rejection.epochs"),
-        ("training: {max_seconds: 0}", "training.max_seconds: expected a number more than 0"),
+        ("training: {max_seconds: 0}", "training.max_seconds: expected a number greater than 0"),
         ("rewards: []", "rewards is empty"),
     ],
 )

@@ -28,9 +28,11 @@ def _complete_recipe(
 def _complete_override(
     _context: click.Context, _parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    from greenward.config.explain import known_keys
+    from greenward.config.explain import fields_of
+    from greenward.config.recipe import KINDS
 
-    return [CompletionItem(f"{key}=") for key in known_keys() if key.startswith(typed)]
+    keys = {key: None for kind in KINDS for key in fields_of(kind)}
+    return [CompletionItem(f"{key}=") for key in keys if key.startswith(typed)]
 
 
 recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=_complete_recipe)

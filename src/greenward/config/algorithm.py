@@ -29,12 +29,8 @@ class KLConfig(Section):
 
     coefficient: NonNegativeFloat = Field(0.0, description="with a target, its first value")
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    target: PositiveFloat | None = Field(
-        None, description="nats per token that the coefficient is adapted to; none = fixed coefficient"
-    )
-    horizon: PositiveInt = Field(
-        10_000, description="episodes over which the coefficient adapts; larger is slower"
-    )
+    target: PositiveFloat | None = Field(None, description="KL in nats per token to adapt to; none = fixed")
+    horizon: PositiveInt = Field(10_000, description="episodes over which the coefficient adapts")
 
     @model_validator(mode="after")
     def _can_adapt(self) -> KLConfig:
@@ -63,29 +59,17 @@ class OverlongConfig(Section):
 
 
 class CriticConfig(Section):
-    """The critic of `kind: ppo`: its trunk, and how values are learned."""
+    """The critic of `kind: ppo`: its trunk (the policy's or its own copy), and how values are learned."""
 
-    trunk: Literal["shared", "separate"] = Field(
-        "shared", description="shared: a head on the policy's hidden states; separate: on a copy's"
-    )
+    trunk: Literal["shared", "separate"] = Field("shared", description="the policy's own, or a copy of it")
     discount: PositiveFraction = 1.0
     gae_lambda: Fraction = Field(0.95, description="λ of the advantages")
-    value_lambda: Fraction = Field(
-        1.0, description="λ of the returns that the critic learns; 1 = rewards alone, no bootstrapping"
-    )
+    value_lambda: Fraction = Field(1.0, description="λ of the returns to learn; 1 = no bootstrapping")
     loss_weight: PositiveFloat = 0.5
-    clip: PositiveFloat | None = Field(
-        0.2, description="distance of values from the old ones at which the loss is clipped; none = off"
-    )
-    learning_rate: PositiveFloat | None = Field(
-        None, description="of the head and of a separate trunk; none = training.learning_rate"
-    )
-    max_grad_norm: PositiveFloat | None = Field(
-        None, description="of the gradient of the value loss; none = training.max_grad_norm"
-    )
-    updates_per_batch: PositiveInt | None = Field(
-        None, description="passes of the critic over each batch; none = algorithm.updates_per_batch"
-    )
+    clip: PositiveFloat | None = Field(0.2, description="distance from the old values; none = off")
+    learning_rate: PositiveFloat | None = Field(None, description="none = training.learning_rate")
+    max_grad_norm: PositiveFloat | None = Field(None, description="none = training.max_grad_norm")
+    updates_per_batch: PositiveInt | None = Field(None, description="none = algorithm.updates_per_batch")
     whiten_advantages: bool = Field(
         True,
         description="scale to mean 0 and deviation 1 over a batch's tokens, less where rewards vary little",
@@ -100,16 +84,12 @@ class AlgorithmConfig(Section):
     clip_high: PositiveFloat = Field(0.2, description="DAPO uses 0.28; CISPO's upper bound is 1 + this")
     updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
     minibatches: PositiveInt = Field(1, description="optimizer steps per pass")
-    max_step_kl: PositiveFloat | None = Field(
-        None, description="approx_kl of a minibatch above which the policy's update of the batch ends"
-    )
+    max_step_kl: PositiveFloat | None = Field(None, description="approx_kl that ends the update of a batch")
     kl: KLConfig = KLConfig()
     entropy_coefficient: NonNegativeFloat = Field(
         0.0, description="weight of the entropy bonus in the loss; with entropy_target, its first value"
     )
-    entropy_target: PositiveFloat | None = Field(
-        None, description="nats per token that entropy_coefficient is adapted to; none = fixed coefficient"
-    )
+    entropy_target: PositiveFloat | None = Field(None, description="nats per token to adapt to; none = fixed")
     overlong: OverlongConfig = OverlongConfig()
     importance_cap: PositiveFloat | None = Field(
         None, description="truncated importance sampling between sampler and trainer, capped here"
@@ -129,9 +109,7 @@ class GRPOAlgorithmConfig(AlgorithmConfig):
     """Policy gradients whose baseline, if any, is the group of answers to the same prompt."""
 
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce"] = "grpo"
-    dynamic_sampling: bool = Field(
-        False, description="sample again until the batch is full of groups with signal"
-    )
+    dynamic_sampling: bool = Field(False, description="sample again until all groups have signal")
     dynamic_sampling_max_rounds: PositiveInt = 4
 
 
@@ -182,9 +160,7 @@ class GradientExplosionConfig(Section):
 class RewardOverconfidenceConfig(Section):
     """The reward model's logits are scaled up, so that its predictions are overconfident."""
 
-    calibration_score: Share = Field(
-        0.65, description="the score (docs/diagnostics.md) to reach; a healthy one is above 0.85"
-    )
+    calibration_score: Share = Field(0.65, description="the score to reach; a healthy one is above 0.85")
 
 
 class FaultsConfig(Section):

@@ -1,4 +1,4 @@
-"""Validation errors of recipes as messages: place, key, expected, found, nearest key, kind that has it."""
+"""Validation errors of recipes as messages: place, key, expected, found, nearest key, kinds that have it."""
 
 from __future__ import annotations
 
@@ -24,28 +24,23 @@ _EXPECTED = {
     "model": "a section (keys and values)",
     "dict": "a section (keys and values)",
 }
-_BOUNDS = {
-    "greater_than": ("more than", "gt"),
-    "greater_than_equal": ("at least", "ge"),
-    "less_than": ("less than", "lt"),
-    "less_than_equal": ("at most", "le"),
-}
+
+
+@cache
+def fields_of(kind: str) -> dict[str, FieldInfo]:
+    """The fields of a kind by dotted key, sections included, in order. List entries have the index 0."""
+    return dict(_fields(KINDS[kind], ""))
 
 
 def field_at(kind: str, path: KeyPath) -> FieldInfo | None:
-    """The field of a recipe of this kind that `path` leads to or into; None if there is none."""
-    section: type[BaseModel] | None = KINDS[kind]
-    field: FieldInfo | None = None
-    for part in path:
-        if isinstance(part, int):
-            continue  # an entry of a list of sections has the keys of that section
-        if section is None:
-            return field  # a plain value, or data of the user's
-        field = section.model_fields.get(str(part))
-        if field is None:
-            return None
-        section = _section_in(field.annotation)
-    return field
+    """The field of a kind that `path` leads to, or into where its value is data of the user's."""
+    fields = fields_of(kind)
+    parts = ["0" if isinstance(part, int) else part for part in path]
+    if parts[-1:] == ["0"]:
+        parts.pop()
+    found = [field for end in range(1, len(parts) + 1) if (field := fields.get(".".join(parts[:end])))]
+    is_whole = ".".join(parts) in fields
+    return found[-1] if found and (is_whole or _section_in(found[-1].annotation) is None) else None
 
 
 def kinds_with(path: KeyPath) -> list[str]:
@@ -60,16 +55,10 @@ def only_keys_of(
     kept = {}
     for key, value in data.items():
         here = (*path, key)
-        others = kinds_with(here)
-        if not others or kind in others or keep(here):
+        kinds = kinds_with(here)
+        if not kinds or kind in kinds or keep(here):
             kept[key] = only_keys_of(kind, value, keep, here) if isinstance(value, dict) else value
     return kept
-
-
-@cache
-def known_keys(*kinds: str) -> tuple[str, ...]:
-    """Every dotted key of these kinds (of all without any), sections included. List entries are index 0."""
-    return tuple(dict.fromkeys(key for kind in kinds or KINDS for key in _keys(KINDS[kind], "")))
 
 
 def explain(error: ValidationError, tree: yaml.Node, kind: str) -> ConfigError:
@@ -79,17 +68,16 @@ def explain(error: ValidationError, tree: yaml.Node, kind: str) -> ConfigError:
 
 def _message(item: Any, tree: yaml.Node, kind: str) -> str:
     path: KeyPath = tuple(item["loc"])[1:]  # the first part names the kind
-    problem, context = item["type"], item.get("ctx", {})
+    problem, context, value = item["type"], item.get("ctx", {}), item["input"]
     if problem == "union_tag_invalid":
-        choices = ", ".join(f"'{name}'" for name in KINDS)
-        nearest = _nearest(get_close_matches(kind, KINDS, n=1))
-        return f"{place_of(tree, ('kind',))}: kind: expected one of {choices}, found {kind!r}.{nearest}"
+        path, value, choices = ("kind",), kind, list(KINDS)
+    elif problem == "literal_error":
+        choices = list(_choices(kind, path))
     place, key = place_of(tree, path), dotted(path)
     if problem == "extra_forbidden":
         nearest = _nearest(_nearest_keys(kind, path))
-        if others := kinds_with(path):
-            needed = " or ".join(f"kind: {other}" for other in others)
-            return f"{place}: {key} needs {needed}; this recipe has kind: {kind}.{nearest}"
+        if kinds := kinds_with(path):
+            return f"{place}: {key} needs {_or(kinds)}; this recipe has kind: {kind}.{nearest}"
         return f"{place}: unknown key {key}.{nearest}"
     if problem == "value_error":
         return f"{place}: {key and key + ': '}{context['error']}."
@@ -97,28 +85,24 @@ def _message(item: Any, tree: yaml.Node, kind: str) -> str:
         if len(path) == 1 and (field := field_at(kind, path)):
             return f"{tree.start_mark.name}: kind: {kind} needs the section {key} ({field.description})."
         return f"{place_of(tree, path[:-1])}: the key {key} is missing."
-    hint = ""
-    if problem == "literal_error":
-        choices = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        hint = _nearest(get_close_matches(str(item["input"]), choices, n=1))
-        if others := [other for other in kinds_with(path) if item["input"] in _choices(other, path)]:
-            hint = f" It needs {' or '.join(f'kind: {other}' for other in others)}."
-    return f"{place}: {key}: expected {_expected(item)}, found {describe(item['input'])}.{hint}"
-
-
-def _expected(item: Any) -> str:
-    problem: str = item["type"]
-    if problem in _BOUNDS:
-        words, bound = _BOUNDS[problem]
-        return f"a number {words} {item['ctx'][bound]:g}"
-    if problem == "literal_error":
-        return str(item["ctx"]["expected"])
-    return _EXPECTED.get(problem.split("_")[0]) or str(item["msg"]).removeprefix("Input should be ")
+    message = str(item["msg"]).removeprefix("Input should be ")
+    expected, hint = _EXPECTED.get(problem.split("_")[0], message), ""
+    if message.startswith(("greater", "less")):
+        expected = f"a number {message}"
+    elif problem in ("literal_error", "union_tag_invalid"):
+        expected = " or ".join(map(repr, choices)).replace(" or ", ", ", len(choices) - 2)
+        kinds = [other for other in kinds_with(path) if value in _choices(other, path)]
+        hint = f" It needs {_or(kinds)}." if kinds else _nearest(get_close_matches(str(value), choices, n=1))
+    return f"{place}: {key}: expected {expected}, found {describe(value)}.{hint}"
 
 
 def _choices(kind: str, path: KeyPath) -> tuple[Any, ...]:
     field = field_at(kind, path)
     return get_args(field.annotation) if field else ()
+
+
+def _or(kinds: list[str]) -> str:
+    return " or ".join(f"kind: {kind}" for kind in kinds)
 
 
 def _nearest(names: list[str]) -> str:
@@ -127,18 +111,19 @@ def _nearest(names: list[str]) -> str:
 
 def _nearest_keys(kind: str, path: KeyPath) -> list[str]:
     """Up to three known keys that `path` may have meant: of the same section, else of the same name."""
-    *parents, mistyped = map(str, path)
-    prefix = "".join(f"{part}." for part in parents)
-    field = field_at(kind, path[:-1])
-    section = _section_in(field.annotation) if field else KINDS[kind]
-    beside = get_close_matches(mistyped, section.model_fields, n=3, cutoff=0.72) if section else []
-    if beside:
-        return [prefix + name for name in beside]
-    keys = known_keys(kind)
-    names = get_close_matches(mistyped, {key.rpartition(".")[2] for key in keys}, n=1, cutoff=0.8)
-    if names:
-        return [key for key in keys if key.rpartition(".")[2] == names[0]][:3]
-    return get_close_matches(dotted(path), keys, n=3, cutoff=0.6)
+    section, mistyped = dotted(path[:-1]), str(path[-1])
+    as_known = ".".join("0" if isinstance(part, int) else part for part in path[:-1])
+    by_section: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
+    for key in fields_of(kind):
+        parent, _, name = key.rpartition(".")
+        by_section.setdefault(parent, []).append(name)
+        by_name.setdefault(name, []).append(key)
+    if beside := get_close_matches(mistyped, by_section.get(as_known, ()), n=3, cutoff=0.72):
+        return [f"{section}.{name}".lstrip(".") for name in beside]
+    if names := get_close_matches(mistyped, by_name, n=1, cutoff=0.8):
+        return by_name[names[0]][:3]
+    return get_close_matches(dotted(path), fields_of(kind), n=3, cutoff=0.6)
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
@@ -148,10 +133,10 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_section_in, get_args(annotation))), None)
 
 
-def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, field in section.model_fields.items():
-        yield prefix + name
+        yield prefix + name, field
         inner = _section_in(field.annotation)
         if inner is not None:
-            is_list = get_origin(field.annotation) is tuple
-            yield from _keys(inner, f"{prefix}{name}.0." if is_list else f"{prefix}{name}.")
+            entry = ".0." if get_origin(field.annotation) is tuple else "."
+            yield from _fields(inner, f"{prefix}{name}{entry}")

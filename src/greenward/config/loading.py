@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -32,8 +31,6 @@ from greenward.errors import ConfigError
 
 PRETRAINED = "pretrained"
 """The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
-NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"
-"""The environment variable that overrides `num_questions` of MBPP's suites in a recipe."""
 DEFAULT_KIND = "grpo"
 
 
@@ -91,7 +88,7 @@ def parse_recipe(
         named = model.get("id") if isinstance(model, dict) else None
         if named is not None and not is_from_random_weights(str(named)):
             resolved = _grafted(tree, [*variant, *given])
-    return _with_environment(validate(resolved))
+    return validate(resolved)
 
 
 def dump(recipe: Recipe) -> str:
@@ -183,19 +180,3 @@ def _validate(tree: yaml.Node, *, kind_of_file: str | None) -> Recipe:
         return RECIPE.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise explain(error, tree, kind) from None
-
-
-def _with_environment(recipe: Recipe) -> Recipe:
-    """The recipe with as many questions of MBPP, or of a part of it, as the environment says."""
-    text = os.environ.get(NUM_QUESTIONS)
-    if text is None:
-        return recipe
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"{NUM_QUESTIONS}: expected a positive whole number, found {text!r}.")
-    suites = tuple(
-        suite.model_copy(update={"num_questions": int(text)})
-        if suite.name.partition(":")[0] == "mbpp"
-        else suite
-        for suite in recipe.evaluation.suites
-    )
-    return recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"suites": suites})})

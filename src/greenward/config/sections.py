@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -15,6 +24,8 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 GENERATED_CORPUS = "corpus"
+NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"
+"""The environment variable that overrides `num_questions` of MBPP's suites in a recipe."""
 
 
 class Section(BaseModel):
@@ -93,9 +104,7 @@ class ProblemsConfig(Section):
     held_out: str = "families"
     families: FamiliesConfig = FamiliesConfig()
     bugs: BugsConfig = BugsConfig()
-    verify_references: bool = Field(
-        True, description="run the reference solutions of user files before training"
-    )
+    verify_references: bool = Field(True, description="run the reference solutions of user files first")
     allow_test_ids: bool = Field(False, description="allow training on MBPP's test problems (ids 11 to 510)")
 
 
@@ -176,9 +185,7 @@ class TrainingConfig(LoopConfig):
     )
     prompts_per_step: PositiveInt = 16
     num_generations: PositiveInt = Field(16, description="answers per prompt (G); kind: grpo needs 2 or more")
-    micro_batch_sequences: PositiveInt = Field(
-        64, description="answers per forward and backward pass; gradients accumulate over the rest"
-    )
+    micro_batch_sequences: PositiveInt = Field(64, description="answers per forward and backward pass")
     learning_rate: PositiveFloat = Field(2.5e-4, description="default for a pretrained model: 1e-6")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegativeInt = 0
@@ -192,7 +199,7 @@ class SuiteConfig(Section):
 
     name: str = Field(description="mbpp, mbpp:test, humaneval+, … or a file; see docs/problems.md")
     num_questions: PositiveInt | None = Field(
-        None, description="none = all; MBPP_EVAL_NUM_QUESTIONS overrides it for mbpp"
+        None, validate_default=True, description=f"none = all; {NUM_QUESTIONS} overrides it for mbpp"
     )
     temperature: NonNegativeFloat = 0.2
     timeout_seconds: PositiveFloat | None = Field(
@@ -202,6 +209,16 @@ class SuiteConfig(Section):
     )
     max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
     fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
+
+    @field_validator("num_questions", mode="after")
+    @classmethod
+    def _environment_overrides(cls, number: int | None, suite: ValidationInfo) -> int | None:
+        text = os.environ.get(NUM_QUESTIONS)
+        if text is None or str(suite.data.get("name")).partition(":")[0] != "mbpp":
+            return number
+        if not text.strip().isdecimal() or int(text) < 1:
+            raise ValueError(f"{NUM_QUESTIONS}: expected a positive whole number, found {text!r}")
+        return int(text)
 
 
 def _named(value: Any) -> Any:
@@ -250,9 +267,7 @@ class SandboxConfig(Section):
     require: Literal["A", "B", "C", "D"] = Field(
         "B", description="lowest isolation level to run at; `greenward doctor` shows this machine's level"
     )
-    packages: tuple[str, ...] = Field(
-        (), description="what answers may import besides the standard library (numpy, …)"
-    )
+    packages: tuple[str, ...] = Field((), description="what answers may import besides the standard library")
 
 
 class WandbConfig(Section):
