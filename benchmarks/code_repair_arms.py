@@ -23,10 +23,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from greenward.intervals import Estimate
 from greenward.recipes.arms import Arm, run_arms, training_seconds
-from greenward.reports.record import ReportRecord, read_report
-from greenward.reports.results import Estimate, Results, compare, metric_label, points, seed_range
-from greenward.reports.write import write_all_reports
+from greenward.reports.figures import metric_label, points, seed_range
+from greenward.reports.results import compare
+from greenward.reports.study import Study, read_study
+from greenward.reports.training import training_report
+from greenward.reports.write import write_report
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import read_evaluations, read_summary
 
@@ -85,8 +88,8 @@ def main() -> None:
                     progress.message(f"{arm.folder.relative_to(options.output)}: {evaluation_line(last)}")
 
         run_arms(arms, parallel=options.parallel, resume=True, watch=watch)
-    write_all_reports(options.output)
-    record = result(read_report(options.output), options.steps, [arm.folder for arm in arms])
+    write_report(training_report(options.output), options.output)
+    record = result(read_study(options.output), options.steps, [arm.folder for arm in arms])
     text = table(record)
     print(text)
     if options.json:
@@ -119,38 +122,34 @@ def arms_of(output: Path, seeds: Sequence[int], steps: int, overrides: Sequence[
     return [*main, *beside]
 
 
-def result(report: ReportRecord, steps: int, folders: Sequence[Path]) -> dict[str, Any]:
+def result(study: Study, steps: int, folders: Sequence[Path]) -> dict[str, Any]:
     """All numbers: pooled estimates, the value of each seed, paired differences, training seconds."""
-    results: Results = compare(report)
-    session = report.main_arms[0].sessions[-1]
+    results = compare(study)
+    main = study.main_runs
     return {
         "steps": steps,
-        "seeds": [seed.main.config["seed"] for seed in report.seeds],
-        "problems": report.main_arms[0].evaluations[0]["problems"],
-        "samples": report.main_arms[0].evaluations[0]["samples"],
-        "metrics": [asdict(metric) for metric in results.metrics],
-        "gain": asdict(results.gain) if results.gain else None,
-        "arms": [asdict(arm) for arm in results.arms],
+        "seeds": [run.config["seed"] for run in main],
+        "problems": main[0].evaluations[0]["problems"],
+        "samples": main[0].evaluations[0]["samples"],
+        **asdict(results),
         "training_seconds": {str(f.relative_to(folders[0].parent)): training_seconds(f) for f in folders},
-        "arm_steps": {
-            "PPO": [arm.steps for arm in report.main_arms],
-            **{label: [arm.steps for arm in report.arms_beside(label)] for label in report.labels_beside},
-        },
-        "device": str(session.get("device") or platform.processor()),
+        "arm_steps": {label: [run.steps for run in study.runs(label)] for label in study.arms},
+        "device": str(main[0].sessions[-1].get("device") or platform.processor()),
     }
 
 
 def table(record: dict[str, Any]) -> str:
     """The numbers as a Markdown table, for the terminal and for README.md."""
-    metrics = {metric["name"]: metric for metric in record["metrics"]}
-    labels = [arm["label"] for arm in record["arms"]]
-    lines = ["| Held-out | Before | PPO | " + " | ".join(labels) + " |", "|" + " --- |" * (3 + len(labels))]
-    for name, metric in metrics.items():
-        cells = [metric["seeds_before"], metric["seeds_after"], *(metric["seeds_beside"][x] for x in labels)]
+    arms = record["arms"]
+    labels = [arm["label"] for arm in arms]
+    lines = ["| Held-out | Before | " + " | ".join(labels) + " |", "|" + " --- |" * (2 + len(labels))]
+    for name in record["metrics"]:
+        cells = [record["seeds_before"][name], *(arm["seeds_after"][name] for arm in arms)]
         lines.append(f"| {metric_label(name)} | " + " | ".join(map(over_seeds, cells)) + " |")
-    differences = [("PPO − before", record["gain"])]
-    for arm in record["arms"]:
-        differences += [(f"{arm['label']} − before", arm["change"]), (f"PPO − {arm['label']}", arm["lead"])]
+    differences = []
+    for arm in arms:
+        differences.append((f"{arm['label']} − before", arm["change"].get("pass@1")))
+        differences.append((f"PPO − {arm['label']}", arm["lead"]))
     shown = "; ".join(f"{name} {points(Estimate(**found))}" for name, found in differences if found)
     main_seconds = [s for name, s in record["training_seconds"].items() if "/" not in name]
     steps = ", ".join(f"{label} {fmean(count):.0f}" for label, count in record["arm_steps"].items())

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from greenward.algorithms.loop import Loop
 from greenward.no_signal import cause_of, spells
-from greenward.reports.record import read_report
+from greenward.reports.study import read_study
 from greenward.runs.directory import RunDirectory
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
@@ -143,5 +143,5 @@ def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_re
         assert ["! no answer passes" in line for line in lines] == [False, False, False, True, True, False]
     (warning,) = read_summary(tmp_path / "run")["warnings"]
     assert (warning["first_step"], warning["last_step"]) == (2, 5) and "rollouts/" in warning["remedy"]
-    notes = read_report(tmp_path / "run").notes
+    notes = read_study(tmp_path / "run").notes
     assert any(note.startswith("Steps 2 to 5 of 6: No answer passed its tests") for note in notes)

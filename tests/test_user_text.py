@@ -16,7 +16,7 @@ from greenward.policies.tokenizer import read_json as read_model_json
 from greenward.problems.json_format import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.recipes.pairs import read_pairs
-from greenward.reports.record import read_report
+from greenward.reports.study import read_study
 from greenward.runs.files import read_json, read_jsonl
 from greenward.runs.lock import RunLock
 from greenward.runs.reading import read_config
@@ -84,7 +84,7 @@ def test_yaml_that_exhausts_its_reader_is_refused_by_every_reader(tmp_path, text
         read_config(tmp_path)
     in_one_line(read)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    assert any("config.yaml" in note for note in read_report(tmp_path).notes)
+    assert any("config.yaml" in note for note in read_study(tmp_path).notes)
 
 
 def test_an_override_that_exhausts_its_reader_is_refused():

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from greenward.errors import RunError
-from greenward.reports.evaluation import is_evaluation, load_evaluation
-from greenward.reports.evaluation_views import print_evaluation
-from greenward.reports.write import render, write_all_reports
+from greenward.reports import write
+from greenward.reports.evaluation import evaluation_report, is_evaluation
+from greenward.reports.render_terminal import print_report
 
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e| `x` ```"
 
@@ -51,8 +51,18 @@ def folder(tmp_path) -> Path:
 
 def terminal(folder: Path) -> str:
     console = Console(file=io.StringIO(), width=200)
-    print_evaluation(load_evaluation(folder), console)
+    print_report(evaluation_report(folder), console)
     return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def render(folder: Path, form: write.Form) -> str:
+    return write.render(evaluation_report(folder), form)
+
+
+def failed_tasks(folder: Path) -> list[str]:
+    sections = json.loads(render(folder, "json"))["sections"]
+    blocks = next(one["blocks"] for one in sections if one["title"].startswith("Failing answers"))
+    return [task["task_id"] for block in blocks for task in block["tasks"]]
 
 
 def test_every_view_has_the_result_its_interval_and_the_notes(folder):
@@ -75,9 +85,9 @@ def test_nothing_in_an_answer_acts(folder):
 
 def test_views_are_written_beside_the_evaluation(folder):
     assert is_evaluation(folder)
-    paths = write_all_reports(folder)
+    paths = write.write_report(write.report_of(folder), folder)
     assert {path.name for path in paths.values()} == {"report.html", "report.md", "report.json"}
-    assert json.loads(paths["json"].read_text())["failed"][0]["task_id"] == "Mbpp/2"
+    assert failed_tasks(folder) == ["Mbpp/2"]
 
 
 def test_an_evaluation_that_scored_nothing_says_so(folder):
@@ -89,7 +99,7 @@ def test_an_evaluation_that_scored_nothing_says_so(folder):
 def test_broken_lines_are_left_out_and_a_broken_summary_is_an_error(folder):
     with (folder / "samples.jsonl").open("a") as lines:
         lines.write('{"torn')
-    assert len(load_evaluation(folder).failed) == 1
+    assert failed_tasks(folder) == ["Mbpp/2"]
     (folder / "summary.json").write_text("{")
     with pytest.raises(RunError, match="no finished evaluation"):
-        load_evaluation(folder)
+        evaluation_report(folder)

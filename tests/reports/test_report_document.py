@@ -249,3 +249,10 @@ def test_spark_lines_rise_with_their_values():
     assert spark_line([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert spark_line([5.0, 5.0]) == "▁▁"
     assert len(spark_line(list(range(1000)))) == 26
+
+
+def test_a_table_too_wide_for_the_terminal_loses_no_figure():
+    cell = "81.4 % [78.8, 84.1]"
+    wide = Table("", ("Held-out", *("sampled pass@1",) * 6), (("Before", *(cell,) * 6),))
+    shown = terminal(Report("kind", "title", "headline", sections=(section("Wide", wide),)), width=80)
+    assert "…" not in shown and shown.count("81.4%") == 6

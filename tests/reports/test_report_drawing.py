@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_study import write_seed
 
-from greenward.reports.charts import held_out_charts, suite_charts, training_charts
-from greenward.reports.content import load_report
 from greenward.reports.document import Chart, Series
-from greenward.reports.html import render_html
-from greenward.reports.record import read_report
-from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks, value_text
+from greenward.reports.figures import value_text
+from greenward.reports.results import compare
+from greenward.reports.study import read_study
+from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks
+from greenward.reports.training_charts import held_out_charts, step_charts, suite_charts
 
 
 def texts(svg: str) -> list[ElementTree.Element]:
@@ -95,7 +95,8 @@ def test_the_parts_of_a_bar_fill_it():
 
 
 def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
-    over_time, over_steps = held_out_charts(read_report(study))
+    found = read_study(study)
+    over_time, over_steps = held_out_charts(found, compare(found))
     named = {series.name: series for series in over_time.series if series.name}
     assert set(named) == {"GRPO", "rejection sampling", "control"}
     assert sum(series.weight == "faint" for series in over_time.series) == 6
@@ -110,7 +111,7 @@ def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
 
 
 def test_training_charts_leave_out_what_was_not_measured(study):
-    titles = {chart.title for chart in training_charts(read_report(study))}
+    titles = {chart.title for chart in step_charts(read_study(study).main_runs)}
     assert "Entropy (nats per token)" in titles and "Groups per step" in titles
     assert not any(title.startswith("KL") for title in titles)
 
@@ -122,7 +123,7 @@ def test_each_suite_that_was_measured_again_has_its_curve_with_the_interval(tmp_
         rows = {"step": step, "problems": 8, "samples": 1, "metrics": {"pass@1": metric}, "rows": []}
         (tmp_path / f"run/evaluations/step_{step:06d}.mbpp.json").write_text(json.dumps(rows))
         (tmp_path / "run/evaluations/step_000000.humaneval.json").write_text(json.dumps(rows))
-    (chart,) = suite_charts(read_report(tmp_path / "run"))
+    (chart,) = suite_charts(read_study(tmp_path / "run"))
     assert chart.title == "mbpp: pass@1, by step"
     (line,) = chart.series
     assert line.points == ((0, 0.125), (4, 0.375), (8, 0.75))
@@ -131,4 +132,3 @@ def test_each_suite_that_was_measured_again_has_its_curve_with_the_interval(tmp_
         (4, 0.275, 0.475),
         (8, 0.65, 0.85),
     ]
-    assert "mbpp: pass@1, by step" in render_html(load_report(tmp_path / "run"))

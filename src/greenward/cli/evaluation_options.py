@@ -89,10 +89,10 @@ def finish(out: Path, summary: dict[str, Any], chosen: dict[str, Any]) -> None:
     if chosen["as_json"]:
         click.echo(json.dumps(summary, indent=2))
     elif not chosen["quiet"]:
-        from greenward.reports.evaluation import load_evaluation
-        from greenward.reports.evaluation_views import print_evaluation
+        from greenward.reports.evaluation import evaluation_report
+        from greenward.reports.render_terminal import print_report
 
-        print_evaluation(load_evaluation(out))
+        print_report(evaluation_report(out))
         click.echo(f"Report: {out / 'report.html'}")
     if summary["failures"]:
         raise SystemExit(EXIT_FAILED)

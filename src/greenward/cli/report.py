@@ -23,17 +23,12 @@ def report(run: Path, view: Literal["terminal", "html", "markdown", "json"]) -> 
     terminal, markdown and json are printed. html writes report.html, report.md and report.json into
     RUN and prints the path of the page.
     """
-    from greenward.reports.content import load_report
-    from greenward.reports.evaluation import is_evaluation, load_evaluation
-    from greenward.reports.evaluation_views import print_evaluation
-    from greenward.reports.terminal import print_report
-    from greenward.reports.write import render, write_all_reports
+    from greenward.reports.render_terminal import print_report
+    from greenward.reports.write import render, report_of, write_report
 
     if view == "html":
-        click.echo(write_all_reports(run)["html"])
-    elif view != "terminal":
-        click.echo(render(run, view))
-    elif is_evaluation(run):
-        print_evaluation(load_evaluation(run))
+        click.echo(write_report(report_of(run), run)["html"])
+    elif view == "terminal":
+        print_report(report_of(run))
     else:
-        print_report(load_report(run))
+        click.echo(render(report_of(run), view))

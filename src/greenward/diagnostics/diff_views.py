@@ -94,7 +94,7 @@ def signals_table(diff: RunDiff) -> Table | None:
 
 
 def _row(found: SignalDifference) -> tuple[str, ...]:
-    from greenward.reports.terminal import spark_line
+    from greenward.reports.render_terminal import spark_line
 
     parts_at = NOTHING
     if found.onset is not None:

@@ -12,16 +12,10 @@ from greenward.diagnostics.advice import make_finding
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.finding import Card, Check, Gap
 from greenward.diagnostics.run_data import RunData, find_trend, median_of_part
+from greenward.intervals import Estimate
 from greenward.reports.document import NOTHING, Chart, Fact, Finding, Onset, Series, Severity, Table
-from greenward.reports.results import (
-    PRIMARY,
-    Estimate,
-    metric_label,
-    metric_order,
-    paired_difference,
-    percent,
-    points,
-)
+from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent, points
+from greenward.reports.results import paired_difference
 from greenward.runs.reading import read_evaluations
 
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning

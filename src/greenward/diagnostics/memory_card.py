@@ -13,7 +13,7 @@ from greenward.diagnostics.growth import MemoryGrowth, measure_memory_growth
 from greenward.diagnostics.plots import signal_chart, straight_line
 from greenward.diagnostics.run_data import RunData, Trend, find_trend
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Table
-from greenward.reports.tables import duration, memory
+from greenward.reports.figures import duration, memory
 
 RSS, DEVICE_MEMORY = "perf/rss_mb", "perf/device_memory_mb"
 THROUGHPUT = "perf/tokens_per_second"

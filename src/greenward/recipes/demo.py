@@ -19,7 +19,7 @@ from greenward.no_signal import MIN_STEPS, spells
 from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
-from greenward.reports.record import max_lost_share, read_report
+from greenward.reports.study import max_lost_share, read_study
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import is_run, read_config, read_evaluations
@@ -72,7 +72,7 @@ def demo(
         except KeyboardInterrupt:
             return False  # the terminal's Ctrl-C reached the arms as well
     show_report(output, quiet=quiet)
-    lost = max_lost_share(read_report(output))
+    lost = max_lost_share(read_study(output))
     if lost > MOST_LOST:
         raise SandboxError(
             f"the infrastructure lost {lost:.1%} of the answers in an evaluation of {output}; at most "

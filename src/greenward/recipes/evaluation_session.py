@@ -25,7 +25,8 @@ from greenward.evaluation.summary import all_lost, summarise, usual_ks
 from greenward.grading.verdict import Status
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_grader
-from greenward.reports.write import write_all_reports
+from greenward.reports.evaluation import evaluation_report
+from greenward.reports.write import write_report
 from greenward.runs.progress import Progress
 from greenward.runs.provenance import collect_provenance
 
@@ -148,7 +149,7 @@ def carry_out(
             folder.write(SUMMARY, summary)
             if options.eval_results:
                 folder.write(EVALPLUS_RESULTS, evalplus_results(folder.samples, folder.results, summary))
-            write_all_reports(out)
+            write_report(evaluation_report(out), out)
     return summary
 
 

@@ -42,10 +42,9 @@ from greenward.recipes.suite_evaluation import (
     find_tracked_suites,
     suite_evaluator,
 )
-from greenward.reports.content import assemble
-from greenward.reports.record import read_report
-from greenward.reports.terminal import print_report
-from greenward.reports.write import write_all_reports
+from greenward.reports.render_terminal import print_report
+from greenward.reports.training import training_report
+from greenward.reports.write import write_report
 from greenward.runs.directory import RunDirectory
 from greenward.runs.memory import peak_resident_mb
 from greenward.runs.progress import Progress
@@ -109,9 +108,10 @@ def _check_needs(recipe: Recipe) -> None:
 
 def show_report(output: Path, *, quiet: bool) -> None:
     """Write the report of a run or study; print its terminal view and where the page is."""
-    paths = write_all_reports(output)
+    report = training_report(output)
+    paths = write_report(report, output)
     if not quiet:
-        print_report(assemble(read_report(output)))
+        print_report(report)
         print(f"Report: {paths['html']}")
 
 

@@ -1,12 +1,4 @@
-"""What people see: one self-contained HTML page, a markdown card, a terminal summary, JSON.
+"""Reports for people: one record of sections (`document`), rendered as HTML, terminal, Markdown and JSON.
 
-A leaf: it imports no other room and reads nothing but the files of a run directory. One record
-(`record`), worked out once (`content`), shown by four views.
+`training` makes the record of a run or of a study of several seeds, from what `greenward.runs` reads.
 """
-
-from __future__ import annotations
-
-from greenward.reports.content import load_report
-from greenward.reports.write import write_all_reports
-
-__all__ = ["load_report", "write_all_reports"]

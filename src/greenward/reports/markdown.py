@@ -5,23 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from greenward.reports.answers import Answer, SampleAnswers
-from greenward.reports.content import Content
 from greenward.reports.document import Fact, Table
 from greenward.text import visible
-
-
-def render_markdown(content: Content) -> str:
-    """The whole card."""
-    blocks = [
-        head(content.title, content.headline, content.facts, content.notes),
-        *(table_of(table) for table in (content.before_after, content.seeds, content.suites, content.tags)),
-        folded("What became of the answers", table_of(content.answers, titled=False)),
-        folded("Sample answers", _samples(content.samples)),
-        folded("Time and memory", table_of(content.costs, titled=False)),
-        folded("Settings", code_block(content.settings, "yaml") if content.settings else ""),
-    ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def head(title: str, headline: str, facts: Iterable[Fact], notes: Iterable[str]) -> str:
@@ -58,26 +43,6 @@ def table_of(table: Table | None, titled: bool = True) -> str:
 def folded(title: str, inner: str) -> str:
     """A part that opens on a click; nothing if it would be empty."""
     return f"<details><summary>{title}</summary>\n\n{inner}\n\n</details>" if inner else ""
-
-
-def _samples(samples: SampleAnswers | None) -> str:
-    if samples is None:
-        return ""
-    blocks = [inline(samples.caption)]
-    for problem in samples.problems:
-        blocks.append(f"### {inline(problem.task_id)}: {problem.outcome}")
-        blocks.append(code_block(problem.prompt.strip()))
-        blocks += [_answer("Before", problem.before), _answer("After", problem.after)]
-    return "\n\n".join(blocks)
-
-
-def _answer(when: str, answer: Answer) -> str:
-    failure = f"\n\n{code_block(answer.first_failure)}" if answer.first_failure else ""
-    status = inline(answer.status.replace("_", " "))
-    return (
-        f"{when}: {status}; {answer.passed} of {answer.samples} answers pass\n\n"
-        f"{code_block(answer.code, 'python')}{failure}"
-    )
 
 
 def code_block(text: str, language: str = "") -> str:

@@ -28,7 +28,7 @@ from greenward.reports.document import (
     Report,
     Table,
 )
-from greenward.reports.svg import value_text
+from greenward.reports.figures import value_text
 from greenward.text import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"

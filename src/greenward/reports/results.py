@@ -1,4 +1,4 @@
-"""What the evaluations of a record add up to: before, after, the arms beside, and the paired differences.
+"""What the evaluations of a study add up to: before, after, the arms beside, and the paired differences.
 
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their
 bounds: the seeds answer the same problems, so this interval speaks of problems; the spread over
@@ -13,210 +13,139 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from greenward import intervals
 from greenward.intervals import Estimate
-from greenward.reports.record import CONTROL, Arm, ReportRecord, in_a_sentence
+from greenward.reports.figures import GREEDY, PRIMARY, metric_label, metric_order, percent, points, seed_range
+from greenward.reports.study import CONTROL, Evaluation, Study, finite_values, in_a_sentence
+from greenward.runs.reading import RecordedRun
 
-PRIMARY = "pass@1"
-GREEDY = "greedy_pass@1"
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
 
-Evaluation = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class MetricResult:
-    """One metric: pooled estimates, and the seeds' values behind them in the seeds' order.
-
-    `beside` has the final estimates of the arms beside, by label. `gain` is after minus before, paired.
-    """
-
-    name: str
-    before: Estimate | None
-    after: Estimate | None
-    beside: Mapping[str, Estimate]
-    gain: Estimate | None
-    seeds_before: tuple[float, ...]
-    seeds_after: tuple[float, ...]
-    seeds_beside: Mapping[str, tuple[float, ...]]
+Evaluations = Sequence[Evaluation | None]  # one entry for each seed; None where there is no evaluation
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """An arm beside: its paired change of pass@1 from the start, and the main arm's lead over it."""
+    """How an arm ended, by metric: pooled estimates, the seeds' values, and the paired change from the start.
+
+    `lead` is the main arm's paired lead over this one on pass@1, None for the main arm itself.
+    """
 
     label: str
-    change: Estimate | None
+    after: Mapping[str, Estimate]
+    seeds_after: Mapping[str, tuple[float, ...]]
+    change: Mapping[str, Estimate]
     lead: Estimate | None
 
 
 @dataclass(frozen=True)
 class Results:
-    """The held-out results of a record. `gain` is the main arm's on pass@1."""
+    """The held-out results of a study; `arms` begin with the main one. Metrics are in their order."""
 
-    metrics: tuple[MetricResult, ...]
-    gain: Estimate | None
+    metrics: tuple[str, ...]
+    before: Mapping[str, Estimate]
+    seeds_before: Mapping[str, tuple[float, ...]]
     arms: tuple[ArmResult, ...]
 
     @property
-    def primary(self) -> MetricResult | None:
+    def primary(self) -> str | None:
         """The metric that the headline speaks of: pass@1, else the first there is."""
-        by_name = {metric.name: metric for metric in self.metrics}
-        return by_name.get(PRIMARY) or next(iter(self.metrics), None)
+        return next(iter(self.metrics), None)
+
+    @property
+    def main(self) -> ArmResult:
+        return self.arms[0]
 
 
-def compare(record: ReportRecord) -> Results:
+def first_evaluations(study: Study) -> list[Evaluation | None]:
+    """The first evaluation of the main arm, of each seed."""
+    return [next(iter(run.evaluations), None) for run in study.main_runs]
+
+
+def final_evaluations(study: Study, label: str) -> list[Evaluation | None]:
+    """The newest evaluation of an arm, of each seed.
+
+    An arm beside shares its start with the main arm, which was evaluated there, so its newest counts once it
+    is after step 0; the main arm needs two.
+    """
+    if label == study.main:
+        return [run.evaluations[-1] if len(run.evaluations) > 1 else None for run in study.main_runs]
+    return [final_evaluation(run) if run is not None else None for run in study.arms[label]]
+
+
+def final_evaluation(run: RecordedRun) -> Evaluation | None:
+    """The newest evaluation after the first step of a run, None without one."""
+    return run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else None
+
+
+def stages(study: Study) -> dict[str, list[Evaluation | None]]:
+    """The evaluations before and after, and of the arms beside, by the name of the row that shows them."""
+    found = {"Before": first_evaluations(study)}
+    for label in study.arms:
+        name = f"After {label}" if label == study.main else label
+        if any(evaluations := final_evaluations(study, label)):
+            found[name] = evaluations
+    return found
+
+
+def compare(study: Study) -> Results:
     """Pool the evaluations of all seeds and pair them by problem.
 
-    `after` is None while there is one evaluation only; an arm beside is missing while it has none after
-    its start. Only seeds that have both evaluations enter a difference.
+    Only seeds that have both evaluations enter a difference.
     """
-    before = [arm.evaluations[0] if arm.evaluations else None for arm in record.main_arms]
-    after = [arm.evaluations[-1] if len(arm.evaluations) > 1 else None for arm in record.main_arms]
-    beside = {
-        label: [
-            final_evaluation(seed.beside[label]) if label in seed.beside else None for seed in record.seeds
-        ]
-        for label in record.labels_beside
+    before = first_evaluations(study)
+    after = {label: final_evaluations(study, label) for label in study.arms}
+    names = {
+        name for evaluation in (*before, *after[study.main]) if evaluation for name in evaluation["metrics"]
     }
-    names = dict.fromkeys(
-        name for evaluation in (*before, *after) if evaluation for name in evaluation["metrics"]
-    )
+    metrics = tuple(sorted(names, key=metric_order))
     return Results(
-        metrics=tuple(
-            MetricResult(
-                name,
-                pooled(before, name),
-                pooled(after, name),
-                {label: found for label, arms in beside.items() if (found := pooled(arms, name))},
-                paired_difference(before, after, name),
-                _values(before, name),
-                _values(after, name),
-                {label: _values(arms, name) for label, arms in beside.items()},
+        metrics,
+        _pooled_by_name(before, metrics),
+        {name: seed_values(before, name) for name in metrics},
+        tuple(
+            ArmResult(
+                label,
+                _pooled_by_name(evaluations, metrics),
+                {name: seed_values(evaluations, name) for name in metrics},
+                {
+                    name: change
+                    for name in metrics
+                    if (change := paired_difference(before, evaluations, name)) is not None
+                },
+                paired_difference(evaluations, after[study.main]) if label != study.main else None,
             )
-            for name in sorted(names, key=metric_order)
-        ),
-        gain=paired_difference(before, after),
-        arms=tuple(
-            ArmResult(label, paired_difference(before, arms), paired_difference(arms, after))
-            for label, arms in beside.items()
+            for label, evaluations in after.items()
         ),
     )
 
 
-def final_evaluation(arm: Arm) -> Mapping[str, Any] | None:
-    """The newest evaluation after the arm's first step, None without one."""
-    return arm.evaluations[-1] if arm.evaluations and arm.evaluations[-1]["step"] > 0 else None
+def _pooled_by_name(evaluations: Evaluations, metrics: Sequence[str]) -> dict[str, Estimate]:
+    return {name: found for name in metrics if (found := pooled(evaluations, name)) is not None}
 
 
-def pooled(evaluations: Sequence[Evaluation | None], name: str) -> Estimate | None:
-    """The mean over seeds of one metric and of its bounds."""
-    found = [e["metrics"][name] for e in evaluations if e and name in e["metrics"]]
+def pooled(evaluations: Evaluations, name: str, of: str = "metrics") -> Estimate | None:
+    """The mean over seeds of one metric (or rate: `of`) and of its bounds."""
+    found = [e[of][name] for e in evaluations if e and name in e[of]]
     if not found:
         return None
     return Estimate(*(fmean(estimate[key] for estimate in found) for key in ("value", "low", "high")))
 
 
-def paired_difference(
-    first: Sequence[Evaluation | None], second: Sequence[Evaluation | None], name: str = PRIMARY
-) -> Estimate | None:
-    """A metric in `second` minus `first` over the problems that both answered, with interval.
+def seed_values(evaluations: Evaluations, name: str) -> tuple[float, ...]:
+    """A metric of each seed that has it."""
+    return tuple(e["metrics"][name]["value"] for e in evaluations if e and name in e["metrics"])
 
-    Both have one entry for each seed; None where there is no evaluation.
-    """
+
+def paired_difference(first: Evaluations, second: Evaluations, name: str = PRIMARY) -> Estimate | None:
+    """A metric in `second` minus `first` over the problems that both answered, with interval."""
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     earlier, later = (_shares([pair[side] for pair in pairs], name) for side in (0, 1))
     differences = [later[task] - earlier[task] for task in earlier if task in later]
     return intervals.paired_difference(np.array(differences)) if differences else None
-
-
-def headline(record: ReportRecord, results: Results) -> str:
-    """The result in plain sentences, one for each arm."""
-    main = record.main_arms[0].label
-    metric = results.primary
-    if metric is None or metric.before is None:
-        return f"No held-out evaluation yet: {_training_so_far(record)}"
-    name = metric_label(metric.name)
-    if metric.after is None:
-        return f"Held-out {name} is {percent(metric.before)} so far; there is no second evaluation yet."
-    sentence = f"{main}: held-out {name} {_movement(metric.before, metric.after, metric.gain)}"
-    if len(metric.seeds_after) > 1:
-        sentence += f" (mean of {len(metric.seeds_after)} seeds, {seed_range(metric.seeds_after)})"
-    beside = (_arm_sentence(arm, metric, record) for arm in results.arms if arm.label in metric.beside)
-    return " ".join((f"{sentence}.", *beside))
-
-
-def metric_label(name: str) -> str:
-    """The reader's name of a metric."""
-    return {PRIMARY: "sampled pass@1", GREEDY: "greedy pass@1"}.get(name, name)
-
-
-def percent(estimate: Estimate) -> str:
-    """A rate with its interval, in percent."""
-    return f"{100 * estimate.value:.1f} % [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
-
-
-def points(estimate: Estimate) -> str:
-    """A difference with its interval, in percentage points."""
-    text = f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
-    return text.replace("-", "−")
-
-
-def seed_range(values: Sequence[float]) -> str:
-    """The spread over seeds, in percent."""
-    return f"{100 * min(values):.1f} to {100 * max(values):.1f} %"
-
-
-def _movement(before: Estimate, after: Estimate, change: Estimate | None) -> str:
-    """What the paired interval `change` allows to say; no claim without one."""
-    verb = "went"
-    if change is not None:
-        verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[change.sign]
-    return f"{verb} from {percent(before)} to {percent(after)}"
-
-
-def _arm_sentence(arm: ArmResult, metric: MetricResult, record: ReportRecord) -> str:
-    """How an arm beside changed, and whether the main arm can be told apart from it."""
-    main, shown = record.main_arms[0].label, percent(metric.beside[arm.label])
-    subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
-    if arm.label == CONTROL:
-        subject, name = "The control, further supervised training", "the control"
-    subject += f"{_time_beside(record, arm.label)},"
-    if arm.change is None or arm.lead is None:
-        return f"{subject} ended at {shown}."
-    verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[arm.change.sign]
-    relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
-    sentence = f"{subject} {verb} {shown}; {main} {relation} {name} ({points(arm.lead)} points)"
-    if arm.label == CONTROL and arm.change.sign > 0:
-        sentence += f", so the gain of {main} is not reinforcement learning's alone"
-    return f"{sentence}."
-
-
-def _time_beside(record: ReportRecord, label: str) -> str:
-    """How long an arm trained beside the main one, as far as the metrics tell."""
-    arm, main = (
-        sum(float(row.get("time/step", 0)) for one in arms for row in one.metrics)
-        for arms in (record.arms_beside(label), record.main_arms)
-    )
-    if not arm or not main:
-        return ""
-    share = arm / main
-    return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
-
-
-def _training_so_far(record: ReportRecord) -> str:
-    steps = sum(arm.steps for arm in record.main_arms)
-    if not steps:
-        return "training has not begun."
-    rates = [
-        row["pass_rate"] for row in record.main_arms[0].metrics if isinstance(row.get("pass_rate"), float)
-    ]
-    trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
-    return f"{steps} training steps done{trend}."
 
 
 def _shares(evaluations: Sequence[Evaluation], name: str) -> dict[str, float]:
@@ -230,7 +159,7 @@ def _shares(evaluations: Sequence[Evaluation], name: str) -> dict[str, float]:
     return {task: fmean(values) for task, values in shares.items()}
 
 
-def _share(row: Mapping[str, Any], name: str) -> float | None:
+def _share(row: Evaluation, name: str) -> float | None:
     """A metric on one problem: pass@k by the unbiased estimator (Chen et al. 2021, arXiv 2107.03374)."""
     if name == GREEDY:
         passed = row.get("greedy_passed")
@@ -241,15 +170,58 @@ def _share(row: Mapping[str, Any], name: str) -> float | None:
     return 1 - math.comb(samples - row["passed"], int(k)) / math.comb(samples, int(k))
 
 
-def _values(evaluations: Sequence[Evaluation | None], name: str) -> tuple[float, ...]:
-    return tuple(e["metrics"][name]["value"] for e in evaluations if e and name in e["metrics"])
+def headline(study: Study, results: Results) -> str:
+    """The result in plain sentences, one for each arm."""
+    metric = results.primary
+    if metric is None or metric not in results.before:
+        return f"No held-out evaluation yet: {_training_so_far(study)}"
+    name, before, main = metric_label(metric), results.before[metric], results.main
+    if metric not in main.after:
+        return f"Held-out {name} is {percent(before)} so far; there is no second evaluation yet."
+    verb = "went"  # without a paired interval nothing is claimed
+    if metric in main.change:
+        verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[main.change[metric].sign]
+    sentence = f"{main.label}: held-out {name} {verb} from {percent(before)} to {percent(main.after[metric])}"
+    values = main.seeds_after[metric]
+    if len(values) > 1:
+        sentence += f" (mean of {len(values)} seeds, {seed_range(values)})"
+    beside = (_arm_sentence(arm, metric, study) for arm in results.arms[1:] if metric in arm.after)
+    return " ".join((f"{sentence}.", *beside))
 
 
-def metric_order(name: str) -> tuple[int, int, str]:
-    """Sampled pass@1, greedy pass@1, then pass@k by k, then the rest."""
-    if name == PRIMARY:
-        return (0, 0, name)
-    if name == GREEDY:
-        return (1, 0, name)
-    k = name.removeprefix("pass@")
-    return (2, int(k), name) if k.isdecimal() else (3, 0, name)
+def _arm_sentence(arm: ArmResult, metric: str, study: Study) -> str:
+    """How an arm beside changed, and whether the main arm can be told apart from it."""
+    shown, change = percent(arm.after[metric]), arm.change.get(PRIMARY)
+    subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
+    if arm.label == CONTROL:
+        subject, name = "The control, further supervised training", "the control"
+    subject += f"{_time_beside(study, arm.label)},"
+    if change is None or arm.lead is None:
+        return f"{subject} ended at {shown}."
+    verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[change.sign]
+    relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
+    sentence = f"{subject} {verb} {shown}; {study.main} {relation} {name} ({points(arm.lead)} points)"
+    if arm.label == CONTROL and change.sign > 0:
+        sentence += f", so the gain of {study.main} is not reinforcement learning's alone"
+    return f"{sentence}."
+
+
+def _time_beside(study: Study, label: str) -> str:
+    """How long an arm trained beside the main one, as far as the metrics tell."""
+    arm, main = (
+        sum(sum(finite_values(run.metrics, "time/step")) for run in study.runs(one))
+        for one in (label, study.main)
+    )
+    if not arm or not main:
+        return ""
+    share = arm / main
+    return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
+
+
+def _training_so_far(study: Study) -> str:
+    steps = sum(run.steps for run in study.main_runs)
+    if not steps:
+        return "training has not begun."
+    rates = finite_values(study.main_runs[0].metrics, "pass_rate")
+    trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
+    return f"{steps} training steps done{trend}."

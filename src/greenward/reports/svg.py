@@ -17,7 +17,8 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from greenward.reports.document import Chart, Marker, Series, Unit
+from greenward.reports.document import Chart, Marker, Series
+from greenward.reports.figures import value_text
 from greenward.text import visible
 
 MAX_POINTS = 160
@@ -124,17 +125,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     if len(whole) >= 2:
         return whole[:: -(-len(whole) // 6)]
     return [m * power for power in powers for m in (1, 2, 5) if low <= m * power <= high]
-
-
-def value_text(value: float, unit: Unit) -> str:
-    """An axis value: shares in percent, numbers short."""
-    if unit == "share":
-        return f"{100 * value:.3g} %"
-    magnitude = abs(value)
-    if magnitude >= 1e6 or 0 < magnitude < 1e-3:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:,.0f}" if magnitude >= 1000 else f"{value:.4g}"
 
 
 class _Drawing:

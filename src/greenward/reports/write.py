@@ -1,59 +1,42 @@
-"""Writes the views of a report beside the run, study or evaluation that it tells of."""
+"""Writes the forms of a report beside the run, study or evaluation that it tells of."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
-from greenward.errors import RunError
-from greenward.reports.content import load_report
-from greenward.reports.evaluation import is_evaluation, load_evaluation
-from greenward.reports.evaluation_views import (
-    render_evaluation_html,
-    render_evaluation_json,
-    render_evaluation_markdown,
-)
-from greenward.reports.html import render_html
-from greenward.reports.json_view import render_json
-from greenward.reports.markdown import render_markdown
+from greenward.reports.document import Report
+from greenward.reports.evaluation import evaluation_report, is_evaluation
+from greenward.reports.render_html import render_html
+from greenward.reports.render_text import render_json, render_markdown
+from greenward.reports.training import training_report
+from greenward.runs.files import write_atomically, writing
 
-View = Literal["html", "markdown", "json"]
-_NAMES: dict[View, str] = {"html": "report.html", "markdown": "report.md", "json": "report.json"}
-_OF_RUN = {"html": render_html, "markdown": render_markdown, "json": render_json}
-_OF_EVALUATION = {
-    "html": render_evaluation_html,
-    "markdown": render_evaluation_markdown,
-    "json": render_evaluation_json,
-}
+Form = Literal["html", "markdown", "json"]
+_SUFFIXES: dict[Form, str] = {"html": "html", "markdown": "md", "json": "json"}
 
 
-def write_all_reports(path: str | Path) -> dict[View, Path]:
-    """Write report.html, report.md and report.json into the run, study or evaluation at `path`.
+def report_of(path: Path) -> Report:
+    """The report of the run, study or evaluation at `path`. Raises `RunError` where there is none."""
+    return evaluation_report(path) if is_evaluation(path) else training_report(path)
 
-    Returns the path of each view by its name. A report that stood there before is replaced whole.
+
+def render(report: Report, form: Form) -> str:
+    """One form of a report, as text."""
+    return {"html": render_html, "markdown": render_markdown, "json": render_json}[form](report)
+
+
+def write_report(report: Report, folder: Path, stem: str = "report") -> dict[Form, Path]:
+    """Write STEM.html, STEM.md and STEM.json into `folder`, which is made; older ones are replaced whole.
+
+    Returns the path of each form by its name.
 
     Raises:
-        RunError: there is none of these, or the file system refused.
+        RunError: the file system refused.
     """
-    folder = Path(path)
-    texts = {view: render(folder, view) for view in _NAMES}
-    return {view: _replace(folder / _NAMES[view], text) for view, text in texts.items()}
-
-
-def render(path: Path, view: View) -> str:
-    """One view of the report of the run, study or evaluation at `path`. Raises `RunError`."""
-    if is_evaluation(path):
-        return _OF_EVALUATION[view](load_evaluation(path))
-    return _OF_RUN[view](load_report(path))
-
-
-def _replace(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths = {form: folder / f"{stem}.{suffix}" for form, suffix in _SUFFIXES.items()}
+    for form, path in paths.items():
+        write_atomically(path, render(report, form).encode())
+    return paths

@@ -1,0 +1,174 @@
+"""Reads a run with its arms, or a study of several seeds, for a report.
+
+Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS_BESIDE`,
+which trained from the same start for the time that the main arm took. A study holds one such run
+per seed: `seed_0/`, `seed_1/` …
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import RunError
+from greenward.no_signal import Spell, spells
+from greenward.runs.reading import RecordedRun, is_run, read_recorded_run
+
+Evaluation = Mapping[str, Any]
+
+ARMS_BESIDE = ("grpo", "rejection", "control")
+CONTROL = "Control"
+_ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "rejection": "Rejection sampling", "sft": "supervised"}
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs of a report by arm and seed.
+
+    `arms` are by label, the main one first, each with one run for every seed (None where a seed lacks it).
+    There is at least one seed, and the main arm has all.
+    """
+
+    title: str
+    seeds: tuple[str, ...]
+    main: str
+    arms: Mapping[str, tuple[RecordedRun | None, ...]]
+    warm_starts: tuple[RecordedRun, ...]
+    notes: tuple[str, ...]
+
+    def runs(self, label: str) -> tuple[RecordedRun, ...]:
+        """The runs of an arm, of the seeds that have it."""
+        return tuple(run for run in self.arms[label] if run is not None)
+
+    @property
+    def main_runs(self) -> tuple[RecordedRun, ...]:
+        """The runs of the main arm, one for each seed."""
+        return self.runs(self.main)
+
+
+def in_a_sentence(label: str) -> str:
+    """The label of an arm as it is written in the middle of a sentence."""
+    return label if label.isupper() else label.lower()
+
+
+def read_study(path: str | Path) -> Study:
+    """Read the run directory or the study at `path`; what cannot be read is left out and noted.
+
+    Raises:
+        RunError: there is neither.
+    """
+    path = Path(path)
+    folders = sorted(path.glob("seed_*"), key=_natural) if path.is_dir() else []
+    folders = [path] if is_run(path) else [folder for folder in folders if is_run(folder)]
+    if not folders:
+        raise RunError(
+            f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
+            remedy="Give the folder that `greenward train` wrote to.",
+        )
+    notes: list[str] = []
+    main = [read_recorded_run(folder, notes) for folder in folders]
+    label = _label(main[0])
+    beside: dict[str, list[RecordedRun | None]] = {}
+    for name in ARMS_BESIDE:
+        runs = [
+            read_recorded_run(folder / name, notes) if is_run(folder / name) else None for folder in folders
+        ]
+        for index, run in enumerate(runs):
+            if run is not None:
+                arm = CONTROL if name == "control" else _label(run)
+                beside.setdefault(arm, [None] * len(folders))[index] = run
+    warm = (folder / "warm_start" for folder in folders)
+    study = Study(
+        title=str(main[0].config.get("name") or path.resolve().name),
+        seeds=tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in main),
+        main=label,
+        arms={label: tuple(main), **{arm: tuple(runs) for arm, runs in beside.items()}},
+        warm_starts=tuple(read_recorded_run(folder, notes) for folder in warm if is_run(folder)),
+        notes=(),
+    )
+    return Study(**{**vars(study), "notes": (*notes, *_gaps(study))})
+
+
+def _natural(path: Path) -> tuple[int, str]:
+    number = re.search(r"(\d+)$", path.name)
+    return (int(number[1]) if number else 0, path.name)
+
+
+def _label(run: RecordedRun) -> str:
+    kind = str(run.config.get("kind", "training"))
+    return _ARM_LABELS.get(kind, kind)
+
+
+def max_lost_share(study: Study) -> float:
+    """The largest share of answers that the infrastructure lost in any evaluation of the study."""
+    runs = [run for label in study.arms for run in study.runs(label)]
+    return max((share for run in runs for _, _, share in _lost_shares(run)), default=0.0)
+
+
+def _gaps(study: Study) -> Iterator[str]:
+    """What a reader must know of the runs before he reads a figure."""
+    for seed, label in enumerate(study.seeds):
+        prefix = f"{label}: " if len(study.seeds) > 1 else ""
+        main = study.main_runs[seed]
+        if main.summary.get("status") == "interrupted":
+            yield f"{prefix}stopped after {main.steps} steps; go on with it by --resume."
+        elif not main.summary:
+            yield f"{prefix}not finished: {main.steps} steps so far."
+        for arm, runs in study.arms.items():
+            if (run := runs[seed]) is not None:
+                of_arm = prefix if arm == study.main else f"{prefix}{arm}: "
+                yield from (f"{of_arm}{text}" for text in _defects(run))
+    if study.main_runs[0].config.get("kind") in ("grpo", "ppo") and CONTROL not in study.arms:
+        yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
+
+
+def _defects(run: RecordedRun) -> Iterator[str]:
+    longest: dict[str, Spell] = {}
+    for spell in sorted(spells(run.metrics, run.config), key=lambda spell: -spell.steps):
+        longest.setdefault(spell.cause.brief, spell)
+    for one in sorted(longest.values(), key=lambda spell: spell.first_step):
+        yield f"Steps {one.first_step} to {one.last_step} of {run.steps}: {one.cause}"
+    lost = sum(finite_values(run.metrics, "episodes/infrastructure"))
+    if lost:
+        yield f"{lost:.0f} episodes were lost to the infrastructure and not trained on."
+    for name, step, share in _lost_shares(run):
+        yield (
+            f"{share:.1%} of the answers to {name} at step {step} were lost to the infrastructure and count "
+            "as not passed."
+        )
+    empty = max(finite_values(run.metrics, "rejection/empty_rounds"), default=0)
+    if empty:
+        yield f"{empty:.0f} of {run.steps} rounds kept no answer and taught nothing new."
+    first: dict[str, int] = {}
+    for row in run.metrics:
+        for key, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                first.setdefault(key, row["step"])
+    for key, step in first.items():
+        yield f"{key} is not a finite number from step {step} on, at times."
+
+
+def _lost_shares(run: RecordedRun) -> Iterator[tuple[str, int, float]]:
+    """(what was evaluated, step, share) of each evaluation in which answers were lost."""
+    for name, evaluations in (("held-out problems", run.evaluations), *run.suites.items()):
+        for evaluation in evaluations:
+            if share := evaluation["rates"].get("infrastructure", {}).get("value", 0.0):
+                yield name, evaluation["step"], share
+
+
+def finite_points(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[tuple[float, float], ...]:
+    """(step, value) of the rows of metrics in which `key` is a finite number."""
+    return tuple(
+        (float(row["step"]), float(row[key]))
+        for row in rows
+        if isinstance(row.get(key), (int, float)) and math.isfinite(row[key])
+    )
+
+
+def finite_values(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    """The values of `key` that are finite numbers."""
+    return [value for _, value in finite_points(rows, key)]

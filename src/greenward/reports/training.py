@@ -1,0 +1,382 @@
+"""The report of a training: a run with its arms, or a study of several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from greenward.intervals import Estimate
+from greenward.reports.document import (
+    NOTHING,
+    AnsweredTask,
+    Answers,
+    Block,
+    Code,
+    Fact,
+    KeyFigure,
+    Paragraph,
+    Report,
+    ShownAnswer,
+    Table,
+    Tone,
+    charts,
+    section,
+)
+from greenward.reports.figures import (
+    PRIMARY,
+    bounded,
+    duration,
+    interval,
+    memory,
+    metric_label,
+    percent,
+    points,
+    seed_range,
+    setting_text,
+    share,
+    words,
+)
+from greenward.reports.results import (
+    Evaluations,
+    Results,
+    compare,
+    final_evaluations,
+    first_evaluations,
+    headline,
+    pooled,
+    seed_values,
+    stages,
+)
+from greenward.reports.study import Evaluation, Study, finite_values, read_study
+from greenward.reports.training_charts import (
+    held_out_charts,
+    step_charts,
+    suite_charts,
+    warm_start_charts,
+)
+from greenward.runs.reading import RecordedRun
+
+NEGLIGIBLE_SECONDS = 0.05
+_SHOWN_OF: Mapping[str, tuple[int, Tone]] = {
+    "fixed": (3, "good"),
+    "still failing": (2, "neutral"),
+    "broken": (1, "bad"),
+}
+_OUTCOMES = {(False, True): "fixed", (False, False): "still failing", (True, False): "broken"}
+
+
+def training_report(path: str | Path) -> Report:
+    """The report of the run or study at `path`.
+
+    Raises:
+        RunError: there is neither.
+    """
+    study = read_study(path)
+    results = compare(study)
+    found = stages(study)
+    main = study.main_runs
+    return Report(
+        kind="run report",
+        title=study.title,
+        headline=headline(study, results),
+        facts=tuple(_facts(study)),
+        figures=tuple(_figures(results)),
+        notes=study.notes,
+        sections=(
+            section("Learning", charts((*held_out_charts(study, results), *suite_charts(study)))),
+            section(
+                "Before and after",
+                _before_after(study, results, found),
+                _seed_by_seed(study, results, found),
+                _suites(study),
+                _tags(found),
+            ),
+            section("Sample answers", *_sample_answers(study), level="appendix"),
+            section("What became of the answers", _statuses(found), level="detail"),
+            section("Training, step by step", charts(step_charts(main), "small", in_json=False)),
+            section(
+                "Warm start",
+                charts(warm_start_charts(study, results), "small", in_json=False),
+                level="appendix",
+            ),
+            section("Time and memory", _costs(study), level="detail"),
+            section("Settings", *_settings(main[0]), level="appendix"),
+        ),
+        footer="Written by greenward from the files of the run. Intervals are 95 %.",
+        data={"results": asdict(results)},
+    )
+
+
+def _facts(study: Study) -> Iterator[Fact]:
+    main = study.main_runs
+    if len(study.seeds) > 1:
+        yield Fact("seeds", str(len(study.seeds)))
+    steps = sorted({run.steps for run in main})
+    yield Fact("steps", " to ".join(map(str, dict.fromkeys((steps[0], steps[-1])))))
+    if walls := _of_summaries(main, "wall_seconds"):
+        yield Fact(f"{study.main} wall time", duration(max(walls)))
+    if peaks := _of_summaries(main, "peak_rss_mb"):
+        yield Fact("peak memory", memory(max(peaks)))
+    if main[0].sessions and main[0].sessions[-1].get("device"):
+        yield Fact("on", str(main[0].sessions[-1]["device"]))
+
+
+def _of_summaries(runs: Sequence[RecordedRun], key: str) -> list[float]:
+    return [run.summary[key] for run in runs if run.summary.get(key)]
+
+
+def _figures(results: Results) -> Iterator[KeyFigure]:
+    """Each metric of the main arm, and the first metric of the arms beside."""
+    for arm in results.arms:
+        for name in results.metrics if arm is results.main else results.metrics[:1]:
+            before, after = results.before.get(name), arm.after.get(name)
+            if before is not None and after is not None:
+                yield _change(f"{arm.label}, {metric_label(name)}", before, after, arm.change.get(name))
+
+
+def _change(label: str, before: Estimate, after: Estimate, change: Estimate | None) -> KeyFigure:
+    """Coloured only where the paired interval of the change excludes 0."""
+    tones: dict[int, Tone] = {1: "good", -1: "bad", 0: "neutral"}
+    return KeyFigure(
+        label,
+        f"{100 * after.value:.1f} %",
+        f"{100 * before.value:.1f}",
+        f"{interval(before)} → {interval(after)}",
+        tones[change.sign] if change is not None else "neutral",
+    )
+
+
+def _before_after(study: Study, results: Results, found: Mapping[str, Evaluations]) -> Table | None:
+    """Every held-out metric before and after, and of the arms beside: a row for each."""
+    if not results.metrics:
+        return None
+    rows: list[tuple[str, ...]] = []
+    for stage, evaluations in found.items():
+        rows.append((stage, *(percent(pooled(evaluations, name)) for name in results.metrics)))
+        if len(study.seeds) > 1:
+            spread = (seed_range(seed_values(evaluations, name)) for name in results.metrics)
+            rows.append(("  over seeds", *spread))
+    columns = ("Held-out", *map(metric_label, results.metrics))
+    return Table("", columns, tuple(rows), _before_after_caption(study, results))
+
+
+def _before_after_caption(study: Study, results: Results) -> str:
+    evaluation = next(filter(None, first_evaluations(study)), {})
+    sentences = []
+    if {"problems", "samples", "temperature"} <= evaluation.keys():
+        sentences.append(
+            f"{evaluation['problems']} held-out problems, {evaluation['samples']} answers each "
+            f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
+        )
+    differences = [(f"Gain of {study.main}", results.main.change.get(PRIMARY))]
+    for arm in results.arms[1:]:
+        differences.append((f"Change of {arm.label}", arm.change.get(PRIMARY)))
+        differences.append((f"{study.main} minus {arm.label}", arm.lead))
+    shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
+    if shown:
+        sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
+    return " ".join(sentences)
+
+
+def _seed_by_seed(study: Study, results: Results, found: Mapping[str, Evaluations]) -> Table | None:
+    """Each seed in a column of its own; None for a single run."""
+    metric = results.primary
+    if metric is None or len(study.seeds) < 2:
+        return None
+    rows = (
+        (stage, *(percent(pooled([one], metric)) for one in evaluations))
+        for stage, evaluations in found.items()
+    )
+    return Table(f"Held-out {metric_label(metric)}, seed by seed", ("Arm", *study.seeds), tuple(rows))
+
+
+def _suites(study: Study) -> Table | None:
+    """pass@1 on each public suite before and after; None when none was measured."""
+    rows = []
+    for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
+        found = [run.suites[name] for run in study.main_runs if run.suites.get(name)]
+        before = [evaluations[0] for evaluations in found]
+        after = [evaluations[-1] for evaluations in found if len(evaluations) > 1]
+        problems = next((str(e["problems"]) for e in before if "problems" in e), NOTHING)
+        rows.append((name, problems, percent(pooled(before, PRIMARY)), percent(pooled(after, PRIMARY))))
+    columns = ("Suite", "Problems", "Before", f"After {study.main}")
+    caption = "pass@1, one answer to each problem; 95 % intervals."
+    return Table("Public suites", columns, tuple(rows), caption) if rows else None
+
+
+def _tags(found: Mapping[str, Evaluations]) -> Table | None:
+    """pass@1 of the held-out problems with each tag before and after; None without tags."""
+    shown = dict(islice(found.items(), 2))
+    known = {tag: row for e in shown["Before"] if e for tag, row in e.get("tags", {}).items()}
+    rows = tuple(
+        (
+            words(tag),
+            str(known[tag]["problems"]),
+            *(_of_tag(evaluations, tag) for evaluations in shown.values()),
+        )
+        for tag in sorted(known)
+    )
+    return Table("Held-out pass@1 by tag", ("Tag", "Problems", *shown), rows) if rows else None
+
+
+def _of_tag(evaluations: Evaluations, tag: str) -> str:
+    return percent(pooled([{"metrics": e.get("tags", {}).get(tag, {})} for e in evaluations if e], PRIMARY))
+
+
+def _statuses(found: Mapping[str, Evaluations]) -> Table | None:
+    """What became of the sampled held-out answers: shares of each status, then the rates above zero."""
+    counts = [_summed(evaluations) for evaluations in found.values()]
+    names = sorted(
+        {name for count in counts for name in count}, key=lambda n: -max(c.get(n, 0) for c in counts)
+    )
+    rows = [
+        (words(name), *(share(count.get(name, 0), sum(count.values())) for count in counts)) for name in names
+    ]
+    for rate in dict.fromkeys(rate for stage in found.values() for e in stage if e for rate in e["rates"]):
+        estimates = [pooled(evaluations, rate, "rates") for evaluations in found.values()]
+        if any(estimate is not None and estimate.value > 0 for estimate in estimates):
+            rows.append((f"{rate} rate", *map(percent, estimates)))
+    return Table("", ("Status", *found), tuple(rows)) if rows else None
+
+
+def _summed(evaluations: Evaluations) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for evaluation in filter(None, evaluations):
+        for name, count in evaluation.get("statuses", {}).items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _sample_answers(study: Study) -> list[Block]:
+    """The first problems of each outcome, in the order of the evaluation, of the first seed.
+
+    An outcome looks at the majority of a problem's answers: fixed, still failing, broken. The answer
+    shown is the first sampled one that the outcome speaks of: before a problem is fixed one that fails,
+    after it one that passes. Problems of which no such answer was recorded are not shown.
+    """
+    before, after = first_evaluations(study)[0], final_evaluations(study, study.main)[0]
+    if before is None or after is None:
+        return []
+    pairs = list(_answered_pairs(before, after))
+    tasks: list[AnsweredTask] = []
+    counts = []
+    for outcome, (limit, _) in _SHOWN_OF.items():
+        found = [task for task in pairs if task.label == outcome]
+        tasks += found[:limit]
+        if found:
+            counts.append(f"{min(limit, len(found))} of {len(found)} {outcome}")
+    if not tasks:
+        return []
+    caption = (
+        f"Shown: {', '.join(counts)} (by the majority of a problem's answers; {study.seeds[0]}). "
+        "Each is the first of its outcome in the order of evaluation; the answers are the first sampled "
+        "ones that fail or pass as the outcome says."
+    )
+    return [Paragraph(caption, quiet=True), Answers(tuple(tasks))]
+
+
+def _answered_pairs(before: Evaluation, after: Evaluation) -> Iterator[AnsweredTask]:
+    later = {row.get("task_id"): row for row in after.get("rows", ())}
+    for row in before.get("rows", ()):
+        other = later.get(row.get("task_id"))
+        if other is None or not (row.get("samples") and other.get("samples")):
+            continue
+        outcome = _OUTCOMES.get((_passes(row), _passes(other)))
+        answers = [_first_answer("Before", row), _first_answer("After", other)]
+        shown = tuple(answer for answer in answers if answer is not None)
+        if outcome is not None and len(shown) == 2:
+            prompt = bounded(row.get("prompt", ""))
+            yield AnsweredTask(str(row["task_id"]), prompt, shown, outcome, _SHOWN_OF[outcome][1])
+
+
+def _passes(row: Evaluation) -> bool:
+    return bool(2 * row["passed"] >= row["samples"])
+
+
+def _first_answer(title: str, row: Evaluation) -> ShownAnswer | None:
+    """The first recorded answer that passed if the problem passes, or else that did not."""
+    for answer in row.get("answers") or ():
+        if (answer.get("status") == "passed") is _passes(row):
+            return ShownAnswer(
+                bounded(answer.get("code") or ""),
+                words(str(answer.get("status", ""))),
+                "good" if _passes(row) else "bad",
+                bounded(answer.get("first_failure") or ""),
+                title,
+                f"{row['passed']} of {row['samples']} answers pass",
+            )
+    return None
+
+
+def _costs(study: Study) -> Table | None:
+    """Where the time of a run went, mean over seeds; parts that took next to nothing are left out."""
+    per_seed = [_seconds(study, index) for index in range(len(study.seeds))]
+    names = dict.fromkeys(name for parts in per_seed for name in parts)
+    means = ((name, fmean(parts.get(name, 0.0) for parts in per_seed)) for name in names)
+    parts = [(name, seconds) for name, seconds in means if seconds >= NEGLIGIBLE_SECONDS]
+    total = sum(seconds for _, seconds in parts)
+    if not total:
+        return None
+    rows = [(name, duration(seconds), share(seconds, total)) for name, seconds in parts]
+    peaks = _of_summaries(study.main_runs, "peak_rss_mb")
+    caption = "Mean over seeds. " if len(study.seeds) > 1 else ""
+    caption += f"Peak memory {memory(max(peaks))}." if peaks else ""
+    rows.append(("Total", duration(total), ""))
+    return Table(
+        "", ("Part", "Time", "Share"), tuple(rows), caption.strip(), tuple(seconds for _, seconds in parts)
+    )
+
+
+def _seconds(study: Study, seed: int) -> dict[str, float]:
+    """Seconds of one seed by part."""
+    main = study.main_runs[seed]
+    parts = {
+        name: sum(finite_values(main.metrics, f"time/{name.lower()}"))
+        for name in ("Sampling", "Grading", "Update")
+    }
+    warm = [run for run in study.warm_starts if run.path.parent == main.path]
+    evaluations = (*main.evaluations, *(e for suite in main.suites.values() for e in suite))
+    beside = {label: runs[seed] for label, runs in study.arms.items() if label != study.main}
+    return {
+        "Warm start": sum(map(_run_seconds, warm)),
+        **parts,
+        "Rest of the steps": max(0.0, sum(finite_values(main.metrics, "time/step")) - sum(parts.values())),
+        "Evaluation": sum(sum(e.get("seconds", {}).values()) for e in evaluations),
+        **{label: _run_seconds(run) for label, run in beside.items() if run is not None},
+    }
+
+
+def _run_seconds(run: RecordedRun) -> float:
+    return float(run.summary.get("wall_seconds") or sum(finite_values(run.metrics, "time/step")))
+
+
+def _settings(run: RecordedRun) -> list[Block]:
+    blocks: list[Block] = []
+    if run.config:
+        text = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
+        blocks.append(Code(text, "yaml", "The resolved recipe", folded=True))
+    if run.sessions:
+        blocks.append(session_table(run.sessions[-1]))
+    return blocks
+
+
+def session_table(session: Mapping[str, Any]) -> Table:
+    """The versions and the machine of a session."""
+    rows = [
+        (key, setting_text(value)) for key, value in session.items() if value and not isinstance(value, dict)
+    ]
+    packages, sandbox, git = (
+        found if isinstance(found := session.get(key), dict) else {} for key in ("packages", "sandbox", "git")
+    )
+    rows += [(name, str(version)) for name, version in packages.items()]
+    if sandbox:
+        rows.append(("isolation", f"level {sandbox.get('level')}: {', '.join(sandbox.get('layers', []))}"))
+    if git:
+        rows.append(("git commit", f"{git.get('commit')}{' (modified)' if git.get('modified') else ''}"))
+    return Table("", ("", ""), tuple((words(key), value) for key, value in rows))

@@ -1,0 +1,203 @@
+"""The charts of a training report as plain data: which lines, over what, with which bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from greenward.reports.document import Chart, Role, Series, Unit
+from greenward.reports.figures import PRIMARY, metric_label, percent
+from greenward.reports.results import Results, final_evaluation, pooled
+from greenward.reports.study import CONTROL, Evaluation, Study, finite_points, in_a_sentence
+from greenward.runs.reading import RecordedRun
+
+SECONDS_SHOWN_AS_MINUTES = 300
+_ROLES_BESIDE: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
+_SMOOTH_FROM = 30  # steps; shorter curves are shown as they are
+_ZERO_IS_UNUSED = frozenset({"kl", "clip/low", "clip/high"})  # not worth a chart while they are 0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric of the steps to draw where it was measured; `name` tells it from others of its chart."""
+
+    title: str
+    key: str
+    name: str = ""
+    role: Role = "main"
+    unit: Unit = "number"
+
+
+TRAINING_CURVES = (
+    Curve("Reward", "reward/mean"),
+    Curve("Pass rate on training problems", "pass_rate", unit="share"),
+    Curve("Groups per step", "groups/with_signal", "with signal"),
+    Curve("Groups per step", "groups/dead_all_pass", "all pass", "second"),
+    Curve("Groups per step", "groups/dead_all_fail", "all fail", "control"),
+    Curve("Loss", "loss"),
+    Curve("Kept answers per round", "rejection/kept", "kept"),
+    Curve("Kept answers per round", "rejection/pool", "trained on", "second"),
+    Curve("Entropy (nats per token)", "entropy"),
+    Curve("KL to the reference policy", "kl"),
+    Curve("Gradient norm", "grad_norm"),
+    Curve("Clipped tokens", "clip/low", "low", "second", "share"),
+    Curve("Clipped tokens", "clip/high", "high", "control", "share"),
+    Curve("Answer length (tokens)", "completion/mean_length"),
+    Curve("Answers cut off at the limit", "completion/truncated", unit="share"),
+    Curve("Learning rate", "learning_rate"),
+    Curve("Tokens per second", "perf/tokens_per_second"),
+)
+
+
+def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
+    """Held-out pass@1 of the main arm and those beside it: over training time, and over steps."""
+    metric = results.primary
+    if metric is None or all(len(run.evaluations) < 2 for run in study.main_runs):
+        return ()
+    over_time = evaluation_series(study.main_runs, metric, study.main, "main", "elapsed_seconds")
+    over_steps = evaluation_series(study.main_runs, metric, study.main, "main")
+    last_step = max(line.points[-1][0] for line in over_steps)
+    for arm in results.arms[1:]:
+        role, name = _ROLES_BESIDE.get(arm.label, "third"), in_a_sentence(arm.label)
+        runs = [
+            _from_the_start(run, main)
+            for run, main in zip(study.arms[arm.label], study.main_runs, strict=True)
+            if run is not None
+        ]
+        over_time += evaluation_series(runs, metric, name, role, "elapsed_seconds")
+        if end := arm.after.get(metric):
+            level = ((0.0, end.value), (last_step, end.value))
+            over_steps.append(Series(name, role, level, weight="dashed"))
+    lines, unit = _in_readable_time(over_time)
+    seeds = "Thin lines are single seeds. " if len(study.seeds) > 1 else ""
+    dashed = any(line.weight == "dashed" for line in over_steps)
+    title = f"Held-out {metric_label(metric)}"
+    return (
+        Chart(
+            f"{title}, by training time",
+            f"training time ({unit}), evaluation aside",
+            tuple(lines),
+            "share",
+            f"{seeds}Bands are 95 % intervals over problems.",
+        ),
+        Chart(
+            f"{title}, by step",
+            "step",
+            tuple(over_steps),
+            "share",
+            "Dashed lines are where the arms beside it ended." if dashed else "",
+        ),
+    )
+
+
+def _from_the_start(run: RecordedRun, main: RecordedRun) -> RecordedRun:
+    """An arm beside, with the main arm's first evaluation where it has none of the start that they share."""
+    if main.evaluations and run.evaluations and run.evaluations[0]["step"] > 0:
+        return replace(run, evaluations=(main.evaluations[0], *run.evaluations))
+    return run
+
+
+def suite_charts(study: Study) -> tuple[Chart, ...]:
+    """pass@1 of the main arm on each public suite that was measured more than once, over steps."""
+    charts = []
+    for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
+        runs = [replace(run, evaluations=run.suites.get(name, ())) for run in study.main_runs]
+        lines = evaluation_series(runs, PRIMARY, study.main, "main")
+        if any(len(line.points) > 1 for line in lines):
+            caption = "One answer to each problem. Bands are 95 % intervals over problems."
+            charts.append(Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption))
+    return tuple(charts)
+
+
+def warm_start_charts(study: Study, results: Results) -> tuple[Chart, ...]:
+    """The supervised training before: held-out pass@1, loss and gradient norm."""
+    runs, metric = study.warm_starts, results.primary
+    found = step_charts(runs, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
+    if metric is None or not any(map(final_evaluation, runs)):
+        return found
+    lines = evaluation_series(runs, metric, "", "main")
+    return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
+
+
+def step_charts(runs: Sequence[RecordedRun], curves: Sequence[Curve] = TRAINING_CURVES) -> tuple[Chart, ...]:
+    """What an arm measured at each step, a chart for each title."""
+    charts: dict[str, Chart] = {}
+    for curve in curves:
+        chart = charts.get(curve.title) or Chart(curve.title, "step", (), curve.unit)
+        lines = metric_series(runs, curve.key, curve.name, curve.role)
+        charts[curve.title] = replace(chart, series=(*chart.series, *lines))
+    return tuple(chart for chart in charts.values() if chart.series)
+
+
+def metric_series(runs: Sequence[RecordedRun], key: str, name: str, role: Role) -> list[Series]:
+    """Each seed faint, and the smoothed mean over seeds; nothing where it was not measured."""
+    seeds = [points for run in runs if (points := finite_points(run.metrics, key))]
+    if not seeds or (key in _ZERO_IS_UNUSED and not any(y for points in seeds for _, y in points)):
+        return []
+    by_step: dict[float, list[float]] = {}
+    for points in seeds:
+        for step, value in points:
+            by_step.setdefault(step, []).append(value)
+    mean = _smooth([(step, fmean(values)) for step, values in sorted(by_step.items())])
+    return [
+        *(Series("", role, points, "faint") for points in seeds if points != mean),
+        Series(name, role, mean),
+    ]
+
+
+def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Centred moving average over about a fifteenth of the curve."""
+    if len(points) < _SMOOTH_FROM:
+        return tuple(points)
+    reach = len(points) // 30
+    values = [value for _, value in points]
+    return tuple(
+        (step, fmean(values[max(0, i - reach) : i + reach + 1])) for i, (step, _) in enumerate(points)
+    )
+
+
+def evaluation_series(
+    runs: Sequence[RecordedRun], metric: str, name: str, role: Role, x: str = "step"
+) -> list[Series]:
+    """The mean over seeds with its band over the field `x`, and each seed faint when there are several."""
+    seeds: list[dict[int, Evaluation]] = [
+        found for run in runs if (found := {e["step"]: e for e in run.evaluations if metric in e["metrics"]})
+    ]
+    if not seeds:
+        return []
+    if role != "main":  # such an arm trains for a time, not for a number of steps: pair first and last
+        seeds = [dict(enumerate(found.values())) for found in seeds]
+    points, band, hints = [], [], []
+    for key in sorted(set.intersection(*map(set, seeds))):
+        evaluations = [found[key] for found in seeds]
+        at = fmean(float(e.get(x, 0.0)) for e in evaluations)
+        estimate = pooled(evaluations, metric)
+        assert estimate is not None  # only evaluations with this metric were kept
+        points.append((at, estimate.value))
+        band.append((at, estimate.low, estimate.high))
+        hints.append(f"{name or 'step'} {at:,.0f}: {percent(estimate)}")
+    faint = [
+        tuple((float(e.get(x, 0.0)), float(e["metrics"][metric]["value"])) for e in found.values())
+        for found in seeds
+        if len(seeds) > 1
+    ]
+    lines = [Series("", role, line, "faint") for line in faint]
+    if points:
+        lines.append(Series(name, role, tuple(points), "bold", tuple(band), tuple(hints)))
+    return lines
+
+
+def _in_readable_time(lines: Sequence[Series]) -> tuple[list[Series], str]:
+    longest = max((x for line in lines for x, _ in line.points), default=0.0)
+    if longest < SECONDS_SHOWN_AS_MINUTES:
+        return list(lines), "s"
+    in_minutes = (
+        replace(
+            line,
+            points=tuple((x / 60, y) for x, y in line.points),
+            band=tuple((x / 60, low, high) for x, low, high in line.band),
+        )
+        for line in lines
+    )
+    return list(in_minutes), "min"
