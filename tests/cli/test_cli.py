@@ -81,6 +81,25 @@ class TestTrain:
         assert train.calls == []
         assert train.dry_run.calls == [((parse_recipe("name: mine\nseed: 4"),), {})]  # type: ignore[attr-defined]
 
+    def test_options_of_other_trainers_set_keys_and_an_override_wins(
+        self, train: Recorder, recipe_file: str
+    ) -> None:
+        options = (
+            "--model",
+            "7b",
+            "--dataset",
+            "code_bugs",
+            "--learning_rate",
+            "1e-5",
+            "--max_grad_norm",
+            "0.5",
+        )
+        assert run("train", recipe_file, *options, "--seed", "42", "training.max_grad_norm=2") == 0
+        (((recipe, _), _),) = train.calls
+        assert recipe.model.id == "Qwen/Qwen2.5-Coder-7B-Instruct"
+        assert (recipe.problems.train, recipe.problems.held_out) == ("bugs:families", "bugs:families")
+        assert (recipe.training.learning_rate, recipe.training.max_grad_norm, recipe.seed) == (1e-5, 2, 42)
+
     def test_interrupted_run_exits_with_130(
         self, train: Recorder, recipe_file: str, capsys: pytest.CaptureFixture[str]
     ) -> None:

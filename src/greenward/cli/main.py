@@ -1,4 +1,4 @@
-"""The front door: parses, calls, prints. Heavy modules are imported inside the commands only."""
+"""The command line. Heavy modules are imported inside the commands only."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ from greenward import __version__
 from greenward.cli.arguments import EXIT_INTERRUPTED
 from greenward.cli.audit import audit
 from greenward.cli.compare import compare
-from greenward.cli.completion import completion
-from greenward.cli.config import config
-from greenward.cli.demo import demo
 from greenward.cli.diff import diff
-from greenward.cli.doctor import doctor
 from greenward.cli.eval import eval_
 from greenward.cli.evals import evals
 from greenward.cli.grade import grade
+from greenward.cli.machine import completion, doctor
 from greenward.cli.report import report
 from greenward.cli.reward_health import reward_health
 from greenward.cli.show import show
-from greenward.cli.train import train
+from greenward.cli.training import config, demo, train
 from greenward.errors import GreenwardError
 
 EXIT_ERROR = 2
 
 
 class InOrder(click.Group):
-    """A group whose help lists the commands as a newcomer meets them, not by the alphabet."""
+    """A group whose help lists the commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -52,15 +49,12 @@ for command in (*LEARNING, *DIAGNOSING, report, config, doctor, completion):
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 done, 2 an error of the user's, 130 interrupted.
-
-    A command that is interrupted has stopped cleanly before this says so.
-    """
+    """Run the command line and exit: 0 finished, 2 a user's error, 130 interrupted (after a clean stop)."""
     run(cli, "greenward", arguments)
 
 
 def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs a group of commands as the program `name`; see `main`."""
+    """Run a group of commands as the program `name`; see `main`."""
     try:
         sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""`greenward doctor`: what this machine offers, and how well it contains answers."""
+"""`greenward doctor` and `completion`: this machine, its isolation of answers, and its shell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 
 @click.command()
@@ -13,8 +14,8 @@ import click
 def doctor(as_json: bool) -> None:
     """Examine this machine: versions, and the layers of isolation around answers.
 
-    Every layer is tried out, not looked up. Exit code 1 if answers cannot be isolated at the level
-    that training asks for by default (B).
+    Every layer is tested by an attempt. The exit code is 1 if answers cannot be isolated at level B, which
+    training requires by default.
     """
     from greenward.runs.provenance import collect_provenance
     from greenward.sandbox.isolation import Layer, Level
@@ -73,3 +74,19 @@ def _print(machine: dict[str, Any], isolation: Any, answer_ms: float) -> None:
             console.print(Text(f"  {layer.value}: {reason}. To have it, {layer.remedy}.", style="yellow"))
     if not isolation.level.suffices(Level.B):
         console.print(Text(isolation.warning, style="bold red"))
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a completion script for a shell.
+
+    \b
+    bash: greenward completion bash >> ~/.bashrc
+    zsh:  greenward completion zsh >> ~/.zshrc
+    fish: greenward completion fish > ~/.config/fish/completions/greenward.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # the choices above are click's own
+    click.echo(kind(context.find_root().command, {}, "greenward", "_GREENWARD_COMPLETE").source())

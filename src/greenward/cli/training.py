@@ -1,0 +1,167 @@
+"""`greenward train`, `demo` and `config`: the commands that take a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from greenward.cli.arguments import (
+    output_option,
+    overrides_argument,
+    quiet_option,
+    recipe_argument,
+    resume_command_on_interrupt,
+)
+
+MODELS = {
+    f"{size.lower()}": f"Qwen/Qwen2.5-Coder-{size}-Instruct"
+    for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B")
+}
+DATASETS = {"code_bugs": "bugs:families"}
+# Options that users of other trainers know, the keys that they set, and their names for values.
+ALIASES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "model": (("model.id",), MODELS),
+    "dataset": (("problems.train", "problems.held_out"), DATASETS),
+    "learning_rate": (("training.learning_rate",), {}),
+    "max_grad_norm": (("training.max_grad_norm",), {}),
+    "seed": (("seed",), {}),
+}
+QUICK = (
+    "warm_start.max_steps=20",
+    "training.max_steps=2",
+    "evaluation.num_questions=16",
+    "evaluation.samples=2",
+    "evaluation.k=[1,2]",
+)
+
+
+@click.command()
+@recipe_argument
+@overrides_argument
+@click.option("--resume", is_flag=True, help="Continue the run in the output directory, exactly.")
+@click.option("--dry-run", is_flag=True, help="Show settings, model size and first prompt; train nothing.")
+@output_option("runs/NAME, the recipe's name")
+@quiet_option
+@click.option("--model", metavar="NAME", help="model.id; 7b is Qwen/Qwen2.5-Coder-7B-Instruct.")
+@click.option("--dataset", metavar="NAME", help="problems.train and held_out; code_bugs is bugs:families.")
+@click.option("--learning_rate", "--learning-rate", help="training.learning_rate.")
+@click.option("--max_grad_norm", "--max-grad-norm", help="training.max_grad_norm.")
+@click.option("--seed", help="seed.")
+def train(
+    recipe: str,
+    overrides: tuple[str, ...],
+    *,
+    resume: bool,
+    dry_run: bool,
+    output: Path | None,
+    quiet: bool,
+    **aliases: str | None,
+) -> None:
+    """Train with the recipe CONFIG.
+
+    CONFIG is a YAML file or the name of a shipped recipe; KEY=VALUE overrides a key of it. The last five
+    options set the keys that their help names.
+
+    \b
+    greenward train quickstart
+    greenward train my.yaml training.max_steps=50 rewards.0.weight=2
+    greenward train my.yaml --resume
+    """
+    from greenward.config.loading import load_recipe
+
+    overrides = (*_as_overrides(aliases), *overrides)
+    resolved = load_recipe(recipe, overrides)
+
+    from greenward.recipes import train as recipes
+
+    if dry_run:
+        recipes.dry_run(resolved)
+        return
+    with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
+        finished = recipes.train(resolved, output or Path("runs") / resolved.name, resume=resume, quiet=quiet)
+        if not finished:
+            raise KeyboardInterrupt
+
+
+def _as_overrides(aliases: dict[str, Any]) -> list[str]:
+    given = [(*ALIASES[option], value) for option, value in aliases.items() if value is not None]
+    return [f"{key}={names.get(value, value)}" for keys, names, value in given for key in keys]
+
+
+def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) != len(parts):
+        raise click.BadParameter(f"expected different whole numbers with commas between, found {text!r}")
+    return tuple(map(int, parts))
+
+
+@click.command()
+@overrides_argument
+@click.option("--seeds", default="0,1", show_default=True, callback=_seeds, help="One run for each seed.")
+@click.option("--quick", is_flag=True, help="A few steps only: shows that everything works, learns nothing.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
+@output_option("runs/demo")
+@quiet_option
+def demo(
+    overrides: tuple[str, ...],
+    *,
+    seeds: tuple[int, ...],
+    quick: bool,
+    resume: bool,
+    output: Path | None,
+    quiet: bool,
+) -> None:
+    """Watch a small model learn to write Python.
+
+    Warm start from random weights, then GRPO, rejection sampling and further supervised training for the
+    same time each, and a report that compares them.
+    """
+    from greenward.recipes import demo as recipes
+
+    options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
+    with resume_command_on_interrupt("demo", *overrides, *options, output=output, quiet=quiet):
+        finished = recipes.demo(
+            output or Path("runs/demo"),
+            seeds=seeds,
+            overrides=(*QUICK, *overrides) if quick else overrides,
+            quiet=quiet,
+            resume=resume,
+        )
+        if not finished:
+            raise KeyboardInterrupt
+
+
+@click.group()
+def config() -> None:
+    """Show or check a recipe."""
+
+
+@config.command()
+@recipe_argument
+@overrides_argument
+def show(recipe: str, overrides: tuple[str, ...]) -> None:
+    """Print every key of CONFIG as resolved, defaults included."""
+    from greenward.config.loading import dump, load_recipe
+
+    click.echo(dump(load_recipe(recipe, overrides)), nl=False)
+
+
+@config.command()
+@recipe_argument
+@overrides_argument
+def check(recipe: str, overrides: tuple[str, ...]) -> None:
+    """Check whether CONFIG is valid; if it is not, say why."""
+    from greenward.config.loading import find_recipe, load_recipe
+
+    load_recipe(recipe, overrides)
+    click.echo(f"{find_recipe(recipe)}: good.")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors."""
+    from greenward.config.loading import schema_json
+
+    click.echo(schema_json())
