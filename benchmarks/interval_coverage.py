@@ -21,8 +21,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from greenward.evaluation.pass_at_k import pass_at_k
-from greenward.intervals import Z_95, paired_difference, rate
+from greenward.intervals import Z_95, paired_difference, pass_at_k, rate
 
 PROBLEMS = (5, 10, 20, 30, 50, 100, 300)
 SAMPLING = ((1, 1), (8, 1), (8, 4))  # (n, k)

@@ -11,7 +11,7 @@ import yaml
 
 from greenward.config.loading import parse_recipe
 from greenward.errors import CheckpointError, ConfigError, GreenwardError, ProblemError, RunError
-from greenward.evaluation.samples import read_samples
+from greenward.evaluation.evalplus_files import read_samples
 from greenward.policies.tokenizer import read_json as read_model_json
 from greenward.problems.json_format import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet

@@ -1,7 +1,7 @@
-"""95 % intervals for rates and for paired differences: the only place that computes them.
+"""Rates with 95 % intervals, paired differences with theirs, and pass@k: the only place that computes them.
 
 Several answers to one problem resemble each other, so that the problem is the unit. With P problems, the
-variance over problems says nothing of what no problem has shown yet, which is why the percentile bootstrap
+variance over problems does not show what no problem has shown yet, which is why the percentile bootstrap
 and Student's t fail for few problems and near 0 and 1. Pseudo-problems that take the extreme values are
 therefore added before mean and variance are computed:
 
@@ -45,6 +45,20 @@ class Estimate:
 
     def to_json(self) -> dict[str, float]:
         return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float | None:
+    """Unbiased pass@k of one problem, of whose `samples` answers `passed` passed.
+
+    1 - C(n - c, k) / C(n, k), as a product that does not overflow (Chen et al. 2021, arXiv:2107.03374,
+    eq. 1). None when there are fewer than k answers: the quantity is undefined then, and
+    1 - (1 - c/n)^k would be biased. Raises `ValueError` unless 0 <= passed <= samples and k >= 1.
+    """
+    if not 0 <= passed <= samples or k < 1:
+        raise ValueError(f"pass@{k} of {passed} passed among {samples} answers means nothing")
+    if samples < k:
+        return None
+    return 1.0 - math.prod(1.0 - k / i for i in range(samples - passed + 1, samples + 1))
 
 
 def rate(numerators_P: np.ndarray, denominators_P: np.ndarray | None = None) -> Estimate:

@@ -8,15 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from greenward.cli.compare import compare
-from greenward.evaluation.drawing import Answer
-from greenward.evaluation.results import Result
+from greenward.evaluation.rows import EvaluationRow, Sample
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 
 
 def row(task_id, status):
-    answer = Answer(Problem(task_id, "", "f"), 0, "text", "code")
-    return json.dumps(Result.of(answer, Verdict(status)).to_json()) + "\n"
+    answer = Sample(Problem(task_id, "", "f"), 0, "text", "code")
+    return json.dumps(EvaluationRow.of(answer, Verdict(status)).to_json()) + "\n"
 
 
 @pytest.fixture

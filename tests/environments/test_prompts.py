@@ -4,7 +4,7 @@ import pytest
 
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ConfigError
-from greenward.evaluation.suite_prompts import SuitePrompts
+from greenward.evaluation.suites import SuitePrompts
 from greenward.grading.grader import Grader
 from greenward.problems.problem import Case, Problem
 

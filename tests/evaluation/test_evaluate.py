@@ -2,19 +2,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from greenward.config.sections import EvaluationConfig
 from greenward.errors import ProblemError, SandboxError
-from greenward.evaluation import evaluate as module
-from greenward.evaluation.evaluate import EvaluationResult, evaluate
-from greenward.evaluation.pass_at_k import pass_at_k
+from greenward.evaluation import engine
+from greenward.evaluation.engine import evaluate
+from greenward.evaluation.rows import EvaluationRow
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
+from greenward.intervals import pass_at_k
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.runs.evaluations import by_problem
 
 STATUSES = list(Status)
 PASSED, FAILED = STATUSES.index(Status.PASSED), STATUSES.index(Status.FAILED)
@@ -73,7 +76,7 @@ class StatusGrader:
             yield index, Verdict(STATUSES[int(code)], first_failure=f"failure {code}")
 
 
-def run(script: Sequence[Sequence[int]], greedy: int = PASSED, **settings: object) -> EvaluationResult:
+def run(script: Sequence[Sequence[int]], greedy: int = PASSED, **settings: object) -> dict[str, Any]:
     return evaluate(
         ScriptedPolicy(script, greedy),
         problems(len(script)),
@@ -94,31 +97,31 @@ def problems(count: int) -> ProblemSet:
 
 def test_metrics_are_means_of_pass_at_k_over_problems() -> None:
     result = run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4, [PASSED] * 4])
-    assert result.metrics["pass@1"].value == pytest.approx((1 / 4 + 0 + 1) / 3)
-    assert result.metrics["pass@4"].value == pytest.approx(2 / 3)
-    assert result.metrics["greedy_pass@1"].value == 1.0
+    assert result["metrics"]["pass@1"]["value"] == pytest.approx((1 / 4 + 0 + 1) / 3)
+    assert result["metrics"]["pass@4"]["value"] == pytest.approx(2 / 3)
+    assert result["metrics"]["greedy_pass@1"]["value"] == 1.0
 
 
 def test_infrastructure_failures_count_as_not_passed_and_are_counted() -> None:
     result = run([[PASSED, LOST, FAILED, LOST], [PASSED] * 4], k=(1, 2, 4))
-    assert result.metrics["pass@1"].value == pytest.approx((1 / 4 + 1) / 2)
-    assert result.metrics["pass@2"].value == pytest.approx((pass_at_k(4, 1, 2) + 1) / 2)
-    assert result.metrics["pass@4"].value == 1.0
-    assert [(row["samples"], row["passed"]) for row in result.to_json()["rows"]] == [(4, 1), (4, 4)]
-    assert result.rates["infrastructure"].value == pytest.approx(2 / 8)
-    assert result.statuses == {"passed": 5, "failed": 1, "infrastructure": 2}
+    assert result["metrics"]["pass@1"]["value"] == pytest.approx((1 / 4 + 1) / 2)
+    assert result["metrics"]["pass@2"]["value"] == pytest.approx((pass_at_k(4, 1, 2) + 1) / 2)
+    assert result["metrics"]["pass@4"]["value"] == 1.0
+    assert [(row["samples"], row["passed"]) for row in by_problem(result)["rows"]] == [(4, 1), (4, 4)]
+    assert result["rates"]["infrastructure"]["value"] == pytest.approx(2 / 8)
+    assert result["statuses"] == {"passed": 5, "failed": 1, "infrastructure": 2}
 
 
 def test_lost_greedy_answer_counts_as_not_passed() -> None:
     result = run([[PASSED] * 4], greedy=LOST)
-    assert result.metrics["greedy_pass@1"].value == 0.0
-    assert result.to_json()["rows"][0]["greedy_passed"] is False
+    assert result["metrics"]["greedy_pass@1"]["value"] == 0.0
+    assert by_problem(result)["rows"][0]["greedy_passed"] is False
 
 
 def test_compile_and_truncation_rates() -> None:
     result = run([[PASSED, SYNTAX_ERROR, FAILED, LOST], [FAILED] * 4])
-    assert result.rates["compile"].value == pytest.approx(6 / 8)
-    assert result.rates["truncated"].value == pytest.approx(1 / 8)
+    assert result["rates"]["compile"]["value"] == pytest.approx(6 / 8)
+    assert result["rates"]["truncated"]["value"] == pytest.approx(1 / 8)
 
 
 def test_nothing_judged_is_an_error_and_not_a_rate() -> None:
@@ -133,30 +136,48 @@ def test_no_problem_is_an_error() -> None:
 
 def test_all_passed_leaves_a_doubt_that_the_interval_shows() -> None:
     result = run([[PASSED]] * 20, samples=1, k=(1,))
-    assert 0.75 < result.metrics["pass@1"].low < 0.9
-    assert result.metrics["pass@1"].high == 1.0
+    assert 0.75 < result["metrics"]["pass@1"]["low"] < 0.9
+    assert result["metrics"]["pass@1"]["high"] == 1.0
 
 
 def test_record_has_the_agreed_shape_and_is_json() -> None:
-    record = json.loads(json.dumps(run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4]).to_json()))
+    record = json.loads(json.dumps(run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4])))
     assert list(record) == [
-        "suite", "step", "elapsed_seconds", "problems", "problems_passed", "samples", "temperature",
-        "metrics", "tags", "statuses", "rates", "seconds", "rows",
+        "suite", "step", "elapsed_seconds", "samples", "temperature", "problems", "answered", "answers",
+        "most_answers", "problems_passed", "metrics", "rates", "statuses", "errors", "extraction_failures",
+        "tags", "isolation", "seconds", "prompts", "rows", "greedy_rows",
     ]  # fmt: skip
     assert (record["suite"], record["step"], record["problems"], record["samples"]) == ("numbers", 3, 2, 4)
     assert set(record["metrics"]) == {"pass@1", "pass@4", "greedy_pass@1"}
-    assert set(record["metrics"]["pass@1"]) == {"value", "low", "high"}
+    assert set(record["metrics"]["pass@1"]) == {"value", "low", "high", "problems"}
     assert set(record["seconds"]) == {"sampling", "grading"}
-    first = record["rows"][0]
-    assert first["passed"] == 1
-    assert first["samples"] == 4
-    assert first["greedy_passed"] is True
+    rows = [EvaluationRow.from_json(row) for row in record["rows"]]
+    assert [row.key for row in rows] == [(task_id, number) for task_id in "01" for number in range(4)]
+    assert [row.success for row in rows] == [True] + [False] * 7
+    assert {row.tokens for row in rows} == {1}
+    assert record["rows"][1]["code"] == "1"
+    assert len(record["greedy_rows"]) == 2
+    first = by_problem(record)["rows"][0]
+    assert (first["passed"], first["samples"], first["greedy_passed"]) == (1, 4, True)
     assert first["prompt"] == "problem 0"
     assert first["answers"][1] == {"code": "1", "status": "failed", "first_failure": "failure 1"}
 
 
+def test_rows_of_earlier_versions_are_read_as_they_are() -> None:
+    answer = {"code": "1", "status": "failed", "first_failure": ""}
+    row = {
+        "task_id": "0",
+        "prompt": "p",
+        "passed": 0,
+        "samples": 1,
+        "greedy_passed": None,
+        "answers": [answer],
+    }
+    assert by_problem({"step": 0, "rows": [row]}) == {"step": 0, "rows": [row]}
+
+
 def test_chunks_keep_the_order_and_draw_with_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWERS_PER_CHUNK", 8)
+    monkeypatch.setattr(engine, "ANSWERS_PER_CHUNK", 8)
     script = [[PASSED] * (number % 5) + [FAILED] * 4 for number in range(11)]
     policy = ScriptedPolicy(script)
     result = evaluate(
@@ -167,11 +188,11 @@ def test_chunks_keep_the_order_and_draw_with_different_seeds(monkeypatch: pytest
         EvaluationConfig(samples=4, k=(1,), greedy=False),
         sampling=SamplingParams(temperature=0.7),
     )
-    assert [row.passed for row in result.problems] == [number % 5 for number in range(11)]
+    assert [row["passed"] for row in by_problem(result)["rows"]] == [number % 5 for number in range(11)]
     assert [call[0] for call in policy.calls] == [2, 2, 2, 2, 2, 1]
     assert {call[2] for call in policy.calls} == {1.0}
     assert len({call[3] for call in policy.calls}) == 6
 
 
 def test_only_so_many_questions_are_asked() -> None:
-    assert len(run([[FAILED] * 4] * 30, num_questions=7).problems) == 7
+    assert run([[FAILED] * 4] * 30, num_questions=7)["answered"] == 7

@@ -9,8 +9,8 @@ import pytest
 
 from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
-from greenward.evaluation import evaluate as module
-from greenward.evaluation.evaluate import evaluate
+from greenward.evaluation import engine
+from greenward.evaluation.engine import evaluate
 from greenward.grading.grader import Grader
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Case, Problem, ProblemSet
@@ -60,7 +60,7 @@ class Bodies:
 
 
 def test_programs_are_run_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWERS_PER_CHUNK", 8)  # three chunks: grading runs beside sampling
+    monkeypatch.setattr(engine, "ANSWERS_PER_CHUNK", 8)  # three chunks: grading runs beside sampling
     problems = ProblemSet(
         (
             Problem(
@@ -83,13 +83,13 @@ def test_programs_are_run_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
             EvaluationConfig(samples=4, k=(1, 4)),
             sampling=SamplingParams(),
         )
-    assert result.statuses == {"passed": 10, "failed": 5, "syntax_error": 5}
-    assert result.metrics["pass@1"].value == 0.5
-    assert result.metrics["pass@4"].value == 1.0
-    assert result.metrics["greedy_pass@1"].value == 1.0
-    assert result.rates["compile"].value == 0.75
-    assert result.rates["infrastructure"].value == 0.0
-    failed = result.to_json()["rows"][0]["answers"][1]
+    assert result["statuses"] == {"passed": 10, "failed": 5, "syntax_error": 5}
+    assert result["metrics"]["pass@1"]["value"] == 0.5
+    assert result["metrics"]["pass@4"]["value"] == 1.0
+    assert result["metrics"]["greedy_pass@1"]["value"] == 1.0
+    assert result["rates"]["compile"]["value"] == 0.75
+    assert result["rates"]["infrastructure"]["value"] == 0.0
+    failed = result["rows"][1]
     assert failed["code"].endswith(WRONG)
     assert failed["first_failure"]
 
@@ -111,5 +111,5 @@ def test_a_prompt_that_does_not_fit_is_a_question_not_answered() -> None:
             EvaluationConfig(samples=1, k=(1,), greedy=False),
             sampling=SamplingParams(max_tokens=64),
         )
-    assert result.statuses == {"passed": 1, "no_code": 1}
-    assert result.metrics["pass@1"].value == 0.5
+    assert result["statuses"] == {"passed": 1, "no_code": 1}
+    assert result["metrics"]["pass@1"]["value"] == 0.5

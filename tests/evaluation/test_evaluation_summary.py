@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import RunError
-from greenward.evaluation.drawing import Answer
-from greenward.evaluation.evalplus_export import evalplus_results
+from greenward.cli.show import text_of
+from greenward.errors import RunError, SandboxError
+from greenward.evaluation.evalplus_files import evalplus_results
 from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES
-from greenward.evaluation.results import MAX_FAILED_TESTS, Result, sample_row
-from greenward.evaluation.shown_task import show_task
-from greenward.evaluation.summary import all_lost, summarise, usual_ks
+from greenward.evaluation.rows import MAX_FAILED_TESTS, EvaluationRow, EvaluationRows, Sample
+from greenward.evaluation.summary import summarise, usual_ks
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 
@@ -28,14 +27,16 @@ PROBLEM = Problem(
 )
 
 
-def judged(sample: int, status: Status, passed: tuple[bool, ...] = (False,) * 3, **facts) -> Result:
-    answer = Answer(facts.pop("problem", PROBLEM), sample, "text", facts.pop("code", "code"))
-    return Result.of(answer, Verdict(status, passed, layers=facts.pop("layers", ALL), **facts))
+def judged(sample: int, status: Status, passed: tuple[bool, ...] = (False,) * 3, **facts) -> EvaluationRow:
+    answer = Sample(facts.pop("problem", PROBLEM), sample, "text", facts.pop("code", "code"))
+    return EvaluationRow.of(answer, Verdict(status, passed, layers=facts.pop("layers", ALL), **facts))
 
 
-def test_a_result_survives_the_file():
+def test_a_row_survives_the_file_and_rows_of_earlier_versions_are_read():
     result = judged(3, Status.FAILED, (True, False, False), error_class="ValueError", cpu_seconds=0.25)
-    assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert EvaluationRow.from_json(json.loads(json.dumps(result.to_json()))) == result
+    earlier = {name: value for name, value in result.to_json().items() if name not in ("success", "tokens")}
+    assert EvaluationRow.from_json(json.loads(json.dumps(earlier))) == result
     assert result.failed_tests == (1, 2)
     assert result.base_passed is True
 
@@ -90,8 +91,12 @@ def test_usual_ks_are_those_with_enough_samples():
 
 
 def test_no_answer_is_not_a_lost_evaluation():
-    assert not all_lost([])
-    assert all_lost([judged(0, Status.INFRASTRUCTURE)])
+    found = EvaluationRows()
+    found.demand_any_judged()
+    found.add_row(judged(0, Status.INFRASTRUCTURE, error_message="no worker"))
+    with pytest.raises(SandboxError, match="none of 1 answers could be judged") as caught:
+        found.demand_any_judged()
+    assert "no worker" in str(caught.value.remedy)
 
 
 def test_evalplus_record_tells_original_from_added_tests():
@@ -102,8 +107,11 @@ def test_evalplus_record_tells_original_from_added_tests():
         judged(3, Status.INFRASTRUCTURE),
     ]
     summary = summarise(rows, (1,), problems=1) | {"data_hash": "abc"}
-    samples = {row.key: Answer(PROBLEM, row.sample, "t", f"code {row.sample}") for row in rows}
-    record = json.loads(json.dumps(evalplus_results(samples, {row.key: row for row in rows}, summary)))
+    found = EvaluationRows()
+    found.add_samples(Sample(PROBLEM, row.sample, "t", f"code {row.sample}") for row in rows)
+    for row in rows:
+        found.add_row(row)
+    record = json.loads(json.dumps(evalplus_results(found, summary)))
     assert record["hash"] == "abc"
     assert record["pass_at_k"] == {
         "base": {"pass@1": pytest.approx(2 / 4)},
@@ -129,14 +137,14 @@ def test_evalplus_record_tells_original_from_added_tests():
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    answers = [Answer(PROBLEM, number, f"text {number}", f"code {number}") for number in range(2)]
+    answers = [Sample(PROBLEM, number, f"text {number}", f"code {number}") for number in range(2)]
     verdicts = [
         Verdict(Status.PASSED, (True,) * 3),
         Verdict(Status.FAILED, (True, False, True), first_failure="add((1, 2), {3}): expected 4, got 5"),
     ]
     rows = {
-        SAMPLES: map(sample_row, answers),
-        RESULTS: (Result.of(*pair).to_json() for pair in zip(answers, verdicts, strict=True)),
+        SAMPLES: (answer.to_json() for answer in answers),
+        RESULTS: (EvaluationRow.of(*pair).to_json() for pair in zip(answers, verdicts, strict=True)),
         PROMPTS: [{"task_id": "Suite/1", "prompt": "def add(a, b):\n"}],
     }
     for name, found in rows.items():
@@ -145,18 +153,18 @@ def folder(tmp_path) -> Path:
 
 
 def test_a_task_is_shown_by_its_first_failing_answer(folder):
-    text = show_task(folder, "Suite/1")
+    text = text_of(folder, "Suite/1")
     assert "answer 1: failed (1 of 2 answers pass)" in text
     for part in ("def add(a, b):", "text 1", "code 1", "expected 4, got 5", "2 of 3"):
         assert part in text
-    assert "answer 0: passed" in show_task(folder, "Suite/1", 0)
+    assert "answer 0: passed" in text_of(folder, "Suite/1", 0)
 
 
 def test_what_cannot_be_shown_is_said(folder, tmp_path_factory):
     with pytest.raises(RunError, match="no answer to 'Suite/2'") as caught:
-        show_task(folder, "Suite/2")
+        text_of(folder, "Suite/2")
     assert "Suite/1" in str(caught.value.remedy)
     with pytest.raises(RunError, match="no answer 7"):
-        show_task(folder, "Suite/1", 7)
+        text_of(folder, "Suite/1", 7)
     with pytest.raises(RunError, match="holds no evaluation"):
-        show_task(tmp_path_factory.mktemp("empty"), "Suite/1")
+        text_of(tmp_path_factory.mktemp("empty"), "Suite/1")

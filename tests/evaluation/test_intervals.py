@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenward.evaluation.pass_at_k import pass_at_k
-from greenward.intervals import Z_95, Estimate, paired_difference, rate
+from greenward.intervals import Z_95, Estimate, paired_difference, pass_at_k, rate
 
 REPEATS = 600
 RATES = {

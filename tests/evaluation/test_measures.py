@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
@@ -10,20 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenward.evaluation.measures import pass_at_k_of, rates_of
-from greenward.grading.verdict import Status
+from greenward.evaluation.rows import EvaluationRow, Sample
+from greenward.evaluation.summary import mean_pass_at_k, rates_of
+from greenward.grading.verdict import Status, Verdict
+from greenward.problems.problem import Problem
 
 
-@dataclass(frozen=True)
-class Answer:
-    status: Status
-    truncated: bool = False
-    fraction_passed: float = 0.0
-    extraction_failed: bool = False
+def row(
+    status: Status, *, truncated: bool = False, tests: tuple[bool, ...] = (), code: str | None = "code"
+) -> EvaluationRow:
+    return EvaluationRow.of(
+        Sample(Problem("p", "", "f"), 0, "text", code, truncated=truncated), Verdict(status, tests)
+    )
 
 
-def answers(*statuses: Status) -> list[Answer]:
-    return [Answer(status) for status in statuses]
+def answers(*statuses: Status) -> list[EvaluationRow]:
+    return [row(status) for status in statuses]
 
 
 GROUPS = st.lists(st.lists(st.sampled_from(list(Status)), min_size=1, max_size=6), min_size=1, max_size=5)
@@ -37,7 +38,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_passing_answer(statuses, k):
         subsets = list(combinations(group, k))
         if subsets:
             shares.append(fmean(Status.PASSED in subset for subset in subsets))
-    found = pass_at_k_of(groups, k)
+    found = mean_pass_at_k(groups, k)
     if not shares:
         assert found is None
         return
@@ -51,15 +52,15 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_passing_answer(statuses, k):
 def test_rates_count_all_answers_and_a_lost_one_counts_as_lost_only():
     groups = [
         [
-            Answer(Status.PASSED, fraction_passed=1.0),
-            Answer(Status.TIMEOUT, truncated=True, fraction_passed=0.5),
-            Answer(Status.INFRASTRUCTURE),
+            row(Status.PASSED, tests=(True,)),
+            row(Status.TIMEOUT, truncated=True, tests=(True, False)),
+            row(Status.INFRASTRUCTURE),
         ],
         [
-            Answer(Status.NO_CODE, extraction_failed=True),
-            Answer(Status.NO_CODE),  # code that does not define the entry point
-            Answer(Status.SYNTAX_ERROR),
-            Answer(Status.CHEATING),
+            row(Status.NO_CODE, code=None),
+            row(Status.NO_CODE),  # code that does not define the entry point
+            row(Status.SYNTAX_ERROR),
+            row(Status.CHEATING),
         ],
     ]
     values = {name: rate.value for name, rate in rates_of(groups).items()}

@@ -7,20 +7,20 @@ import json
 import pytest
 
 from greenward.errors import RunError
-from greenward.evaluation.drawing import Answer
-from greenward.evaluation.outcomes import Outcomes, Tally, read_outcomes
-from greenward.evaluation.paired import MCNEMAR, SIGN_FLIP, compare
-from greenward.evaluation.results import Result
+from greenward.evaluation.comparison import MCNEMAR, SIGN_FLIP, compare
+from greenward.evaluation.rows import EvaluationRow, Sample
+from greenward.evaluation.stored import AnswerCounts, StoredEvaluation, read_evaluation
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 
 
 def single(name, passed, *, prefix="mbpp", **settings):
     """One answer per problem; None is an answer lost to infrastructure."""
-    tallies = {
-        f"{prefix}/{i}": Tally(1, 0, 1) if one is None else Tally(1, int(one)) for i, one in enumerate(passed)
+    counts = {
+        f"{prefix}/{i}": AnswerCounts(1, 0, 1) if one is None else AnswerCounts(1, int(one))
+        for i, one in enumerate(passed)
     }
-    return Outcomes(name, "mbpp", tallies, settings)
+    return StoredEvaluation(name, "mbpp", counts, settings)
 
 
 def write_results(folder, rows, settings=None):
@@ -32,8 +32,8 @@ def write_results(folder, rows, settings=None):
 
 
 def row(task_id, sample, status):
-    answer = Answer(Problem(task_id, "", "f"), sample, "text", "code")
-    return Result.of(answer, Verdict(Status.PASSED)).to_json() | {"status": status}
+    answer = Sample(Problem(task_id, "", "f"), sample, "text", "code")
+    return EvaluationRow.of(answer, Verdict(Status.PASSED)).to_json() | {"status": status}
 
 
 def test_a_claim_too_small_for_its_size_is_said_to_be_so():
@@ -85,8 +85,8 @@ def test_settings_that_move_scores_are_named_and_others_are_not():
 
 
 def test_several_answers_are_compared_by_unbiased_pass_at_k():
-    a = Outcomes("a", None, {str(i): Tally(4, 1) for i in range(30)})
-    b = Outcomes("b", None, {str(i): Tally(4, 2 if i % 3 else 0) for i in range(30)})
+    a = StoredEvaluation("a", None, {str(i): AnswerCounts(4, 1) for i in range(30)})
+    b = StoredEvaluation("b", None, {str(i): AnswerCounts(4, 2 if i % 3 else 0) for i in range(30)})
     found = compare(a, b, k=2)
     # 1 - C(3,2)/C(4,2) = 1/2; 1 - C(2,2)/C(4,2) = 5/6 on two thirds of the problems.
     assert found.a.value == pytest.approx(1 / 2)
@@ -100,17 +100,17 @@ def test_several_answers_are_compared_by_unbiased_pass_at_k():
 def test_a_folder_of_results_is_read_with_its_settings(tmp_path):
     rows = [row("a", 0, "passed"), row("a", 1, "timeout"), row("b", 0, "infrastructure")]
     settings = {"suite": "mbpp", "temperature": 0.2, "data_hash": "abc"}
-    outcomes = read_outcomes(write_results(tmp_path / "e", rows, settings))
-    assert outcomes.problems == {"a": Tally(2, 1), "b": Tally(1, 0, 1)}
-    assert outcomes.suite == "mbpp"
-    assert outcomes.settings == settings
+    found = read_evaluation(write_results(tmp_path / "e", rows, settings))
+    assert found.problems == {"a": AnswerCounts(2, 1), "b": AnswerCounts(1, 0, 1)}
+    assert found.suite == "mbpp"
+    assert found.settings == settings
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):
     folder = write_results(tmp_path / "e", [row("a", 0, "passed")])
     with open(folder / "results.jsonl", "a") as file:
         file.write('{"task_id": "b", "sta')
-    assert read_outcomes(folder).problems == {"a": Tally(1, 1)}
+    assert read_evaluation(folder).problems == {"a": AnswerCounts(1, 1)}
 
 
 def test_evalplus_results_pass_only_with_the_added_tests(tmp_path):
@@ -122,9 +122,9 @@ def test_evalplus_results_pass_only_with_the_added_tests(tmp_path):
     }
     (tmp_path / "eval_results.json").write_text(json.dumps({"date": "x", "hash": "y", "eval": evaluated}))
     passed = {"Mbpp/2": 1, "Mbpp/3": 0, "Mbpp/4": 1, "Mbpp/6": 0}
-    expected = {task_id: Tally(1, one) for task_id, one in passed.items()}
-    assert read_outcomes(tmp_path / "eval_results.json").problems == expected
-    assert read_outcomes(tmp_path).problems == expected
+    expected = {task_id: AnswerCounts(1, one) for task_id, one in passed.items()}
+    assert read_evaluation(tmp_path / "eval_results.json").problems == expected
+    assert read_evaluation(tmp_path).problems == expected
 
 
 def test_the_last_evaluation_of_a_run_is_read(tmp_path):
@@ -138,9 +138,9 @@ def test_the_last_evaluation_of_a_run_is_read(tmp_path):
             "rows": [{"task_id": "a", "passed": passed, "samples": 2, "answers": answers}],
         }
         (tmp_path / "evaluations" / f"step_{step:06d}.json").write_text(json.dumps(record))
-    outcomes = read_outcomes(tmp_path)
-    assert outcomes.problems == {"a": Tally(3, 2, 1)}
-    assert outcomes.settings == {"samples": 3, "temperature": 0.8}
+    found = read_evaluation(tmp_path)
+    assert found.problems == {"a": AnswerCounts(3, 2, 1)}
+    assert found.settings == {"samples": 3, "temperature": 0.8}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_last_evaluation_of_a_run_is_read(tmp_path):
 )
 def test_rows_that_cannot_be_right_are_refused(tmp_path, rows, message):
     with pytest.raises(RunError, match=message):
-        read_outcomes(write_results(tmp_path / "e", rows))
+        read_evaluation(write_results(tmp_path / "e", rows))
 
 
 def test_a_path_without_an_evaluation_is_refused(tmp_path):
@@ -164,4 +164,4 @@ def test_a_path_without_an_evaluation_is_refused(tmp_path):
         (tmp_path / "other.json", "neither an evaluation of ours"),
     ):
         with pytest.raises(RunError, match=message):
-            read_outcomes(path)
+            read_evaluation(path)

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from greenward.evaluation.pass_at_k import pass_at_k
+from greenward.intervals import pass_at_k
 
 
 @pytest.mark.parametrize("samples", range(1, 9))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from greenward.errors import RunError
-from greenward.evaluation.drawing import Answer, Seconds, draw_answers
-from greenward.evaluation.folder import RESULTS, SAMPLES, EvaluationFolder, read_results
-from greenward.evaluation.suite_run import complete, flaky_answers, given
+from greenward.evaluation.engine import Seconds, add_given, flaky_samples, judge, sampled
+from greenward.evaluation.folder import RESULTS, SAMPLES, EvaluationFolder, read_rows
+from greenward.evaluation.rows import Sample
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
@@ -98,15 +98,20 @@ class CountingGrader:
 
 
 def evaluate(path: Path, policy: CountingPolicy, grader: CountingGrader) -> EvaluationFolder:
-    def draw(seconds: Seconds) -> Iterator[list[Answer]]:
-        return draw_answers(
-            policy, Numbers(), PROBLEMS, PER_PROBLEM, SamplingParams(),
-            seed=3, chunk=4, seconds=seconds,
-            drawn=frozenset(folder.samples), on_drawn=folder.add_samples,
-        )  # type: ignore[arg-type]  # fmt: skip
-
-    with EvaluationFolder.open(path, SETTINGS, PROBLEMS) as folder:
-        complete(folder, draw, grader, seconds=Seconds())  # type: ignore[arg-type]
+    seconds = Seconds()
+    with EvaluationFolder(path, SETTINGS, PROBLEMS) as folder:
+        source = sampled(
+            folder,
+            policy,
+            Numbers(),
+            PROBLEMS,
+            PER_PROBLEM,
+            SamplingParams(),
+            seed=3,
+            chunk=4,
+            seconds=seconds,
+        )  # type: ignore[arg-type]
+        judge(folder, source, grader, seconds)  # type: ignore[arg-type]
         return folder
 
 
@@ -173,7 +178,7 @@ def test_a_finished_evaluation_draws_and_judges_nothing(tmp_path):
 
 def test_what_the_infrastructure_lost_is_tried_again_and_has_one_row(tmp_path, uninterrupted):
     folder = evaluate(tmp_path / "e", CountingPolicy(), CountingGrader(lost=3))
-    assert sum(row.status is Status.INFRASTRUCTURE for row in folder.results.values()) == 3
+    assert sum(row.status is Status.INFRASTRUCTURE for row in folder.rows.values()) == 3
     grader = CountingGrader()
     evaluate(tmp_path / "e", CountingPolicy(), grader)
     assert len(grader.judged) == 3
@@ -184,7 +189,7 @@ def test_other_settings_are_refused_by_name_and_nothing_changes(tmp_path):
     evaluate(tmp_path / "e", CountingPolicy(), CountingGrader())
     before = {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()}
     with pytest.raises(RunError, match=r"n: 2 -> 5") as caught:
-        EvaluationFolder.open(tmp_path / "e", {"suite": "suite", "n": 5}, PROBLEMS)
+        EvaluationFolder(tmp_path / "e", {"suite": "suite", "n": 5}, PROBLEMS)
     assert "suite:" not in caught.value.message
     assert {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()} == before
 
@@ -192,42 +197,43 @@ def test_other_settings_are_refused_by_name_and_nothing_changes(tmp_path):
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(RunError, match="something else"):
-        EvaluationFolder.open(tmp_path, SETTINGS, PROBLEMS)
+        EvaluationFolder(tmp_path, SETTINGS, PROBLEMS)
     with pytest.raises(RunError, match="is a file"):
-        EvaluationFolder.open(tmp_path / "thesis.tex", SETTINGS, PROBLEMS)
+        EvaluationFolder(tmp_path / "thesis.tex", SETTINGS, PROBLEMS)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_only_one_writes_at_a_time(tmp_path):
     with (
-        EvaluationFolder.open(tmp_path / "e", SETTINGS, PROBLEMS),
+        EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS),
         pytest.raises(RunError, match="open for writing"),
     ):
-        EvaluationFolder.open(tmp_path / "e", SETTINGS, PROBLEMS)
+        EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS)
 
 
 def test_results_of_another_form_are_refused(tmp_path):
     (tmp_path / RESULTS).write_text('{"task_id": "p1"}\n')
     with pytest.raises(RunError, match="not the results"):
-        read_results(tmp_path / RESULTS)
+        read_rows(tmp_path / RESULTS)
 
 
 def test_given_answers_may_grow_but_not_change(tmp_path):
     def grade(*codes: str) -> CountingGrader:
         grader = CountingGrader()
-        answers = [Answer(PROBLEMS[0], sample, code, code) for sample, code in enumerate(codes)]
-        with EvaluationFolder.open(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
-            complete(folder, given(answers, folder), grader, seconds=Seconds())  # type: ignore[arg-type]
+        answers = [Sample(PROBLEMS[0], sample, code, code) for sample, code in enumerate(codes)]
+        with EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
+            add_given(folder, answers, str(folder.path))
+            judge(folder, (), grader, Seconds())  # type: ignore[arg-type]
         return grader
 
     assert sorted(grade("1", "2").judged) == ["1", "2"]
     assert grade("1", "2", "3").judged == ["3"]
     with pytest.raises(RunError, match="another answer 1 to p0"):
         grade("1", "7", "3")
-    assert len(read_results(tmp_path / "e" / RESULTS)) == 3
+    assert len(read_rows(tmp_path / "e" / RESULTS)) == 3
 
 
 def test_answers_with_varying_verdicts_are_named():
-    answers = [Answer(PROBLEMS[number], number, "1", "1") for number in range(2)]
-    found = flaky_answers(answers, CountingGrader(), 3)  # type: ignore[arg-type]
+    answers = [Sample(PROBLEMS[number], number, "1", "1") for number in range(2)]
+    found = flaky_samples(answers, CountingGrader(), 3)  # type: ignore[arg-type]
     assert found == [{"task_id": "p1", "sample": 1, "statuses": ["passed"] * 3}]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from greenward.errors import ProblemError
-from greenward.evaluation.results import sample_row
-from greenward.evaluation.samples import extracted, read_samples
+from greenward.evaluation.evalplus_files import extracted, read_samples
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 STARTER = "def f(x):\n"
@@ -90,9 +89,9 @@ def test_what_an_evaluation_has_written_is_read_as_it_was(written):
         ),
         PROBLEMS,
     )  # fmt: skip
-    again = read_samples(written(*(sample_row(answer) for answer in answers)), PROBLEMS)
+    again = read_samples(written(*(answer.to_json() for answer in answers)), PROBLEMS)
     assert again == answers
-    assert (answers[0].sample, answers[0].truncated) == (7, True)
+    assert (answers[0].number, answers[0].truncated) == (7, True)
 
 
 def test_a_compressed_file_is_read(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from greenward.errors import ConfigError
-from greenward.evaluation.suite_prompts import BODY_STOPS, SCRIPT_STOPS, SuitePrompts
+from greenward.evaluation.suites import BODY_STOPS, SCRIPT_STOPS, SuitePrompts
 from greenward.problems.problem import Case, Problem
 
 

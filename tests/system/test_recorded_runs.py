@@ -31,6 +31,8 @@ from typing import Any
 
 import pytest
 
+from greenward.runs.evaluations import by_problem
+
 DATA = Path(__file__).parent / "recorded_runs"
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
 NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb")
@@ -198,8 +200,9 @@ def _of_directory(run: Path) -> dict[str, Any]:
     for path in sorted((run / "rollouts").glob("*.jsonl")):
         found["answers"][path.stem] = [_answer(row) for row in _rows(path)]
     for path in sorted((run / "evaluations").glob("*.json")):
-        record = json.loads(path.read_text())
-        found["evaluations"][path.stem] = {"metrics": record["metrics"], "rows": len(record["rows"])}
+        record = by_problem(json.loads(path.read_text()))
+        metrics = {name: _without(metric, ("problems",)) for name, metric in record["metrics"].items()}
+        found["evaluations"][path.stem] = {"metrics": metrics, "rows": len(record["rows"])}
     for row in _rows(run / "predictions.jsonl"):
         found["predictions"].append(row)
     summary = json.loads((run / "summary.json").read_text())

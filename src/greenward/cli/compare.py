@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from greenward.evaluation.paired import PairedComparison
+    from greenward.evaluation.comparison import PairedComparison
 
 MAX_IDS = 40  # printed of each kind; --json has all
 
@@ -30,10 +30,10 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     greenward compare evaluations/before evaluations/after
     greenward compare runs/base runs/trained --k 5
     """
-    from greenward.evaluation import paired
-    from greenward.evaluation.outcomes import read_outcomes
+    from greenward.evaluation.comparison import compare as compare_evaluations
+    from greenward.evaluation.stored import read_evaluation
 
-    found = paired.compare(read_outcomes(a), read_outcomes(b), k=k)
+    found = compare_evaluations(read_evaluation(a), read_evaluation(b), k=k)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:

@@ -94,18 +94,13 @@ def eval_(model: str | None, **chosen: Any) -> None:
 
 
 def _references_pass(model: str | None, chosen: dict[str, Any]) -> bool:
-    from greenward.recipes.check_references import check_references
     from greenward.recipes.models import find_model
+    from greenward.recipes.suites import HELD_OUT, check_references, find_suite, part_of_suite
 
     recipe = find_model(model, chosen["checkpoint"]).recipe if model else None
-    checked = check_references(
-        chosen["suite"],
-        recipe,
-        _ids(chosen),
-        chosen["limit"],
-        build_grading(chosen),
-        skip_bad_rows=chosen["skip_bad_rows"],
-    )
+    whole = find_suite(chosen["suite"] or HELD_OUT, recipe, skip_bad_rows=chosen["skip_bad_rows"])
+    problems = part_of_suite(whole, ids=_ids(chosen), limit=chosen["limit"])
+    checked = check_references(problems, build_grading(chosen).sandbox)
     click.echo(checked.line, err=chosen["as_json"])
     for failure in checked.failures:
         click.echo(f"  {failure}", err=True)

@@ -1,45 +1,66 @@
-"""The figures of an evaluation as plain data: what `summary.json` holds."""
+"""The figures of an evaluation as plain data: pass@k and rates with intervals, and counts.
+
+Rows are grouped by problem; arrays have the suffix _P, one entry for each problem. An answer that the
+infrastructure lost has not passed: it counts in every denominator and in no numerator but that of the
+rate of such answers.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from greenward.evaluation.measures import by_tag, pass_at_k_of, rates_of
-from greenward.evaluation.results import Result
-from greenward.grading.verdict import Family, Status
+import numpy as np
+
+from greenward.evaluation.rows import EvaluationRow
+from greenward.grading.verdict import Status
+from greenward.intervals import Estimate, pass_at_k, rate
 from greenward.sandbox.isolation import Layer, level_of
 
 DEFAULT_KS = (1, 5, 10, 100)
+_NOT_COMPILED = frozenset({Status.SYNTAX_ERROR, Status.NO_CODE})
 _NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE})
-Groups = Sequence[Sequence[Result]]
+_RATES: dict[str, Callable[[EvaluationRow], float]] = {
+    "compile": lambda row: row.success is not None and row.status not in _NOT_COMPILED,
+    "tests_passed": lambda row: row.fraction_passed,
+    "timeout": lambda row: row.status is Status.TIMEOUT,
+    "cheating": lambda row: row.status is Status.CHEATING,
+    "extraction_failure": lambda row: row.code_sha256 is None,
+    "truncated": lambda row: row.truncated,
+    "infrastructure": lambda row: row.success is None,
+}
+
+Groups = Sequence[Sequence[EvaluationRow]]
 
 
-def summarise(results: Iterable[Result], ks: Sequence[int], *, problems: int) -> dict[str, Any]:
-    """Metrics, rates and tables of an evaluation of a suite of so many `problems`.
+def summarise(rows: Iterable[EvaluationRow], ks: Sequence[int], *, problems: int) -> dict[str, Any]:
+    """Metrics, rates and counts of an evaluation of a suite of so many `problems`.
 
     A pass@k that no problem has enough answers for is missing; `problems` beside each says over how
     many it is. `base_pass@k` counts the original tests of a suite with added ones.
     """
-    rows = list(results)
-    groups = list(_by_problem(rows).values())
-    statuses = Counter(row.status.value for row in rows)
-    reasons = Counter(row.extraction_failure for row in rows if row.extraction_failure)
-    errors = Counter(row.error_class for row in rows if row.error_class and not row.passed)
+    rows = list(rows)
+    by_problem: dict[str, list[EvaluationRow]] = {}
+    for row in rows:
+        by_problem.setdefault(row.task_id, []).append(row)
+    groups = list(by_problem.values())
+    metrics = _metrics(groups, ks, "", _passed)
+    if any(row.base_passed is not None for row in rows):
+        metrics |= _metrics(groups, ks, "base_", lambda row: row.base_passed is True)
     return {
         "problems": problems,
         "answered": len(groups),
         "answers": len(rows),
         "most_answers": max(map(len, groups), default=0),
-        "problems_passed": sum(any(row.passed for row in group) for group in groups),
-        "metrics": _metrics(groups, ks),
-        "rates": {name: rate.to_json() for name, rate in rates_of(groups).items()} if rows else {},
-        "statuses": dict(statuses.most_common()),
-        "errors": dict(errors.most_common()),
-        "extraction_failures": dict(reasons.most_common()),
-        "tags": by_tag([(group[0].tags, group) for group in groups]),
-        "isolation": isolation_of(rows),
+        "problems_passed": sum(any(row.success for row in group) for group in groups),
+        "metrics": metrics,
+        "rates": {name: estimate.to_json() for name, estimate in rates_of(groups).items()},
+        "statuses": _counts(row.status.value for row in rows),
+        "errors": _counts(row.error_class for row in rows if not row.success),
+        "extraction_failures": _counts(row.extraction_failure for row in rows),
+        "tags": _by_tag(groups),
+        "isolation": _isolation_of(rows),
     }
 
 
@@ -48,36 +69,62 @@ def usual_ks(most_samples: int) -> tuple[int, ...]:
     return tuple(k for k in DEFAULT_KS if k <= most_samples)
 
 
-def isolation_of(rows: Collection[Result]) -> dict[str, Any] | None:
+def _passed(row: EvaluationRow) -> bool:
+    return row.success is True
+
+
+def mean_pass_at_k(
+    groups: Groups, k: int, succeeds: Callable[[EvaluationRow], bool] = _passed
+) -> tuple[Estimate, int] | None:
+    """Mean pass@k over the problems with at least k answers, and how many these are.
+
+    None when there is no such problem: pass@k is undefined then.
+    """
+    estimates = (pass_at_k(len(group), sum(map(succeeds, group)), k) for group in groups)
+    values = [value for value in estimates if value is not None]
+    return (rate(np.array(values)), len(values)) if values else None
+
+
+def rates_of(groups: Groups) -> dict[str, Estimate]:
+    """Rates over all answers; none where there is no answer.
+
+    `compile` (the program is Python), `tests_passed` (mean share of the tests), `timeout`, `cheating`,
+    `extraction_failure` (no program in the text), `truncated`, `infrastructure` (lost by us).
+    """
+    if not groups:
+        return {}
+    answers_P = np.array([len(group) for group in groups], dtype=float)
+    return {
+        name: rate(np.array([sum(map(value, group)) for group in groups], dtype=float), answers_P)
+        for name, value in _RATES.items()
+    }
+
+
+def _metrics(
+    groups: Groups, ks: Sequence[int], prefix: str, succeeds: Callable[[EvaluationRow], bool]
+) -> dict[str, dict[str, float]]:
+    found = {f"{prefix}pass@{k}": mean_pass_at_k(groups, k, succeeds) for k in ks}
+    return {name: {**one[0].to_json(), "problems": one[1]} for name, one in found.items() if one}
+
+
+def _by_tag(groups: Groups) -> dict[str, dict[str, Any]]:
+    """pass@1 of the problems with each tag."""
+    tagged: dict[str, list[Sequence[EvaluationRow]]] = {}
+    for group in groups:
+        for tag in group[0].tags:
+            tagged.setdefault(tag, []).append(group)
+    estimates = ((tag, mean_pass_at_k(tagged[tag], 1)) for tag in sorted(tagged))
+    return {tag: {"problems": one[1], "pass@1": one[0].to_json()} for tag, one in estimates if one}
+
+
+def _counts(values: Iterable[str | None]) -> dict[str, int]:
+    return dict(Counter(value for value in values if value).most_common())
+
+
+def _isolation_of(rows: Collection[EvaluationRow]) -> dict[str, Any] | None:
     """The layers under which every answer ran, and their level; None when none ran."""
-    ran = [row.layers for row in rows if row.status not in _NEVER_RAN]
+    ran = {row.layers for row in rows if row.status not in _NEVER_RAN}
     if not ran:
         return None
-    shared = [layer for layer in Layer if all(layer.value in layers for layers in set(ran))]
+    shared = [layer for layer in Layer if all(layer.value in layers for layers in ran)]
     return {"level": level_of(shared).value, "layers": [layer.value for layer in shared]}
-
-
-def _metrics(groups: Groups, ks: Sequence[int]) -> dict[str, dict[str, float]]:
-    metrics = {}
-    for k in ks:
-        found = pass_at_k_of(groups, k)
-        if found is not None:
-            metrics[f"pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
-    if any(row.base_passed is not None for group in groups for row in group):
-        for k in ks:
-            found = pass_at_k_of(groups, k, succeeds=lambda row: row.base_passed is True)
-            if found is not None:
-                metrics[f"base_pass@{k}"] = {**found[0].to_json(), "problems": found[1]}
-    return metrics
-
-
-def _by_problem(rows: Iterable[Result]) -> dict[str, list[Result]]:
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for row in rows:
-        groups[row.task_id].append(row)
-    return groups
-
-
-def all_lost(rows: Collection[Result]) -> bool:
-    """Whether there are answers and the infrastructure lost every one."""
-    return bool(rows) and all(row.status.family is Family.INFRASTRUCTURE for row in rows)

@@ -13,7 +13,7 @@ from greenward.config.sections import GENERATED_CORPUS, EvaluationConfig, Sandbo
 from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
-from greenward.evaluation.evaluate import evaluate
+from greenward.evaluation.engine import evaluate
 from greenward.grading.bugs import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
@@ -198,7 +198,7 @@ def build_evaluator(
         return None
 
     def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
-        result = evaluate(
+        return evaluate(
             policy,
             held_out,
             renderer,
@@ -208,7 +208,6 @@ def build_evaluator(
             step=step,
             elapsed_seconds=elapsed_seconds,
         )
-        return result.to_json()
 
     return run
 

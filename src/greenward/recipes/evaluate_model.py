@@ -1,8 +1,8 @@
-"""Evaluates a model on a suite: answers drawn and judged, resumable at every answer."""
+"""Evaluates a model on a suite: answers are sampled and judged, resumable at every answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -14,34 +14,28 @@ import torch
 from greenward.config.sections import ModelConfig
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError
-from greenward.evaluation.contamination import Contamination, contamination
-from greenward.evaluation.drawing import Answer, Seconds, draw_answers
+from greenward.evaluation.contamination import contamination
+from greenward.evaluation.engine import Seconds, sampled
 from greenward.evaluation.folder import EvaluationFolder
-from greenward.evaluation.suite_run import ANSWERS_PER_CHUNK, Draw
+from greenward.evaluation.rows import Sample
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy, resolve_device
 from greenward.problems.catalog import load_problems
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import part_of
-from greenward.recipes.evaluation_session import GradingOptions, carry_out, file_name
+from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
 from greenward.recipes.models import FoundModel, find_model
-from greenward.recipes.suites import (
-    HELD_OUT,
-    examples_for,
-    find_suite,
-    part_of_suite,
-    renderer_for,
-    stops_for,
-)
+from greenward.recipes.suites import HELD_OUT, examples_for, find_suite, part_of_suite, renderer_for
 from greenward.runs.progress import Progress
 
+ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
 MOST_TOKENS = 512
 USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
 
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What is asked and how answers are drawn. None stands for a default that depends on the rest.
+    """What is asked and how answers are sampled. None stands for a default that depends on the rest.
 
     `checkpoint` is the newest of a run; `suite` what a run held out; `temperature` 0 for one answer, else
     0.8; `max_tokens` what the model has room for, at most 512, or as in the run's training for its own
@@ -64,8 +58,8 @@ class AnswerOptions:
     skip_bad_rows: bool = False
 
 
-class ModelEvaluation:
-    """A model and what it is asked, ready to be shown or carried out.
+class ModelEvaluation(EvaluationSession):
+    """A model and what it is asked, ready to be shown or evaluated.
 
     Raises the typed errors of `greenward.errors` for a model, suite or combination that cannot be.
     """
@@ -74,22 +68,22 @@ class ModelEvaluation:
         self.options = options
         self.model: FoundModel = find_model(model, options.checkpoint)
         recipe = self.model.recipe
-        self.suite = options.suite or HELD_OUT
-        whole = find_suite(self.suite, recipe, skip_bad_rows=options.skip_bad_rows)
-        self.skipped = whole.skipped
-        shots = examples_for(self.suite, options.fewshot)
-        self.problems = part_of_suite(whole, ids=options.ids, limit=options.limit)
+        suite = options.suite or HELD_OUT
+        shots = examples_for(suite, options.fewshot)
         shown = {shot.task_id for shot in shots}
-        self.left_out = sum(problem.task_id in shown for problem in self.problems)
-        self.problems = self.problems.filter(lambda problem: problem.task_id not in shown)
+        asked = find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
+        asked = part_of_suite(asked, ids=options.ids, limit=options.limit)
+        self.problems = asked.filter(lambda problem: problem.task_id not in shown)
+        self._left_out = len(asked) - len(self.problems)
         if not self.problems:
-            raise ConfigError(f"{self.suite}: there is no problem left to evaluate on.")
-        self.renderer: PromptRenderer = renderer_for(
-            self.suite, recipe, self.model.tokenizer, style=options.style, shots=shots
+            raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
+        self.renderer, stop_strings = renderer_for(
+            suite, recipe, self.model.tokenizer, self.problems, style=options.style, shots=shots
         )
         own = recipe.model if recipe else ModelConfig()
         self.dtype = options.dtype or own.dtype
-        self.device = resolve_device(options.device or own.device)
+        self._device = resolve_device(options.device or own.device)
+        self.device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else None
         temperature = options.temperature
         if temperature is None:
             temperature = USUAL_TEMPERATURE if options.samples > 1 else 0.0
@@ -103,11 +97,14 @@ class ModelEvaluation:
             max_tokens=self._max_tokens(),
             temperature=temperature,
             top_p=options.top_p,
-            stop_strings=stops_for(self.renderer, recipe, self.problems),
+            stop_strings=stop_strings,
         )
+        self.answers = len(self.problems) * options.samples
+        name = f"{file_name(self.model.name)}-{file_name(self.problems.name)}"
+        self.default_folder = Path("runs") / "eval" / name
 
     @cached_property
-    def prompts(self) -> dict[str, str]:
+    def prompts(self) -> Mapping[str, str]:
         """What the model sees of each problem, by task id, special tokens included."""
         decode = self.model.tokenizer.decode
         return {
@@ -120,11 +117,16 @@ class ModelEvaluation:
         """SHA-256, in hex, of all prompts."""
         return sha256("\0".join(self.prompts.values()).encode()).hexdigest()
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the answers: must be equal when the evaluation is resumed."""
+    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+        """As `EvaluationSession.run`. Raises `ConfigError` for a k above the number of answers."""
         options, sampling = self.options, self.sampling
-        return {
+        if grading.k and max(grading.k) > options.samples:
+            raise ConfigError(
+                f"pass@{max(grading.k)} needs at least as many answers to each problem; --n is "
+                f"{options.samples}."
+            )
+        prompt_hash = self.prompt_hash
+        self.settings = {
             "command": "eval",
             "suite": self.problems.name,
             "limit": options.limit,
@@ -140,69 +142,24 @@ class ModelEvaluation:
             "style": self.renderer.style,
             "fewshot": options.fewshot,
             "dtype": self.dtype,
-            "prompt_hash": self.prompt_hash,
+            "prompt_hash": prompt_hash,
         }
+        self.facts = {"command": "eval", "model": self.model.to_json(), "prompt_hash": prompt_hash}
+        self.notes = self._notes()
+        self._look_for_contamination()
+        return super().run(out, grading, progress)
 
-    @property
-    def default_folder(self) -> Path:
-        """Where the evaluation goes if nobody says otherwise."""
-        return Path("runs") / "eval" / f"{file_name(self.model.name)}-{file_name(self.problems.name)}"
-
-    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
-        """Carry out what is missing in `out`; the summary."""
-        if grading.k and max(grading.k) > self.options.samples:
-            raise ConfigError(
-                f"pass@{max(grading.k)} needs at least as many answers to each problem; --n is "
-                f"{self.options.samples}."
-            )
-        settings = self.settings
-        overlap = self._overlap()
-        return carry_out(
-            out,
-            self.problems,
-            self._draw_in,
-            grading,
-            settings=settings | grading.settings,
-            facts={
-                "command": "eval",
-                "suite": self.problems.name,
-                "model": self.model.to_json(),
-                "data_hash": settings["data_hash"],
-                "prompt_hash": settings["prompt_hash"],
-                "contamination": None if overlap is None else overlap.to_json(),
-                "skipped_rows": list(self.skipped),
-                "notes": [*self._notes(), *([] if overlap is None else [overlap.summary])],
-            },
-            prompts=self.prompts,
-            answers=len(self.problems) * self.options.samples,
-            progress=progress,
-            device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
-        )
-
-    def _draw_in(self, folder: EvaluationFolder, problems: ProblemSet) -> Draw:
-        def draw(seconds: Seconds) -> Iterator[list[Answer]]:
-            drawn = frozenset(folder.samples)
-            if all(
-                (problem.task_id, sample) in drawn
-                for problem in problems
-                for sample in range(self.options.samples)
-            ):
-                return  # without loading the weights
-            policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self.device)
-            yield from draw_answers(
-                policy,
-                self.renderer,
-                problems,
-                self.options.samples,
-                self.sampling,
-                seed=self.options.seed,
-                chunk=ANSWERS_PER_CHUNK,
-                seconds=seconds,
-                drawn=drawn,
-                on_drawn=folder.add_samples,
-            )
-
-        return draw
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        number = self.options.samples
+        if all((problem.task_id, i) in folder.samples for problem in problems for i in range(number)):
+            return ()  # without loading the weights
+        policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self._device)
+        return sampled(
+            folder, policy, self.renderer, problems, number, self.sampling,
+            seed=self.options.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+        )  # fmt: skip
 
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
@@ -231,8 +188,8 @@ class ModelEvaluation:
         notes = []
         if self._unanswerable:
             notes.append(f"{self._unanswerable} prompts are too long for the model and count as not answered")
-        if self.left_out:
-            notes.append(f"{self.left_out} problems that serve as examples are left out")
+        if self._left_out:
+            notes.append(f"{self._left_out} problems that serve as examples are left out")
         parts = {part_of(problem.task_id) for problem in self.problems}
         if self.problems.name in ("mbpp", "mbpp-sanitized") and parts - {"test"}:
             notes.append(
@@ -241,11 +198,12 @@ class ModelEvaluation:
             )
         return notes
 
-    def _overlap(self) -> Contamination | None:
-        """What a run's training set shares with the suite; None for a model that comes from no run."""
-        recipe = self.model.recipe
-        if recipe is None:
-            return None
-        section = recipe.problems
-        trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
-        return contamination(trained, self.problems)
+    def _look_for_contamination(self) -> None:
+        """Records what the training set of the model's run, if it has one, shares with the suite."""
+        self.facts["contamination"] = None
+        if self.model.recipe is not None:
+            section = self.model.recipe.problems
+            trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
+            overlap = contamination(trained, self.problems)
+            self.facts["contamination"] = overlap.to_json()
+            self.notes.append(overlap.summary)

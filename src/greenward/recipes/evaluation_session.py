@@ -1,8 +1,9 @@
-"""What evaluating a model and grading given answers have in common: judge, sum up, report."""
+"""What evaluating a model and grading given answers have in common: judge, summarise, report."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,18 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from greenward.config.sections import SandboxConfig
-from greenward.errors import SandboxError
-from greenward.evaluation.drawing import Seconds
-from greenward.evaluation.evalplus_export import evalplus_results
-from greenward.evaluation.folder import (
-    EVALPLUS_RESULTS,
-    SUMMARY,
-    EvaluationFolder,
-    refuse_other_settings,
-)
-from greenward.evaluation.results import Result
-from greenward.evaluation.suite_run import Draw, complete, flaky_answers
-from greenward.evaluation.summary import all_lost, summarise, usual_ks
+from greenward.evaluation.engine import Seconds, flaky_samples, judge
+from greenward.evaluation.evalplus_files import EVALPLUS_RESULTS, evalplus_results
+from greenward.evaluation.folder import SUMMARY, EvaluationFolder, refuse_other_settings
+from greenward.evaluation.rows import EvaluationRow, Sample
+from greenward.evaluation.summary import summarise, usual_ks
 from greenward.grading.verdict import Status
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_grader
@@ -33,16 +27,13 @@ from greenward.runs.provenance import collect_provenance
 MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 WALL_PER_CPU = 3.0
-_SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 DEFAULT_TIMEOUT = 10.0  # CPU seconds for an answer to a suite without times of its own
-
-DrawIn = Callable[[EvaluationFolder, ProblemSet], Draw]
-"""The drawing of answers for a folder, to problems whose expected values are known."""
+_SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
 
 @dataclass(frozen=True)
 class GradingOptions:
-    """How answers are judged and what is made of the verdicts.
+    """How answers are judged, and which figures and files are made of the verdicts.
 
     Without `k`, the usual ones. With `recheck`, every answer is judged so often again to find verdicts
     that vary.
@@ -55,7 +46,7 @@ class GradingOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of this decides verdicts."""
+        """The options that decide verdicts."""
         return {
             "timeout_seconds": None if self.sandbox.suite_times else self.sandbox.cpu_seconds,
             "memory_mb": self.sandbox.memory_mb,
@@ -64,9 +55,9 @@ class GradingOptions:
 
 
 def grading_sandbox(timeout: float | None, workers: int, **others: Any) -> SandboxConfig:
-    """Where answers to public suites run: `timeout` CPU seconds each, and more memory than in training.
+    """The sandbox for answers to public suites: `timeout` CPU seconds each, and more memory than in training.
 
-    Without `timeout`, the suite's own times hold. The wall clock gets three times as much.
+    Without `timeout`, the suite's own times hold. The limit of wall time is three times that of CPU time.
     """
     seconds = DEFAULT_TIMEOUT if timeout is None else timeout
     return SandboxConfig(
@@ -79,78 +70,85 @@ def grading_sandbox(timeout: float | None, workers: int, **others: Any) -> Sandb
     )
 
 
-def carry_out(
-    out: Path,
-    problems: ProblemSet,
-    draw_in: DrawIn,
-    options: GradingOptions,
-    *,
-    settings: Mapping[str, Any],
-    facts: Mapping[str, Any],
-    prompts: Mapping[str, str],
-    answers: int,
-    progress: Progress,
-    device: str | None = None,
-) -> dict[str, Any]:
-    """Do what is missing in the folder `out`, write its summary and reports; the summary.
+class EvaluationSession(ABC):
+    """Answers to a suite from one source, ready to be judged in a folder of their own.
 
-    `answers` is the number of answers in all, for the progress bar; `facts` go into the summary. Its
-    `failures` say why the command must exit with 2 although everything was written.
-    Raises `RunError` for a folder of other settings, `SandboxError` when nothing could be judged.
+    `facts` are what the summary says of the source, `settings` what must be equal when the evaluation is
+    resumed, `notes` sentences for the report, `answers` the number of answers in all.
     """
-    refuse_other_settings(out, settings)
-    began, seconds = time.perf_counter(), Seconds()
-    with build_grader(options.sandbox) as grader:
-        completed = grader.complete(problems)
-        with EvaluationFolder.open(out, settings, completed) as folder:
-            session = collect_provenance(device) | {"sandbox": grader.isolation.to_json()}
-            sessions = folder.add_session(session)
-            folder.write_prompts(prompts)
-            try:
-                complete(
-                    folder,
-                    draw_in(folder, completed),
-                    grader,
-                    seconds=seconds,
-                    on_result=_progress_of(folder, answers, progress),
-                )
-            except KeyboardInterrupt:
-                progress.message(f"{len(folder.results)} answers are judged; the same command goes on.")
-                raise
-            if all_lost(folder.results.values()):
-                lost = next(iter(folder.results.values()))
-                raise SandboxError(
-                    f"none of {len(folder.results)} answers could be judged.",
-                    remedy=f"The sandbox said: {lost.error_message or 'nothing'}.",
-                )
-            most = max(Counter(task_id for task_id, _ in folder.results).values(), default=0)
-            ks = options.k or usual_ks(most)
-            figures = summarise(folder.results.values(), ks, problems=len(problems))
-            checked = {}
-            if options.recheck:
-                flaky = flaky_answers(folder.samples.values(), grader, options.recheck)
-                checked = {"recheck": {"repeats": options.recheck, "flaky": flaky}}
-            in_process = grader.tests_by_mode["in_process"]
-            summary = {
-                **facts,
-                **figures,
-                **checked,
-                "failures": _failures(figures, ks),
-                "settings": dict(settings),
-                "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
-                "sessions": sessions,
-                "notes": [
-                    *facts.get("notes", ()),
-                    *_notes_on_rows(facts["skipped_rows"]),
-                    *_notes(figures, ks, checked),
-                    *_notes_on_tests(completed, in_process),
-                ],
-            }
-            folder.write(SUMMARY, summary)
-            if options.eval_results:
-                folder.write(EVALPLUS_RESULTS, evalplus_results(folder.samples, folder.results, summary))
-            write_report(evaluation_report(out), out)
-    return summary
+
+    problems: ProblemSet
+    facts: dict[str, Any]
+    settings: dict[str, Any]
+    notes: list[str]
+    answers: int
+    default_folder: Path
+    device: str | None = None
+
+    @property
+    @abstractmethod
+    def prompts(self) -> Mapping[str, str]:
+        """The prompt of each problem, by task id."""
+
+    @abstractmethod
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        """Answers that `folder` does not hold yet, to the problems with all their expected values."""
+
+    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+        """Does what is missing in the folder `out`, writes its summary and reports; returns the summary.
+
+        Its `failures` say why the command must exit with 2 although everything was written. Raises
+        `RunError` for a folder of other settings or answers, `SandboxError` when nothing could be judged.
+        """
+        settings = self.settings | grading.settings
+        refuse_other_settings(out, settings)
+        began, seconds = time.perf_counter(), Seconds()
+        with build_grader(grading.sandbox) as grader:
+            problems = grader.complete(self.problems)
+            with EvaluationFolder(out, settings, problems) as folder:
+                session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
+                sessions = folder.add_session(session)
+                folder.write_prompts(self.prompts)
+                show = _progress_of(folder, self.answers, progress)
+                try:
+                    judge(folder, self.source(folder, problems, seconds), grader, seconds, show)
+                except KeyboardInterrupt:
+                    progress.message(f"{len(folder.rows)} answers are judged; the same command goes on.")
+                    raise
+                folder.demand_any_judged()
+                most = max(Counter(task_id for task_id, _ in folder.rows).values(), default=0)
+                ks = grading.k or usual_ks(most)
+                figures = summarise(folder.rows.values(), ks, problems=len(problems))
+                checked = {}
+                if grading.recheck:
+                    flaky = flaky_samples(folder.samples.values(), grader, grading.recheck)
+                    checked = {"recheck": {"repeats": grading.recheck, "flaky": flaky}}
+                summary = {
+                    "suite": problems.name,
+                    "data_hash": settings["data_hash"],
+                    **self.facts,
+                    "skipped_rows": list(self.problems.skipped),
+                    **figures,
+                    **checked,
+                    "failures": _failures(figures, ks),
+                    "settings": settings,
+                    "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
+                    "sessions": sessions,
+                    "notes": [
+                        *self.notes,
+                        *_notes(figures, ks, checked),
+                        *_notes_on_the_suite(
+                            problems, self.problems.skipped, grader.tests_by_mode["in_process"]
+                        ),
+                    ],
+                }
+                folder.write(SUMMARY, summary)
+                if grading.eval_results:
+                    folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
+                write_report(evaluation_report(out), out)
+        return summary
 
 
 def undefined(ks: Iterable[int], most: int) -> list[str]:
@@ -168,29 +166,37 @@ def file_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-_.+" else "_" for c in text.strip("/. ")) or "_"
 
 
-def _progress_of(folder: EvaluationFolder, answers: int, progress: Progress) -> Callable[[Result], None]:
-    """Shows each new result: how many there are, and the share that passed."""
-    passed = sum(result.passed for result in folder.results.values())
+def _progress_of(
+    folder: EvaluationFolder, answers: int, progress: Progress
+) -> Callable[[EvaluationRow], None]:
+    """Shows each new row: how many there are, and the share that passed."""
+    passed = sum(row.success is True for row in folder.rows.values())
     progress.phase("answers", answers)
-    if folder.results:
-        progress.message(f"{len(folder.results)} of {answers} answers are judged already")
+    if folder.rows:
+        progress.message(f"{len(folder.rows)} of {answers} answers are judged already")
 
-    def show(result: Result) -> None:
+    def show(row: EvaluationRow) -> None:
         nonlocal passed
-        passed += result.passed
-        progress.advance(len(folder.results), pass_rate=passed / len(folder.results))
+        passed += row.success is True
+        progress.advance(len(folder.rows), pass_rate=passed / len(folder.rows))
 
     return show
 
 
+def _lost(figures: Mapping[str, Any]) -> tuple[int, str]:
+    """How many answers the infrastructure lost, and a text for their share."""
+    lost = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0)
+    return lost, f"({lost / max(1, figures['answers']):.1%}) were lost to the infrastructure and count as"
+
+
 def _failures(figures: Mapping[str, Any], ks: tuple[int, ...]) -> list[str]:
-    """What was asked for and could not be had, one sentence each."""
+    """What was asked for and is missing, one sentence each."""
     failures = undefined(ks, figures["most_answers"])
-    lost, answers = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0), figures["answers"]
-    if lost > MOST_LOST * answers:
+    lost, share = _lost(figures)
+    if lost > MOST_LOST * figures["answers"]:
         failures.append(
-            f"{lost} of {answers} answers ({lost / answers:.1%}) were lost to the infrastructure and count "
-            f"as not passed; at most {MOST_LOST:.0%} may be. The same command tries them again."
+            f"{lost} of {figures['answers']} answers {share} not passed; at most {MOST_LOST:.0%} may be. The "
+            "same command tries them again."
         )
     return failures
 
@@ -206,28 +212,22 @@ def _notes(figures: Mapping[str, Any], ks: tuple[int, ...], checked: Mapping[str
         metric = figures["metrics"].get(f"pass@{k}")
         if metric is not None and metric["problems"] < figures["answered"]:
             notes.append(f"pass@{k} is over the {metric['problems']} problems that have {k} answers or more")
-    lost = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0)
+    lost, share = _lost(figures)
     if 0 < lost <= MOST_LOST * figures["answers"]:
-        notes.append(
-            f"{lost} answers ({lost / figures['answers']:.1%}) were lost to the infrastructure and count as "
-            "not passed; the same command tries them again"
-        )
+        notes.append(f"{lost} answers {share} not passed; the same command tries them again")
     if checked:
         flaky, repeats = checked["recheck"]["flaky"], checked["recheck"]["repeats"]
         notes.append(f"{len(flaky)} answers got different verdicts when judged {repeats} times")
     return notes
 
 
-def _notes_on_rows(skipped: Sequence[str]) -> list[str]:
-    """How many rows of the suite's file were left out, and what is wrong with the first."""
-    if not skipped:
-        return []
-    more = " …" if len(skipped) > _SHOWN_ROWS else ""
-    return [f"skipped rows of the suite's file: {len(skipped)}. {' '.join(skipped[:_SHOWN_ROWS])}{more}"]
-
-
-def _notes_on_tests(problems: ProblemSet, in_process: int) -> list[str]:
+def _notes_on_the_suite(problems: ProblemSet, skipped: Sequence[str], in_process: int) -> list[str]:
+    """What of the suite was left out, and which of its tests an answer could forge."""
     notes = []
+    if skipped:
+        more = " …" if len(skipped) > _SHOWN_ROWS else ""
+        first = " ".join(skipped[:_SHOWN_ROWS])
+        notes.append(f"skipped rows of the suite's file: {len(skipped)}. {first}{more}")
     left_out = sum(problem.tests_left_out for problem in problems)
     if left_out:
         notes.append(f"{left_out} tests of the suite are left out: nothing could judge them here")

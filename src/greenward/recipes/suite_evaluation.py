@@ -11,15 +11,15 @@ from greenward.algorithms.loop import Evaluator
 from greenward.config.recipe import Recipe
 from greenward.config.sections import EvaluationConfig, SuiteConfig
 from greenward.errors import ConfigError, ProblemError
-from greenward.evaluation.evaluate import evaluate
-from greenward.evaluation.subset import choose
+from greenward.evaluation.engine import evaluate
+from greenward.evaluation.suites import stable_subset
 from greenward.grading.grader import Grader
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import build_sampling
 from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
-from greenward.recipes.suites import examples_for, find_suite, renderer_for, stops_for
+from greenward.recipes.suites import examples_for, find_suite, renderer_for
 from greenward.runs.evaluations import tracker_name
 
 
@@ -48,7 +48,7 @@ def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite
         shots = examples_for(config.name, config.fewshot)
         shown = {shot.task_id for shot in shots}
         whole = find_suite(config.name, recipe).filter(lambda problem: problem.task_id not in shown)  # noqa: B023
-        problems = choose(whole, config.num_questions or len(whole))
+        problems = stable_subset(whole, config.num_questions or len(whole))
         shared = [problem.task_id for problem in problems if problem.task_id in trained]
         if shared:
             raise ProblemError(
@@ -74,14 +74,14 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
     The record says what moves scores: data, prompts, examples, token and time limits.
     """
     config, problems = suite.config, suite.problems
-    renderer = renderer_for(config.name, recipe, tokenizer, shots=suite.shots)
+    renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
     usual = build_sampling(recipe)
     sampling = replace(
         usual,
         max_tokens=config.max_tokens or usual.max_tokens,
         top_p=1.0,
         top_k=0,
-        stop_strings=stops_for(renderer, recipe, problems),
+        stop_strings=stop_strings,
     )
     settings = EvaluationConfig(
         num_questions=len(problems),
@@ -105,7 +105,7 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
 
     def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
         with grader.with_limits(limits, by_suite=config.timeout_seconds is None) as own:
-            result = evaluate(
+            record = evaluate(
                 policy,
                 problems,
                 renderer,
@@ -115,6 +115,6 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
                 step=step,
                 elapsed_seconds=elapsed_seconds,
             )
-        return result.to_json() | made_with
+        return record | made_with
 
     return run

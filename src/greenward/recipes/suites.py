@@ -1,21 +1,22 @@
-"""What an evaluation asks: a suite by name, the part of it that is wanted, and its prompts."""
+"""What an evaluation asks: a suite by name, the part of it that is wanted, its prompts, its references."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from greenward.config.recipe import GRPORecipe, Recipe
+from greenward.config.sections import SandboxConfig
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style
 from greenward.errors import ConfigError, ProblemError
-from greenward.evaluation.subset import choose
-from greenward.evaluation.suite_prompts import SHOTS, SuitePrompts
+from greenward.evaluation.suites import SHOTS, SuitePrompts, stable_subset
 from greenward.grading.grading_plan import demand_judgeable
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes.build import load_verified
+from greenward.recipes.build import build_grader, load_verified
 
 HELD_OUT = "held_out"
 
@@ -65,8 +66,9 @@ def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int |
     if twice:
         raise ConfigError(f"--ids names {twice[0]!r} twice.")
     if ids:
-        return ProblemSet([problems.by_id(task_id) for task_id in ids], name=problems.name)
-    return problems if limit is None else choose(problems, limit)
+        chosen = [problems.by_id(task_id) for task_id in ids]
+        return ProblemSet(chosen, name=problems.name, skipped=problems.skipped)
+    return problems if limit is None else stable_subset(problems, limit)
 
 
 def examples_for(suite: str, count: int) -> tuple[Problem, ...]:
@@ -88,30 +90,61 @@ def renderer_for(
     suite: str,
     recipe: Recipe | None,
     tokenizer: PromptTokenizer,
+    problems: ProblemSet,
     *,
     style: Style | None = None,
     shots: Sequence[Problem] = (),
-) -> PromptRenderer:
-    """How the problems of a suite are put to a model: as in training where they are our own kind.
+) -> tuple[PromptRenderer, tuple[str, ...]]:
+    """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
-    Public suites and files get the prompts of the published harnesses (`SuitePrompts`).
+    Problems of our own kind are put as in training, public suites and files as in the published harnesses
+    (`SuitePrompts`).
     """
-    own_kind = (HELD_OUT, FAMILIES, *SHIPPED)
     asked = style or (recipe.model.prompt_style if recipe else "auto")
     system_prompt = recipe.model.system_prompt if recipe else None
-    if suite.startswith(BUGS) or suite in own_kind:
-        if shots:
-            raise ConfigError(f"--fewshot: {suite} has no examples; MBPP's suites have.")
-        return PromptRenderer(
-            tokenizer,
-            style=asked,
-            system_prompt=system_prompt,
-            show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
-        )
-    return SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
+    if not (suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, *SHIPPED)):
+        prompts = SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
+        return prompts, prompts.common_stops(problems)
+    if shots:
+        raise ConfigError(f"--fewshot: {suite} has no examples; MBPP's suites have.")
+    renderer = PromptRenderer(
+        tokenizer,
+        style=asked,
+        system_prompt=system_prompt,
+        show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
+    )
+    return renderer, recipe.sampling.stop_strings if recipe else ()
 
 
-def stops_for(renderer: PromptRenderer, recipe: Recipe | None, problems: ProblemSet) -> tuple[str, ...]:
-    """What ends an answer while it is drawn."""
-    own = recipe.sampling.stop_strings if recipe else ()
-    return renderer.common_stops(problems) if isinstance(renderer, SuitePrompts) else own
+@dataclass(frozen=True)
+class CheckedReferences:
+    """How many references there are, how many problems have none, and a line for each that failed."""
+
+    suite: str
+    references: int
+    missing: int
+    failures: tuple[str, ...]
+    skipped: int = 0
+
+    @property
+    def line(self) -> str:
+        """The result in one line."""
+        passed = self.references - len(self.failures)
+        without = f"; {self.missing} problems have none" if self.missing else ""
+        skipped = f"; skipped rows of the file: {self.skipped}" if self.skipped else ""
+        return f"{self.suite}: {passed}/{self.references} references pass{without}{skipped}"
+
+
+def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> CheckedReferences:
+    """Judges a suite's own solutions, which shows whether its tests and this machine can be trusted."""
+    with build_grader(sandbox) as grader:
+        given = [problem for problem in grader.complete(problems) if problem.reference]
+        verdicts = grader.grade([(problem, problem.reference) for problem in given])
+    failures = (
+        f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
+        for problem, verdict in zip(given, verdicts, strict=True)
+        if not verdict.passed
+    )
+    return CheckedReferences(
+        problems.name, len(given), len(problems) - len(given), tuple(failures), len(problems.skipped)
+    )

@@ -1,4 +1,4 @@
-"""What trackers and file names say of an evaluation."""
+"""What trackers, file names and readers of a run say of an evaluation."""
 
 from __future__ import annotations
 
@@ -27,3 +27,31 @@ def evaluation_values(record: Mapping[str, Any]) -> dict[str, float]:
         values["problems_passed"] = record["problems_passed"]
     group = f"{tracker_name(record['suite'])}_eval"
     return {f"{group}/{name}": value for name, value in values.items()}
+
+
+def by_problem(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of an evaluation with its rows grouped by problem, as readers of runs want them.
+
+    Each has task_id, prompt, samples, passed, greedy_passed (None if not measured), and answers with code,
+    status and first_failure. Records of earlier versions hold their rows like that and are not changed.
+    """
+    rows = record.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "success" in row for row in rows):
+        return dict(record)
+    prompts = record.get("prompts", {})
+    greedy = {row["task_id"]: row["success"] is True for row in record.get("greedy_rows", ())}
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault(row["task_id"], []).append(row)
+    problems = [
+        {
+            "task_id": task_id,
+            "prompt": prompts.get(task_id, ""),
+            "samples": len(answers),
+            "passed": sum(row["success"] is True for row in answers),
+            "greedy_passed": greedy.get(task_id),
+            "answers": [{key: row[key] for key in ("code", "status", "first_failure")} for row in answers],
+        }
+        for task_id, answers in grouped.items()
+    ]
+    return {**record, "rows": problems}

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
+from greenward.runs.evaluations import by_problem
 from greenward.runs.files import JsonRows, from_json_number, read_json
 from greenward.user_text import parse_yaml_text
 
@@ -88,13 +89,16 @@ def evaluation_name(step: int, suite: str | None = None) -> str:
 
 
 def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any]]:
-    """The evaluations of the run at `path` on its held-out problems, or on a suite, oldest first."""
+    """The evaluations of the run at `path` on its held-out problems, or on a suite, oldest first.
+
+    Their rows are grouped by problem (`by_problem`).
+    """
     records = (
         read_json(file)
         for step, file in steps_in(path / EVALUATIONS)
         if file.name == evaluation_name(step, suite)
     )
-    return [record for record in records if record is not None]
+    return [by_problem(record) for record in records if record is not None]
 
 
 def evaluated_suites(path: Path) -> list[str]:
@@ -155,7 +159,7 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
             continue
         suite = file.name.removeprefix(step_name(step)).removesuffix("json").strip(".") or None
         estimates = {key: _estimates(record.get(key)) for key in ("metrics", "rates")}
-        evaluations.setdefault(suite, []).append({**record, **estimates})
+        evaluations.setdefault(suite, []).append({**by_problem(record), **estimates})
     return RecordedRun(
         path=path,
         config=lenient(read_config, path / CONFIG, path) or {},

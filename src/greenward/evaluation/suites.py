@@ -1,4 +1,4 @@
-"""How the problems of public suites are put to a model, as the published harnesses do it.
+"""What is asked of a public suite: a stable part of its problems, and the prompts of the published harnesses.
 
 *completion* (base models): the suite's own prompt, continued up to the first stop string. For MBPP
 that is the docstring with the first assertion (Fried et al. 2022, InCoder; EvalPlus); with
@@ -10,13 +10,15 @@ Line ends are plain where MBPP's own file has CRLF.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Literal
 
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, described_starter
 from greenward.errors import ConfigError
 from greenward.grading.extraction import Extracted, extract_code
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Problem, ProblemSet
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")
 DONE = "[DONE]"
@@ -97,3 +99,29 @@ class SuitePrompts(PromptRenderer):
 
 def _task(problem: Problem) -> str:
     return _TASK.format(prompt=problem.prompt, tests="\n".join(problem.tests))
+
+
+def stable_subset(problems: ProblemSet, count: int) -> ProblemSet:
+    """`count` of the problems (all, if there are no more), in their order.
+
+    Systematic sampling by a hash of the task id, stratified by tags: every problem has the same
+    chance, each combination of tags has its share, and a larger choice contains a smaller one.
+    """
+    if count >= len(problems):
+        return problems
+    strata: dict[tuple[str, ...], list[Problem]] = defaultdict(list)
+    for problem in problems:
+        strata[problem.tags].append(problem)
+    position: dict[str, float] = {}
+    for tags, members in strata.items():
+        offset = _uniform("\n".join(tags))
+        for rank, problem in enumerate(sorted(members, key=lambda member: _uniform(member.task_id))):
+            position[problem.task_id] = (rank + offset) / len(members)
+    chosen = sorted(position, key=lambda task_id: (position[task_id], task_id))[:count]
+    keep = frozenset(chosen)
+    return problems.filter(lambda problem: problem.task_id in keep)
+
+
+def _uniform(text: str) -> float:
+    """A number in [0, 1) from a hash of the text."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") / 2**64

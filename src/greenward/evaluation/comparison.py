@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from greenward.errors import RunError
-from greenward.evaluation.outcomes import Outcomes, Tally
-from greenward.evaluation.pass_at_k import pass_at_k
 from greenward.evaluation.significance import (
     ALPHA,
     detectable_mean_difference,
@@ -22,10 +20,11 @@ from greenward.evaluation.significance import (
     mcnemar_mid_p,
     sign_flip_p_value,
 )
-from greenward.intervals import Estimate, paired_difference, rate
+from greenward.evaluation.stored import AnswerCounts, StoredEvaluation
+from greenward.intervals import Estimate, paired_difference, pass_at_k, rate
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
-# On the score's mean.
+# Settings that do not change the expected score.
 _NO_INFLUENCE = frozenset({"model", "weights", "command", "seed", "workers", "out", "output", "device"})
 
 
@@ -83,7 +82,7 @@ class PairedComparison:
         return {**asdict(self), "significant": self.significant, "claim": self.claim}
 
 
-def compare(a: Outcomes, b: Outcomes, *, k: int = 1, seed: int = 0) -> PairedComparison:
+def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int = 0) -> PairedComparison:
     """Compares two evaluations on the problems that both answered.
 
     Raises `RunError` when they have no problem in common, or none with k answers on both sides.
@@ -137,13 +136,13 @@ def compare(a: Outcomes, b: Outcomes, *, k: int = 1, seed: int = 0) -> PairedCom
     )
 
 
-def _pass_at_k(tally: Tally, k: int) -> float:
-    value = pass_at_k(tally.answers, tally.passed, k)
+def _pass_at_k(counts: AnswerCounts, k: int) -> float:
+    value = pass_at_k(counts.answers, counts.passed, k)
     assert value is not None  # the problems without k answers have left
     return value
 
 
-def _other_settings(a: Outcomes, b: Outcomes) -> dict[str, tuple[Any, Any]]:
+def _other_settings(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[Any, Any]]:
     """What was set otherwise and moves scores. What one side does not tell is no difference."""
     told = {"suite": (a.suite, b.suite)} | {
         name: (a.settings[name], b.settings[name]) for name in a.settings if name in b.settings
@@ -155,12 +154,12 @@ def _other_settings(a: Outcomes, b: Outcomes) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _example(outcomes: Outcomes) -> str:
-    return f"{next(iter(outcomes.problems))!r} …" if outcomes.problems else "empty"
+def _example(evaluation: StoredEvaluation) -> str:
+    return f"{next(iter(evaluation.problems))!r} …" if evaluation.problems else "empty"
 
 
-def _most(outcomes: Outcomes, common: list[str]) -> int:
-    return max(outcomes.problems[task_id].answers for task_id in common)
+def _most(evaluation: StoredEvaluation, common: list[str]) -> int:
+    return max(evaluation.problems[task_id].answers for task_id in common)
 
 
 def _solved(side: Estimate, problems: int) -> str:

@@ -1,0 +1,256 @@
+"""The evaluation of answers: sampled from a policy or given, judged while the next are sampled.
+
+Whoever evaluates (training, `greenward eval`, `greenward grade`) gives a place for samples and rows, a
+source of samples and a grader. What the place holds already is neither sampled nor judged again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from greenward.config.sections import EvaluationConfig
+from greenward.errors import ProblemError, RunError
+from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
+from greenward.evaluation.suites import stable_subset
+from greenward.evaluation.summary import summarise
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
+from greenward.problems.problem import Problem, ProblemSet
+
+if TYPE_CHECKING:
+    from greenward.environments.prompts import PromptRenderer
+    from greenward.grading.grader import Grader
+
+ANSWERS_PER_CHUNK = 512  # sampled in one call during training, while the chunk before is graded
+
+
+@dataclass
+class Seconds:
+    """Wall time spent so far. Sampling and grading overlap."""
+
+    sampling: float = 0.0
+    grading: float = 0.0
+
+
+def evaluate(
+    policy: RolloutEngine,
+    problems: ProblemSet,
+    renderer: PromptRenderer,
+    grader: Grader,
+    config: EvaluationConfig,
+    *,
+    sampling: SamplingParams,
+    step: int = 0,
+    elapsed_seconds: float = 0.0,
+) -> dict[str, Any]:
+    """Samples `config.samples` answers to each of `config.num_questions` problems and judges them.
+
+    `sampling` is used with `config.temperature`. The same weights and `config.seed` give the same
+    answers. `step` and `elapsed_seconds` say when in a run this is and are only recorded.
+
+    Returns the record that a run keeps: the figures of `summarise`, greedy pass@1 if it is asked for, the
+    prompts, and the rows with the program of each answer.
+
+    Raises `ProblemError` when there is no problem, `SandboxError` when no answer could be judged.
+    """
+    chosen = stable_subset(problems, config.num_questions)
+    if not chosen:
+        raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
+    seconds = Seconds()
+
+    def judged(per_problem: int, temperature: float) -> tuple[EvaluationRows, list[EvaluationRow]]:
+        found = EvaluationRows()
+        params = replace(sampling, temperature=temperature)
+        source = sampled(
+            found, policy, renderer, chosen, per_problem, params,
+            seed=config.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+        )  # fmt: skip
+        judge(found, source, grader, seconds)
+        return found, [found.rows[one.task_id, number] for one in chosen for number in range(per_problem)]
+
+    found, rows = judged(config.samples, config.temperature)
+    found.demand_any_judged(f"{problems.name}: ")
+    figures = summarise(rows, config.k, problems=len(chosen))
+    record = {"rows": _with_code(found, rows)}
+    if config.greedy:
+        greedy, greedy_rows = judged(1, 0.0)
+        metrics = summarise(greedy_rows, (1,), problems=len(chosen))["metrics"]
+        figures["metrics"]["greedy_pass@1"] = metrics["pass@1"]
+        record["greedy_rows"] = _with_code(greedy, greedy_rows)
+    return {
+        "suite": problems.name,
+        "step": step,
+        "elapsed_seconds": elapsed_seconds,
+        "samples": config.samples,
+        "temperature": config.temperature,
+        **figures,
+        "seconds": asdict(seconds),
+        "prompts": {problem.task_id: renderer.prompt_text(problem) for problem in chosen},
+        **record,
+    }
+
+
+def judge(
+    found: EvaluationRows,
+    source: Iterable[list[Sample]],
+    grader: Grader,
+    seconds: Seconds,
+    on_row: Callable[[EvaluationRow], None] = lambda _: None,
+) -> None:
+    """Judges the samples of `found` that have no row yet, then those of `source`, chunk by chunk.
+
+    Each chunk is graded in a thread while the next is sampled. A row is added as soon as the verdict is
+    there, never two at once. When `source` ends early, by an error or Ctrl-C, grading ends at its next
+    verdict.
+    """
+    leaving = threading.Event()
+    waiting = [sample for key, sample in found.samples.items() if key not in found.rows]
+
+    def chunks() -> Iterator[list[Sample]]:
+        if waiting:
+            yield waiting
+        yield from source
+
+    def grade(chunk: list[Sample]) -> None:
+        began = time.perf_counter()
+        stream = grader.grade_stream([(sample.problem, sample.code) for sample in chunk])
+        with closing(stream) as verdicts:  # type: ignore[type-var]
+            for index, verdict in verdicts:
+                row = EvaluationRow.of(chunk[index], verdict)
+                found.add_row(row)
+                on_row(row)
+                if leaving.is_set():
+                    return
+        seconds.grading += time.perf_counter() - began
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="grading") as background:
+        pending: Future[None] | None = None
+        try:
+            for chunk in chunks():
+                if pending is not None:
+                    pending.result()
+                pending = background.submit(grade, chunk)
+            if pending is not None:
+                pending.result()
+        except BaseException:
+            leaving.set()
+            raise
+
+
+def sampled(
+    found: EvaluationRows,
+    policy: RolloutEngine,
+    renderer: PromptRenderer,
+    problems: ProblemSet,
+    per_problem: int,
+    params: SamplingParams,
+    *,
+    seed: int,
+    chunk: int,
+    seconds: Seconds,
+) -> Iterator[list[Sample]]:
+    """Samples answers to the problems in their order, about `chunk` at a time, but those that `found` holds.
+
+    The answers to a problem are added to `found` as soon as the last of them has ended. The seed of a
+    chunk depends on its place in the problem set only, so that what is sampled after an interruption is
+    what would have been sampled without one.
+    """
+    size = max(1, chunk // per_problem)
+    for start in range(0, len(problems), size):
+        missing = [
+            problem
+            for problem in problems[start : start + size]
+            if any((problem.task_id, number) not in found.samples for number in range(per_problem))
+        ]
+        if not missing:
+            continue
+        chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
+        began = time.perf_counter()
+        samples = _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
+        seconds.sampling += time.perf_counter() - began
+        yield samples
+
+
+def _sample_chunk(
+    found: EvaluationRows,
+    policy: RolloutEngine,
+    renderer: PromptRenderer,
+    problems: Sequence[Problem],
+    per_problem: int,
+    params: SamplingParams,
+    seed: int,
+) -> list[Sample]:
+    new: dict[str, list[Sample]] = {}
+
+    def keep(problem: Problem, samples: Iterable[Sample]) -> None:
+        new[problem.task_id] = [sample for sample in samples if sample.key not in found.samples]
+        found.add_samples(new[problem.task_id])
+
+    prompts = {problem.task_id: renderer.prompt_ids(problem) for problem in problems}
+    fitting = []
+    for problem in problems:
+        length = len(prompts[problem.task_id])
+        if length + params.max_tokens <= policy.max_positions:
+            fitting.append(problem)
+            continue
+        reason = (
+            f"the prompt has {length} tokens; with {params.max_tokens} for the answer that is more than the "
+            f"model's {policy.max_positions} positions"
+        )
+        keep(problem, (Sample(problem, number, "", None, reason) for number in range(per_problem)))
+
+    def read(number: int, completions: list[Completion]) -> None:
+        problem = fitting[number]
+        keep(problem, (_read(renderer, problem, i, one) for i, one in enumerate(completions)))
+
+    if fitting:
+        wanted = [prompts[problem.task_id] for problem in fitting]
+        policy.sample(wanted, per_problem, params, seed=seed, on_group=read)
+    return [sample for problem in problems for sample in new[problem.task_id]]
+
+
+def _read(renderer: PromptRenderer, problem: Problem, number: int, completion: Completion) -> Sample:
+    text = renderer.completion_text(completion.token_ids.tolist())
+    extracted = renderer.extracted(problem, text)
+    truncated = completion.stop_reason is StopReason.LENGTH
+    tokens = len(completion.token_ids)
+    return Sample(problem, number, text, extracted.code, extracted.reason, truncated, tokens)
+
+
+def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> None:
+    """Adds answers from elsewhere to `found`, which messages call `place`.
+
+    Raises `RunError` when it holds another answer under the same number.
+    """
+    for sample in samples:
+        known = found.samples.get(sample.key)
+        if known is not None and known.code != sample.code:
+            raise RunError(
+                f"{place} holds another answer {sample.number} to {sample.problem.task_id}.",
+                remedy="These are other samples than were graded there before: choose another --out.",
+            )
+    found.add_samples([sample for sample in samples if sample.key not in found.samples])
+
+
+def flaky_samples(samples: Iterable[Sample], grader: Grader, repeats: int) -> list[dict[str, object]]:
+    """The samples whose verdict differs from run to run, each judged `repeats` times, as plain data."""
+    judged = list(samples)
+    return [
+        {
+            "task_id": judged[flaky.index].problem.task_id,
+            "sample": judged[flaky.index].number,
+            "statuses": [verdict.status.value for verdict in flaky.verdicts],
+        }
+        for flaky in grader.flaky([(sample.problem, sample.code) for sample in judged], repeats)
+    ]
+
+
+def _with_code(found: EvaluationRows, rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
+    return [row.to_json() | {"code": found.samples[row.key].code or ""} for row in rows]

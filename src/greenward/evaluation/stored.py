@@ -1,0 +1,114 @@
+"""Reads how often each problem was solved from stored evaluations: ours, old and new, and EvalPlus's.
+
+Judges nothing: the statuses are taken as they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import RunError
+from greenward.evaluation.evalplus_files import EVALPLUS_RESULTS
+from greenward.evaluation.folder import RESULTS, SETTINGS, read_rows
+from greenward.grading.verdict import Status
+from greenward.runs.evaluations import by_problem
+from greenward.runs.files import read_json
+from greenward.runs.reading import read_evaluations
+
+
+@dataclass(frozen=True)
+class AnswerCounts:
+    """The answers to one problem: how many there are, how many passed, how many the infrastructure lost."""
+
+    answers: int = 0
+    passed: int = 0
+    infrastructure: int = 0
+
+
+@dataclass(frozen=True)
+class StoredEvaluation:
+    """One evaluation: where it lies, its suite and settings as far as known, its counts by task id."""
+
+    name: str
+    suite: str | None
+    problems: Mapping[str, AnswerCounts]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_evaluation(path: Path) -> StoredEvaluation:
+    """The evaluation at `path`.
+
+    `path` is an evaluation's folder (or its results.jsonl), a run directory (its last evaluation), a
+    run's evaluation record, or EvalPlus's eval_results.json (or a folder that holds one; with added
+    tests an answer passes if it passes those, too). A torn last line is left out.
+
+    Raises `RunError` for a path that is none of these, a row of another form, and an answer that occurs
+    twice.
+    """
+    if path.is_dir():
+        for name in (RESULTS, EVALPLUS_RESULTS):
+            if (path / name).is_file():
+                return read_evaluation(path / name)
+        evaluations = read_evaluations(path)
+        if not evaluations:
+            raise RunError(
+                f"{path}: there is no evaluation in this folder.",
+                remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run.",
+            )
+        return _of_record(path, evaluations[-1])
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file or folder.")
+    if path.suffix == ".jsonl":
+        settings = read_json(path.parent / SETTINGS) or {}
+        rows = ((row.task_id, row.sample, _counts(row.success)) for row in read_rows(path))
+        return StoredEvaluation(str(path.parent), settings.get("suite"), _by_task(path, rows), settings)
+    record = read_json(path) or {}
+    if isinstance(record.get("eval"), dict):
+        return StoredEvaluation(str(path), None, _by_task(path, _evalplus_rows(record["eval"])))
+    if isinstance(record.get("rows"), list):
+        return _of_record(path, by_problem(record))
+    raise RunError(
+        f"{path}: neither an evaluation of ours nor one of EvalPlus's (no 'rows' and no 'eval').",
+        remedy=f"Give a folder that `greenward eval` has written, or an {EVALPLUS_RESULTS}.",
+    )
+
+
+def _of_record(path: Path, record: Mapping[str, Any]) -> StoredEvaluation:
+    rows = ((row["task_id"], 0, _counts_of(row)) for row in record["rows"])
+    settings = {name: record[name] for name in ("samples", "temperature") if name in record}
+    return StoredEvaluation(str(path), record.get("suite"), _by_task(path, rows), settings)
+
+
+def _counts_of(row: Mapping[str, Any]) -> AnswerCounts:
+    lost = sum(answer["status"] == Status.INFRASTRUCTURE.value for answer in row["answers"])
+    return AnswerCounts(len(row["answers"]), row["passed"], lost)
+
+
+def _counts(success: bool | None) -> AnswerCounts:
+    return AnswerCounts(answers=1, passed=int(success is True), infrastructure=int(success is None))
+
+
+def _evalplus_rows(
+    evaluated: Mapping[str, list[Mapping[str, Any]]],
+) -> Iterable[tuple[str, int, AnswerCounts]]:
+    for task_id, answers in evaluated.items():
+        for number, answer in enumerate(answers):
+            added = answer.get("plus_status")  # None when only the original tests were run
+            yield task_id, number, _counts(answer["base_status"] == "pass" and added in (None, "pass"))
+
+
+def _by_task(path: Path, rows: Iterable[tuple[str, int, AnswerCounts]]) -> dict[str, AnswerCounts]:
+    found: dict[str, AnswerCounts] = {}
+    seen: set[tuple[str, int]] = set()
+    for task_id, number, new in rows:
+        if (task_id, number) in seen:
+            raise RunError(f"{path}: answer {number} to {task_id} occurs twice.")
+        seen.add((task_id, number))
+        old = found.get(task_id, AnswerCounts())
+        found[task_id] = AnswerCounts(
+            old.answers + new.answers, old.passed + new.passed, old.infrastructure + new.infrastructure
+        )
+    return found
