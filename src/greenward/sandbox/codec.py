@@ -1,18 +1,17 @@
 """Plain data as text and back: the only language in which an answer's process may speak.
 
 Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and
-the standard library's value types of `standard_types`. Where numpy is loaded, its scalars and arrays
-count as the plain values and lists that they hold (`numpy_values`). A subclass (Counter, namedtuple,
-IntEnum …) is reduced to its base by the base's own methods, so that no method of the object takes part.
-Never pickle, never eval. JSON carries None, bool, short int, finite float, str and list as themselves;
-everything else is an object with one key, its tag.
+the standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, range and bytearray.
+A subclass (Counter, namedtuple, IntEnum …) is reduced to its base. Where numpy is loaded, its scalars
+and arrays count as the plain values and nested lists that they hold. All of this is done by what the
+base classes offer, bound when this module is loaded: no method that an answer defines or replaces
+takes part. Never pickle, never eval. JSON carries None, bool, short int, finite float, str and list as
+themselves; everything else is an object with one key, its tag.
 
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`
 keeps sets and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose
 elements that all hash alike and cost the reader seconds. Values in this flat form are at most
 `MAX_DEPTH` deep, so they can be walked by recursion.
-
-Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
@@ -20,13 +19,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import deque
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
-
-from greenward.sandbox import numpy_values, standard_types
 
 MAX_DEPTH = 100
 MAX_CHARS = 4 << 20
+# Digits of a Decimal or Fraction, so that comparing and showing it stays cheap: as Python's own limit.
+MAX_DIGITS = 4300
+_MAX_BITS = int(MAX_DIGITS * 3.32)
 # JSON readers elsewhere lose precision above 2**53, and long decimal text takes quadratic time.
 _SHORT_INT = 1 << 53
 _SHORT_INT_CHARS = 20
@@ -52,7 +57,7 @@ class PlainDict(NamedTuple):
 
 def encode(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     """The text of a plain value, flat or not. Raises `PlainDataError`."""
-    text = _dumps(_to_json(value, MAX_DEPTH))
+    text = dumps(_to_json(value, MAX_DEPTH))
     if len(text) > max_chars:
         raise PlainDataError(f"the value takes {len(text)} characters; at most {max_chars} are allowed")
     return text
@@ -67,10 +72,7 @@ def decode_untrusted(text: str) -> Any:
     """The value of a hostile text, sets and dicts kept as lists. Raises `PlainDataError`."""
     try:
         value = (_decode_checking_ints if _LONG_NUMBER.search(text) else _decode_hostile)(text)
-    except (
-        ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
-        standard_types.NotStandard,
-    ) as error:  # fmt: skip
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise PlainDataError(f"not the text of a plain value: {type(error).__name__}") from None
     if text.count("[") > MAX_DEPTH and _is_too_deep(value):
         raise PlainDataError(f"the value is nested more than {MAX_DEPTH} levels deep")
@@ -79,15 +81,37 @@ def decode_untrusted(text: str) -> Any:
 
 def canonical(value: Any) -> Any:
     """A trusted plain value in the form that `decode_untrusted` gives. Raises `PlainDataError`."""
-    numpy_values.know_numpy()
+    accept_numpy()
     return decode_untrusted(encode(value))
 
 
-# Bound once: code that runs later in the same process cannot swap them.
-_dumps = json.JSONEncoder(
+def parts_of(value: Any) -> Any:
+    """What a flat value directly holds: an iterable of flat values, of known length."""
+    if type(value) is PlainDict:
+        return [part for entry in value.entries for part in entry]
+    if type(value) is PlainSet:
+        return value.elements
+    return value if isinstance(value, _CONTAINERS) else ()
+
+
+_CONTAINERS = (list, tuple, deque)
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether a flat value (in its frame) has more than `MAX_DEPTH` levels of containers; no recursion."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for outer in level for inner in parts_of(outer) if isinstance(inner, _CONTAINERS)]
+        if not level:
+            return False
+    return True
+
+
+# From values to text.
+
+dumps = json.JSONEncoder(
     ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
-_real, _imag = complex.real.__get__, complex.imag.__get__
 _is_finite = math.isfinite
 
 
@@ -104,30 +128,24 @@ def _to_json(value: Any, depth: int) -> Any:
     depth -= 1
     if kind is list:
         return _all_to_json(value, depth)
-    if kind is tuple:
-        return {"tuple": _all_to_json(value, depth)}
     if kind is dict:
         return {"dict": [_all_to_json(entry, depth) for entry in value.items()]}
-    if kind is set:
-        return {"set": _all_to_json(value, depth)}
-    if kind is frozenset:
-        return {"frozenset": _all_to_json(value, depth)}
+    if kind is tuple or kind is set or kind is frozenset:
+        return {kind.__name__: _all_to_json(value, depth)}
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": [_to_json(value.real, depth), _to_json(value.imag, depth)]}
     if kind is PlainSet or kind is PlainDict:
         return {"set" if kind is PlainSet else "dict": _all_to_json(value[0], depth)}
-    base = _reduce(value, kind)
-    if base is not None:
-        return _to_json(base, depth)
-    try:
-        if numpy_values.is_of_numpy(kind):
-            return _to_json(numpy_values.plain(value, kind, MAX_CHARS), depth)
-        tag, parts = standard_types.take_apart(value, kind)
-    except standard_types.NotStandard as error:
-        raise PlainDataError(str(error)) from None
-    return {tag: _all_to_json(parts, depth) if type(parts) is list else parts}
+    for base, reduce in _REDUCTIONS:
+        if issubclass(kind, base):
+            return _to_json(reduce(value), depth)
+    for tag, (base, take_apart) in _STANDARD_TYPES.items():
+        if kind is base or (type(base) is type and issubclass(kind, base)):
+            parts = take_apart(value)
+            return {tag: _all_to_json(parts, depth) if type(parts) is list else parts}
+    raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
 
 
 def _all_to_json(values: Any, depth: int) -> list[Any]:
@@ -140,63 +158,184 @@ def _all_to_json(values: Any, depth: int) -> list[Any]:
     ]
 
 
-def _reduce(value: Any, kind: type) -> Any:
-    """An instance of a subclass as an instance of the built-in type it derives from; None if of none."""
-    if issubclass(kind, int):
-        return int.__index__(value)
-    if issubclass(kind, float):
-        return float.__float__(value)
-    if issubclass(kind, str):
-        return str.__str__(value)
-    if issubclass(kind, list):
-        return list(list.__iter__(value))
-    if issubclass(kind, tuple):
-        return tuple(tuple.__iter__(value))
-    if issubclass(kind, dict):
-        return dict(dict.items(value))
-    if issubclass(kind, set):
-        return set(set.__iter__(value))
-    if issubclass(kind, frozenset):
-        return frozenset(frozenset.__iter__(value))
-    if issubclass(kind, bytes):
-        return bytes.__getitem__(value, slice(None))
-    if issubclass(kind, complex):
-        return complex(_real(value), _imag(value))
-    return None
+_real, _imag = complex.real.__get__, complex.imag.__get__
+
+# How an instance of a subclass becomes one of its built-in base.
+_REDUCTIONS: list[tuple[type, Callable[[Any], Any]]] = [
+    (int, int.__index__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (list, lambda value: list(list.__iter__(value))),
+    (tuple, lambda value: tuple(tuple.__iter__(value))),
+    (dict, lambda value: dict(dict.items(value))),
+    (set, lambda value: set(set.__iter__(value))),
+    (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
+    (bytes, lambda value: bytes.__getitem__(value, slice(None))),
+    (complex, lambda value: complex(_real(value), _imag(value))),
+]
+_BUILT_IN = len(_REDUCTIONS)
 
 
-_ATOMS: dict[str, Any] = {
+def accept_numpy() -> None:
+    """Has numpy's scalars and arrays accepted from now on, if this process has loaded numpy."""
+    numpy: Any = sys.modules.get("numpy")
+    if not hasattr(numpy, "ndarray") or len(_REDUCTIONS) > _BUILT_IN:
+        return
+    size_of, to_list = numpy.ndarray.size.__get__, numpy.ndarray.tolist
+
+    def array_to_list(value: Any) -> Any:
+        if (size := size_of(value)) > MAX_CHARS:
+            raise PlainDataError(f"the array has {size} elements; at most {MAX_CHARS} are allowed")
+        return to_list(value)
+
+    _REDUCTIONS.extend(
+        (
+            (numpy.ndarray, array_to_list),
+            # Python has no such types: their item is themselves.
+            (numpy.longdouble, numpy.longdouble.__float__),
+            (numpy.clongdouble, numpy.clongdouble.__complex__),
+            (numpy.generic, numpy.generic.item),
+        )
+    )
+
+
+def _getters(kind: type, *names: str) -> Callable[[Any], list[Any]]:
+    """Reads fields by the descriptors of `kind` itself."""
+    getters = tuple(getattr(kind, name).__get__ for name in names)
+    return lambda value: [getter(value) for getter in getters]
+
+
+_timedelta_fields = _getters(timedelta, "days", "seconds", "microseconds")
+_ratio_fields = _getters(Fraction, "_numerator", "_denominator")
+_decimal_text, _offset_of = Decimal.__str__, timezone.utcoffset
+_iterate_deque, _slice_bytearray = deque.__iter__, bytearray.__getitem__
+
+
+def _zoned_getters(kind: Any, *names: str) -> Callable[[Any], list[Any]]:
+    """Fields and, last, microseconds east of Greenwich (None without a zone); `fold` is dropped."""
+    fields, zone_of = _getters(kind, *names), kind.tzinfo.__get__
+
+    def take_apart(value: Any) -> list[Any]:
+        zone = zone_of(value)
+        if zone is None:
+            return [*fields(value), None]
+        if type(zone) is not timezone:
+            raise PlainDataError("a time zone that is not a fixed offset is not plain data")
+        days, seconds, microseconds = _timedelta_fields(_offset_of(zone, None))
+        return [*fields(value), (days * 86400 + seconds) * 1_000_000 + microseconds]
+
+    return take_apart
+
+
+def _fraction_parts(value: Any) -> list[int]:
+    try:
+        numerator, denominator = _ratio_fields(value)
+    except AttributeError:
+        raise PlainDataError("a Fraction without a value is not plain data") from None
+    return _bounded_ratio(numerator, denominator)
+
+
+def _bounded_ratio(numerator: Any, denominator: Any) -> list[int]:
+    if type(numerator) is not int or type(denominator) is not int or denominator < 1:
+        raise PlainDataError("a Fraction of anything but integers is not plain data")
+    if max(numerator.bit_length(), denominator.bit_length()) > _MAX_BITS:
+        raise PlainDataError(f"a Fraction of more than {MAX_DIGITS} digits is not plain data")
+    return [numerator, denominator]
+
+
+def _decimal_parts(value: Any) -> str:
+    text = _decimal_text(value)
+    _bounded_decimal(text)
+    return text
+
+
+def _bounded_decimal(text: str) -> Decimal:
+    if len(text) <= MAX_DIGITS + 30:
+        value = Decimal(text)
+        if value.is_nan():
+            return Decimal("NaN")  # a signalling one raises at every comparison
+        _, digits, exponent = value.as_tuple()
+        if not value.is_finite() or max(len(digits), abs(int(exponent))) <= MAX_DIGITS:
+            return value
+    raise PlainDataError(f"a Decimal of more than {MAX_DIGITS} digits is not plain data")
+
+
+# How values of the standard library are taken apart. A subclass before its base: a datetime is a date.
+_STANDARD_TYPES: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "datetime": (
+        datetime,
+        _zoned_getters(datetime, "year", "month", "day", "hour", "minute", "second", "microsecond"),
+    ),
+    "date": (date, _getters(date, "year", "month", "day")),
+    "time": (time, _zoned_getters(time, "hour", "minute", "second", "microsecond")),
+    "timedelta": (timedelta, _timedelta_fields),
+    "Decimal": (Decimal, _decimal_parts),
+    "Fraction": (Fraction, _fraction_parts),
+    "deque": (deque, lambda value: list(_iterate_deque(value))),
+    "range": (range, _getters(range, "start", "stop", "step")),
+    "bytearray": (bytearray, lambda value: bytes(_slice_bytearray(value, slice(None))).hex()),
+}
+
+# From text to values. Payloads may be hostile: they raise what `decode_untrusted` catches.
+
+
+def _ints(parts: list[Any]) -> list[int]:
+    if any(type(part) is not int for part in parts):
+        raise TypeError("integers are expected")
+    return parts
+
+
+def _zoned(parts: list[Any]) -> list[Any]:
+    *fields, offset = parts
+    zone = None if offset is None else timezone(timedelta(microseconds=_ints([offset])[0]))
+    return [*_ints(fields), zone]
+
+
+def _flat_dict(entries: list[Any]) -> PlainDict:
+    if any(type(entry) is not list or len(entry) != 2 for entry in entries):
+        raise ValueError("dict")
+    return PlainDict(entries)
+
+
+_REBUILT: dict[str, Callable[[Any], Any]] = {
     "tuple": tuple,
     "int": lambda text: int(text, 16),
     "float": {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.__getitem__,
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict,
+    "datetime": lambda parts: datetime(*_zoned(parts)),
+    "date": lambda parts: date(*_ints(parts)),
+    "time": lambda parts: time(*_zoned(parts)),
+    "timedelta": lambda parts: timedelta(*_ints(parts)),
+    "Decimal": _bounded_decimal,
+    "Fraction": lambda parts: Fraction(*_bounded_ratio(*parts)),
+    "deque": deque,
+    "range": lambda parts: range(*_ints(parts)),
+    "bytearray": bytearray.fromhex,
 }
-_REBUILT = {**_ATOMS, "set": set, "frozenset": frozenset, "dict": dict}
-_OF_TEXT = frozenset({"int", "float", "bytes", "bytearray", "Decimal"})
+_FLAT: dict[str, Callable[[Any], Any]] = {
+    **_REBUILT,
+    "set": PlainSet,
+    "frozenset": PlainSet,
+    "dict": _flat_dict,
+}
+TAGS = frozenset(_REBUILT)
+_TEXT_TAGS = frozenset({"int", "float", "bytes", "bytearray", "Decimal"})
 
 
 def _rebuild(pairs: list[tuple[str, Any]]) -> Any:
     ((tag, payload),) = pairs
-    if tag in standard_types.TAGS:
-        return standard_types.put_together(tag, payload)
     return _REBUILT[tag](payload)
 
 
 def _keep_flat(pairs: list[tuple[str, Any]]) -> Any:
     ((tag, payload),) = pairs
-    wanted: Any = str if tag in _OF_TEXT else list
-    if type(payload) is not wanted:
+    if type(payload) is not (str if tag in _TEXT_TAGS else list):
         raise ValueError(tag)
-    if tag in ("set", "frozenset"):
-        return PlainSet(payload)
-    if tag == "dict":
-        if any(type(entry) is not list or len(entry) != 2 for entry in payload):
-            raise ValueError(tag)
-        return PlainDict(payload)
-    if tag in standard_types.TAGS:
-        return standard_types.put_together(tag, payload)
-    return _ATOMS[tag](payload)
+    return _FLAT[tag](payload)
 
 
 def _short_int(digits: str) -> int:
@@ -205,28 +344,6 @@ def _short_int(digits: str) -> int:
 
 def _refuse(text: str) -> Any:
     raise ValueError(text[:20])
-
-
-def _is_too_deep(value: Any) -> bool:
-    """Whether a flat value (in its frame) has more than `MAX_DEPTH` levels of containers; no recursion."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level for inner in parts_of(outer) if isinstance(inner, _CONTAINERS)]
-        if not level:
-            return False
-    return True
-
-
-_CONTAINERS = (list, tuple, deque)
-
-
-def parts_of(value: Any) -> Any:
-    """What a flat value directly holds: an iterable of flat values, of known length."""
-    if type(value) is PlainDict:
-        return [part for entry in value.entries for part in entry]
-    if type(value) is PlainSet:
-        return value.elements
-    return value if isinstance(value, _CONTAINERS) else ()
 
 
 # Made once: `json.loads` makes a decoder for every call with hooks.

@@ -35,7 +35,7 @@ _AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
 _write, _exit, _getpid, _compile, _eval, _exec = os.write, os._exit, os.getpid, compile, eval, exec
-_encode, _dumps, _PlainDataError = codec.encode, codec._dumps, codec.PlainDataError
+_encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 
 Send = Callable[[str], None]

@@ -12,8 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
-from greenward.sandbox import numpy_values
-from greenward.sandbox.codec import encode
+from greenward.sandbox.codec import accept_numpy, encode
 from greenward.sandbox.isolation import Isolation
 
 MAX_JOB_CHARS = 64 << 20
@@ -44,7 +43,7 @@ class Call:
     @cached_property
     def text(self) -> str:
         """The arguments as a worker gets them, the same for every answer. Raises `PlainDataError`."""
-        numpy_values.know_numpy()
+        accept_numpy()
         return encode([self.args, dict(self.kwargs)], max_chars=MAX_JOB_CHARS)
 
 

@@ -24,7 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from greenward.sandbox import numpy_values
+from greenward.sandbox.codec import accept_numpy
 from greenward.sandbox.erasable import erase
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
@@ -90,7 +90,7 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
     for name in PRELOADED:
         importlib.import_module(name)
     packages = load_packages(settings["packages"], settings["search_path"])
-    numpy_values.know_numpy()
+    accept_numpy()
     libraries = library_paths()
     workspace = os.path.join(folder, "job")
     if owns_processes:
