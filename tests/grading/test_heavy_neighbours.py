@@ -10,7 +10,8 @@ from greenward.grading.grader import Grader
 from greenward.grading.grading_plan import make_plan
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, StdioCase
-from greenward.sandbox import slot
+from greenward.sandbox import workers
+from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outcome
 
@@ -42,19 +43,19 @@ HEAVY_PROGRAMS = {
 def sizes(monkeypatch):
     """The number of bytes of each report that was read."""
     seen: list[int] = []
-    read = slot.read_report
+    read = Attempt.read_report
 
-    def recording(expected, nonce, header, blobs, layers):
+    def recording(attempt, is_of_checks, report, blobs, layers):
         seen.append(len(blobs))
-        return read(expected, nonce, header, blobs, layers)
+        return read(attempt, is_of_checks, report, blobs, layers)
 
-    monkeypatch.setattr(slot, "read_report", recording)
+    monkeypatch.setattr(Attempt, "read_report", recording)
     return seen
 
 
 @pytest.mark.slow
 def test_no_innocent_answer_suffers_from_heavy_neighbours(monkeypatch, sizes):
-    monkeypatch.setattr(slot, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.5)
     answers = []
     for kind, problem in PROBLEMS.items():
         heavy, innocent = (HEAVY_PROGRAMS, PROGRAM) if kind == "stdio" else (HEAVY, INNOCENT)
@@ -74,14 +75,14 @@ def test_no_innocent_answer_suffers_from_heavy_neighbours(monkeypatch, sizes):
 @pytest.mark.slow
 def test_a_report_that_came_while_others_were_read_is_not_late(monkeypatch):
     """Reading takes longer than all workers may be silent for; every report is there in time."""
-    monkeypatch.setattr(slot, "GRACE_SECONDS", 0.2)
-    read = slot.read_report
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    read = Attempt.read_report
 
     def slowly(*arguments):
         time.sleep(0.6)
         return read(*arguments)
 
-    monkeypatch.setattr(slot, "read_report", slowly)
+    monkeypatch.setattr(Attempt, "read_report", slowly)
     limits = Limits(cpu_seconds=1.0, wall_seconds=0.9, memory_bytes=256 << 20)
     job = Job("def f(x): return x", "f", (Call((3,)),), limits=limits)
     checked = Job("def f(x): return x", "f", checks=("assert f(1) == 1",), limits=limits)

@@ -13,10 +13,11 @@ from greenward.grading.grading_plan import make_plan
 from greenward.grading.judging import judge
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Comparison, Problem
-from greenward.sandbox.protocol import CallResult, Outcome, RunResult
-from greenward.sandbox.results import read_report
+from greenward.sandbox.attempts import Attempt
+from greenward.sandbox.protocol import Call, CallResult, Job, Outcome, RunResult
 
 NONCE = "0123456789abcdef" * 2
+ATTEMPT = Attempt(0, Job("", "f", (Call((0,)), Call((1,)))), nonce=NONCE)
 KINDS = ("value", "raised", "opaque", "ended", "done", "ready", "passed")
 TAGS = ("tuple", "set", "frozenset", "dict", "int", "float", "bytes", "complex", "deque", "bytearray", "Decimal",
         "Fraction", "date", "datetime", "time", "timedelta", "range", "eval")  # fmt: skip
@@ -42,10 +43,10 @@ def frame(text: bytes, *, nonce: str = NONCE, more: int = 0) -> bytes:
 
 def report(results: bytes, **header) -> RunResult:
     header = {
-        "ready": True, "failure": "", "killed": None, "exit": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0,
-        "waiting_seconds": None, "lengths": [len(results), 0, 0], **header,
+        "ready": True, "killed": None, "exit": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0,
+        "waiting_seconds": None, "lengths": [len(results), 0, 0], "call_seconds": [], **header,
     }  # fmt: skip
-    return read_report(2, NONCE, header, results, ())
+    return ATTEMPT.read_report(False, header, results, ())
 
 
 PLANS = [

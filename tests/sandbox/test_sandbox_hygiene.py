@@ -70,7 +70,7 @@ def test_a_busy_parent_that_is_killed_takes_everything_along(tmp_path):
 
 @pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
 def test_a_lost_worker_holds_up_its_own_slot_only(loss, monkeypatch):
-    monkeypatch.setattr("greenward.sandbox.slot.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.2)
     sleep = "import time\ntime.sleep(0.8)\ndef f(x): return x"
     slow = Job(sleep, "f", CALLS, limits=Limits(wall_seconds=1.5))
     with LocalExecutor(2) as executor:
@@ -84,7 +84,7 @@ def test_a_lost_worker_holds_up_its_own_slot_only(loss, monkeypatch):
 
 @pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
 def test_a_lost_worker_of_test_programs_is_replaced(loss, monkeypatch):
-    monkeypatch.setattr("greenward.sandbox.slot.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.2)
     check = "import time\ntime.sleep(0.5)\nassert f(3) == 3"
     tested = Job(GOOD.code, "f", checks=(check,), limits=Limits(wall_seconds=1.0))
     with LocalExecutor(1) as executor:

@@ -133,7 +133,7 @@ def test_a_worker_that_cannot_be_started_again_is_a_verdict_and_no_exception(lay
 
     with LocalExecutor(2, layers=layers) as executor:
         with monkeypatch.context() as patch:
-            patch.setattr("greenward.sandbox.worker_process.os.makedirs", refuse)
+            patch.setattr("greenward.sandbox.workers.os.makedirs", refuse)
             lost = {process for worker in executor.worker_pids for process in (worker, *descendants(worker))}
             for worker in executor.worker_pids:
                 os.kill(worker, signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_a_worker_for_trusted_code_that_cannot_be_started_is_a_verdict_and_no_ex
 
     with LocalExecutor(1, layers=layers) as executor:
         with monkeypatch.context() as patch:
-            patch.setattr("greenward.sandbox.worker_process.subprocess.Popen", refuse)
+            patch.setattr("greenward.sandbox.workers.subprocess.Popen", refuse)
             assert [one.outcome for _, one in executor.run([checked])] == [Outcome.INFRASTRUCTURE]
         assert [one.outcome for _, one in executor.run([checked, GOOD])] == [Outcome.COMPLETED] * 2
 

@@ -78,10 +78,10 @@ def test_a_machine_that_refuses_namespaces_gets_the_next_level_and_says_why(monk
         "def refuse(): raise PermissionError(1, 'unshare: not on this machine')\n"
         "n.leave_the_host = refuse\n"
     )
-    from greenward.sandbox import worker_process
+    from greenward.sandbox import workers
 
-    start = worker_process._BOOTSTRAP.replace("; from", f"; exec({refuse!r}); from")
-    monkeypatch.setattr(worker_process, "_BOOTSTRAP", start)
+    start = workers._BOOTSTRAP.replace("; from", f"; exec({refuse!r}); from")
+    monkeypatch.setattr(workers, "_BOOTSTRAP", start)
     with LocalExecutor(2, require=Level.C) as executor:
         assert executor.isolation.level in (Level.B, Level.C)
         assert "not on this machine" in executor.isolation.reason(Layer.NAMESPACES)
@@ -92,11 +92,11 @@ def test_a_machine_that_refuses_namespaces_gets_the_next_level_and_says_why(monk
 
 @needs[Level.B]
 def test_a_layer_that_the_kernel_takes_but_that_does_not_hold_counts_as_missing(monkeypatch):
-    from greenward.sandbox import worker_process
+    from greenward.sandbox import workers
 
     pretend = "import greenward.sandbox.layers.landlock as l\nl.restrict_self = lambda ruleset: None\n"
-    start = worker_process._BOOTSTRAP.replace("; from", f"; exec({pretend!r}); from")
-    monkeypatch.setattr(worker_process, "_BOOTSTRAP", start)
+    start = workers._BOOTSTRAP.replace("; from", f"; exec({pretend!r}); from")
+    monkeypatch.setattr(workers, "_BOOTSTRAP", start)
     with pytest.raises(SandboxError, match="folders outside can be listed"):
         LocalExecutor(1)
 

@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
+from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
-from greenward.sandbox.tasks import Task, after_result
 
 LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0, memory_bytes=256 << 20)
 ADD = "def add(a, b): return a + b"
@@ -191,32 +191,30 @@ def timeout(**fields) -> RunResult:
     ],
 )
 def test_only_an_answer_that_waited_for_a_processor_runs_again_and_alone(result, again):
-    task = Task.new(7, Job("pass"))
-    follows = after_result(task, result)
-    assert isinstance(follows, Task) is again
-    if isinstance(follows, Task):
-        assert follows.alone and follows.nonce != task.nonce
-        assert after_result(follows, result) is result
+    attempt = Attempt(7, Job("pass"))
+    follows = attempt.after_result(result)
+    assert isinstance(follows, Attempt) is again
+    if isinstance(follows, Attempt):
+        assert follows.alone and follows.nonce != attempt.nonce
+        assert follows.after_result(result) is result
 
 
-def test_a_task_that_must_run_alone_does(executor):
+def test_an_attempt_that_must_run_alone_does(executor):
     """Two sleepers whose first try was starved: each second try starts when nothing else runs."""
-    from greenward.sandbox import pool
+    real, running, most = Attempt.after_result, [], []
 
-    real, running, most = pool.after_result, [], []
-
-    def starve_once(task: Task, result: RunResult) -> RunResult | Task:
-        if not task.alone and task.job.code.startswith("import time"):
+    def starve_once(attempt: Attempt, result: RunResult) -> RunResult | Attempt:
+        if not attempt.alone and attempt.job.code.startswith("import time"):
             result = timeout(waiting_seconds=None)
-        return real(task, result)
+        return real(attempt, result)
 
     with pytest.MonkeyPatch.context() as patch, LocalExecutor(2) as two:
-        patch.setattr(pool, "after_result", starve_once)
+        patch.setattr(Attempt, "after_result", starve_once)
         assign = two._assign
 
-        def watched(task: Task) -> None:
-            assign(task)
-            running.append(task)
+        def watched(attempt: Attempt) -> None:
+            assign(attempt)
+            running.append(attempt)
             if any(one.alone for one in two._busy.values()):
                 most.append(len(two._busy))
 

@@ -22,7 +22,6 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
-from greenward.sandbox.tasks import check_limits
 
 MAX_CODE_CHARS = 1 << 20
 DEFAULT_LIMITS = Limits()
@@ -66,7 +65,6 @@ class Grader:
         executor: Executor | None = None,
     ) -> None:
         self.limits = DEFAULT_LIMITS if limits is None else limits
-        check_limits(self.limits)
         self.by_suite = limits is None if by_suite is None else by_suite
         self.tests_by_mode: Counter[Mode] = Counter()
         self._executor = executor or LocalExecutor(workers, require=require, packages=packages)

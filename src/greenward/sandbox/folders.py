@@ -1,7 +1,4 @@
-"""Size and removal of folders that hostile code has filled.
-
-Standard library only: this module is loaded in the worker, too.
-"""
+"""Size and removal of folders that hostile code has filled."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def empty_folder(path: str) -> None:
         if not os.listdir(path):  # most answers write nothing
             return
         try:
-            _empty(path)
+            _walk(path, _clear_files, lambda parent, name: os.rmdir(name, dir_fd=parent))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
@@ -76,10 +73,6 @@ def folder_bytes(path: str) -> int:
         if error.errno not in _CHANGED:
             return UNCOUNTABLE
     return total
-
-
-def _empty(path: str) -> None:
-    _walk(path, _clear_files, lambda parent, name: os.rmdir(name, dir_fd=parent))
 
 
 def _walk(

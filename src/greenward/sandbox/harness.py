@@ -1,12 +1,10 @@
 """What runs in the answer's own process: the layers, then the code, then its calls, then the end.
 
-Speaks on one private descriptor, in frames: the nonce of this run, a length, a JSON list. A frame
+Speaks on one private descriptor, in frames that carry the nonce of this run and a JSON list. A frame
 says what came back, never whether it was right. That every layer is on is told to the worker in
-memory which is given up before the answer's code is loaded (`Announcement`).
+shared memory, which is given up before the answer's code is loaded.
 
 A problem's test programs run by the same harness, in a process of their own.
-
-Standard library only: this module is loaded in the worker, too.
 """
 
 from __future__ import annotations
@@ -15,65 +13,45 @@ import atexit
 import mmap
 import os
 import random
-import struct
 import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
-from greenward.sandbox import codec, stand_in
+from greenward.sandbox import codec
+from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import LayerStack
+from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
 
 RESULT_FD = 3
-LAST_FD = stand_in.CALL_FD
 MAX_FD = 256
-NONCE_CHARS = 32
-FRAME_LENGTH = struct.Struct("!I")
 MAX_MESSAGE_CHARS = 500
 _AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
-_write, _exit, _getpid, _compile, _eval, _exec = os.write, os._exit, os.getpid, compile, eval, exec
+_exit, _getpid, _compile, _eval, _exec = os._exit, os.getpid, compile, eval, exec
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 
 Send = Callable[[str], None]
 
 
-class Announcement:
-    """One byte of memory that a child shares with its worker until it gives the memory up.
+def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+    """Runs one job in this process and ends the process.
 
-    It says that every layer was put on. Only a child that has not loaded an answer can say so, and no
-    answer can undo it: it has no descriptor, and no address, of this memory.
+    Sets the first byte of `ready` when the layers are on. Only a process that has not loaded an answer
+    can do so, and no answer can undo it: it has no descriptor, and no address, of this memory.
     """
-
-    def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, 1)
-
-    def clear(self) -> None:
-        """Begins a new job (in the worker)."""
-        self._shared[0] = 0
-
-    def make(self) -> None:
-        """Says that the layers are on, and gives the memory up (in the child)."""
-        self._shared[0] = 1
-        self._shared.close()
-
-    def was_made(self) -> bool:
-        """Whether the child of this job has said so (in the worker)."""
-        return self._shared[0] == 1
-
-
-def run_job(shield: LayerStack, ready: Announcement, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
-    """Runs one job in this process and ends the process."""
     nonce, kind, *fields = codec.decode(str(job, "ascii"))
-    send = _sender(nonce)
+    send = _sender(nonce.encode("ascii"))
     del nonce, job
-    shield.apply(limits)  # what raises here is the infrastructure's failure
-    ready.make()
+    layers.apply(limits)  # what raises here is the infrastructure's failure
+    ready[0] = 1
+    ready.close()
     is_tested_apart = kind == "checks" or fields[-1]
-    os.closerange((LAST_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
+    os.closerange((CALL_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
     random.seed(0)
     if kind == "checks":
         _run_checks(send, *fields)
@@ -82,6 +60,17 @@ def run_job(shield: LayerStack, ready: Announcement, limits: Mapping[str, Any], 
     _flush()
     send('["done"]')
     _exit(0)
+
+
+def _sender(nonce: bytes) -> Send:
+    owner = _getpid()
+
+    def send(text: str) -> None:
+        if _getpid() != owner:  # a fork of the answer came back here
+            _exit(0)
+        write_frame(RESULT_FD, text.encode("ascii"), nonce=nonce)
+
+    return send
 
 
 def _run_answer(
@@ -101,41 +90,32 @@ def _run_answer(
     calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
     module = types.ModuleType("__main__" if is_program else "answer")
     sys.modules[module.__name__] = module
+    namespace = module.__dict__
     if preamble:
-        _execute(preamble, "<preamble>", module.__dict__)
-    _load(send, module, code, setup_code, is_program, as_in_contests=bool(preamble))
-    function = module.__dict__.get(entry_point) if entry_point is not None else None
+        _execute(preamble, "<preamble>", namespace)
+    _load(send, namespace, code, setup_code, is_program=is_program, as_in_contests=bool(preamble))
+    function: Any = None if entry_point is None else namespace.get(entry_point)
     if entry_point is not None and not callable(function):
         _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
     for position, call in enumerate(calls):
-
-        def make(call: Any = call) -> Any:
-            if type(call) is types.CodeType:
-                return _eval(call, module.__dict__)
-            args, kwargs = call
-            return function(*args, **kwargs)  # type: ignore[misc]
-
-        send(_answer_one(send, make, position, most_chars=most_chars))
+        is_expression = type(call) is types.CodeType
+        act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
+        send(_answer_one(send, act, position, most_chars=most_chars))
     if is_called_by_checks:
-        stand_in.serve(function, lambda thunk: _answer_one(send, thunk))  # type: ignore[arg-type]
+        serve_calls(function, partial(_answer_one, send))
 
 
 def _run_checks(send: Send, entry_point: str, setup_code: str, checks: list[str]) -> None:
-    """Runs test programs in one namespace in which the entry point is a stand-in."""
+    """Runs test programs in one namespace in which the entry point is a proxy of the answer's function."""
     module = types.ModuleType("checks")
     sys.modules[module.__name__] = module
-    answer = stand_in.StandIn(entry_point)
-    module.__dict__[entry_point] = answer.function
-    # A setup that calls the answer may fail because of the answer.
-    failed = lambda: "exited" if answer.was_called else "load_error"  # noqa: E731
-    _load(send, module, setup_code, "", is_program=False, failed=failed)
-    module.__dict__[entry_point] = answer.function
+    namespace, answer = module.__dict__, RemoteFunction(entry_point)
+    namespace[entry_point] = answer.proxy
+    _load(send, namespace, setup_code, "", answer=answer)
+    namespace[entry_point] = answer.proxy
     for position, check in enumerate(checks):
-
-        def test(check: str = check) -> None:
-            _execute(check, "<check>", module.__dict__)
-
-        send(_answer_one(send, lambda test=test: answer.run(test), position))  # type: ignore[misc]
+        test = partial(_execute, check, "<check>", namespace)
+        send(_answer_one(send, partial(answer.run, test), position))
 
 
 def _plain_inputs(
@@ -146,8 +126,8 @@ def _plain_inputs(
     Left out are arguments that need the answer or are not plain data: such a call is evaluated beside
     the answer, which can change its own inputs then, but not what is expected of its result.
     """
-    named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
     found: dict[str, str] = {}
+    named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
     if not named:
         return found
     namespace: dict[str, Any] = {"__name__": "answer"}
@@ -170,42 +150,29 @@ def _uses_more(code: types.CodeType, entry_point: str) -> bool:
     return code.co_names[:1] == (entry_point,) and (len(code.co_names) > 1 or has_functions)
 
 
-def _sender(nonce: str) -> Send:
-    prefix, owner = nonce.encode("ascii"), _getpid()
-
-    def send(text: str) -> None:
-        if _getpid() != owner:  # a fork of the answer came back here
-            _exit(0)
-        payload = text.encode("ascii")
-        frame = memoryview(prefix + FRAME_LENGTH.pack(len(payload)) + payload)
-        while frame:
-            frame = frame[_write(RESULT_FD, frame) :]
-
-    return send
-
-
 def _load(
     send: Send,
-    module: types.ModuleType,
+    namespace: dict[str, Any],
     code: str,
     setup_code: str,
-    is_program: bool,
-    failed: Callable[[], str] = lambda: "load_error",
+    *,
+    is_program: bool = False,
     as_in_contests: bool = False,
+    answer: RemoteFunction | None = None,
 ) -> None:
-    """Runs the answer and the setup code in `module`; what goes wrong ends the process.
+    """Runs the code, an answer or the setup of its test programs; what goes wrong ends the process.
 
-    `failed` names the outcome when they raise. As in contests, a program may end with a top-level
-    `return` and with any exit status.
+    As in contests, a program may end with a top-level `return` and with any exit status. A setup that
+    calls the answer may fail because of the answer.
     """
     try:
         compiled = _compile_answer(code, may_return=is_program and as_in_contests)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         _end(send, "syntax_error", *_describe(error))
     try:
-        _exec(compiled, module.__dict__)
+        _exec(compiled, namespace)
         if setup_code:
-            _execute(setup_code, "<setup>", module.__dict__)
+            _execute(setup_code, "<setup>", namespace)
         if is_program:
             _finish_program()
     except SystemExit as error:
@@ -218,7 +185,7 @@ def _load(
         if is_program:
             below_us = error.__traceback__ and error.__traceback__.tb_next
             sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
-        _end(send, failed(), *_describe(error))
+        _end(send, "exited" if answer and answer.was_called else "load_error", *_describe(error))
 
 
 def _compile_answer(code: str, *, may_return: bool) -> Any:
@@ -232,13 +199,9 @@ def _compile_answer(code: str, *, may_return: bool) -> Any:
         _compile(source, "<answer>", "exec", _AS_TREE, dont_inherit=True)
         for source in (code, "def program(): pass\nprogram()")
     )
-    imports: list[Any] = []
-    others: list[Any] = []
-    for statement in tree.body:
-        is_import = type(statement).__name__ in ("Import", "ImportFrom")
-        (imports if is_import else others).append(statement)
-    wrapped.body[0].body = others
-    wrapped.body[:0] = imports
+    is_import = [type(statement).__name__ in ("Import", "ImportFrom") for statement in tree.body]
+    wrapped.body[0].body = [one for one, first in zip(tree.body, is_import, strict=True) if not first]
+    wrapped.body[:0] = [one for one, first in zip(tree.body, is_import, strict=True) if first]
     return _compile(wrapped, "<answer>", "exec", dont_inherit=True)
 
 
@@ -252,15 +215,13 @@ def _execute(program: str, name: str, namespace: dict[str, Any]) -> None:
     _exec(_compile(program, name, "exec", dont_inherit=True), namespace)
 
 
-def _answer_one(
-    send: Send, thunk: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS
-) -> str:
+def _answer_one(send: Send, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
     """The text of what one call returned or raised. Leaving the program ends the job.
 
-    Without a position it is the reply to a test program (`stand_in`).
+    Without a position it is the reply to a test program (`remote_calls`).
     """
     try:
-        value = thunk()
+        value = act()
         try:
             text = _encode(value, max_chars=most_chars)
             return f'["value",{"".join(f"{place}," for place in position)}{text}]'
@@ -269,7 +230,7 @@ def _answer_one(
     except SystemExit as error:
         _end(send, "exited", *_describe(error))
     except BaseException as error:
-        base = () if position else (stand_in.builtin_base(type(error)),)
+        base = () if position else (builtin_base(type(error)),)
         return _dumps(["raised", *position, *_describe(error), *base])
 
 

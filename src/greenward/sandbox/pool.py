@@ -18,18 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from greenward.errors import SandboxError
+from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
 from greenward.sandbox.processes import LINUX
 from greenward.sandbox.protocol import Call, Job, Outcome, RunResult
-from greenward.sandbox.slot import Slot
-from greenward.sandbox.tasks import Task, after_loss, after_result
-from greenward.sandbox.worker_process import (
+from greenward.sandbox.workers import (
     NoNamespaces,
     WorkerLost,
     WorkerNotStarted,
     WorkerProcess,
     WorkerSettings,
+    WorkerSlot,
 )
 
 _TRIVIAL_ANSWERS = 21
@@ -80,11 +80,15 @@ class LocalExecutor:
         self._settings = WorkerSettings(frozenset(layers), tuple(packages))
         if not LINUX:
             self._do_without(ALL_LAYERS - PORTABLE_LAYERS, f"it needs Linux, not {sys.platform}")
-        self._idle: list[Slot] = []
-        self._busy: dict[Slot, Task] = {}
+        self._idle: list[WorkerSlot] = []
+        self._busy: dict[WorkerSlot, Attempt] = {}
         try:
-            self._idle = self._start_slots(workers)
-            first = self._idle[0].answers
+            try:
+                self._idle = self._start_slots(workers)
+            except NoNamespaces as error:
+                self._do_without({Layer.NAMESPACES}, error.message)
+                self._idle = self._start_slots(workers)
+            first = self._idle[0].workers[0]
             self.isolation = Isolation(first.layers, {**first.missing, **self._settings.missing})
             self.isolation.demand(require)
         except BaseException:
@@ -100,15 +104,23 @@ class LocalExecutor:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]:
         """Runs jobs; yields (position of the job, its result) in order of completion."""
-        self._begin()
-        try:
-            yield from self._run(Task.new(index, job) for index, job in enumerate(jobs))
-        finally:
-            for slot in list(self._busy):  # the caller left early: nobody wants these answers
-                del self._busy[slot]
-                self._replace(slot)
-            self._running_thread = None
-            self._lock.release()
+        if self._running_thread == threading.get_ident():
+            raise SandboxError(
+                "this executor is in the middle of a batch of the same thread.",
+                remedy="Finish or close that batch first, or use a second executor.",
+            )
+        with self._lock:
+            if self._closed:
+                raise SandboxError("this executor is closed.")
+            self._running_thread = threading.get_ident()
+            try:
+                self._start_missing()
+                yield from self._run(Attempt(index, job) for index, job in enumerate(jobs))
+            finally:
+                for slot in list(self._busy):  # the caller left early: nobody wants these answers
+                    del self._busy[slot]
+                    self._replace(slot)
+                self._running_thread = None
 
     def close(self) -> None:
         """Ends every worker and removes every file. Safe to call twice."""
@@ -129,78 +141,63 @@ class LocalExecutor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self) -> None:
-        if self._running_thread == threading.get_ident():
-            raise SandboxError(
-                "this executor is in the middle of a batch of the same thread.",
-                remedy="Finish or close that batch first, or use a second executor.",
-            )
-        self._lock.acquire()
-        self._running_thread = threading.get_ident()
-        if self._closed:
-            self._running_thread = None
-            self._lock.release()
-            raise SandboxError("this executor is closed.")
-        self._start_missing()
-
-    def _run(self, fresh: Iterator[Task]) -> Iterator[tuple[int, RunResult]]:
-        again: deque[Task] = deque()
-        alone: deque[Task] = deque()
-        settled: deque[tuple[int, RunResult]] = deque()
+    def _run(self, fresh: Iterator[Attempt]) -> Iterator[tuple[int, RunResult]]:
+        again, alone = deque[Attempt](), deque[Attempt]()
+        settled: list[tuple[int, RunResult]] = []
         while True:
-            while (self._idle or not self._busy) and not any(task.alone for task in self._busy.values()):
-                task = again.popleft() if again else next(fresh, None)
-                if task is None and alone and not self._busy:
-                    task = alone.popleft()
-                if task is None:
+            while (self._idle or not self._busy) and not any(one.alone for one in self._busy.values()):
+                attempt = again.popleft() if again else next(fresh, None)
+                if attempt is None and alone and not self._busy:
+                    attempt = alone.popleft()
+                if attempt is None:
                     break
                 try:
-                    self._assign(task)
+                    self._assign(attempt)
                 except WorkerNotStarted as error:
                     failed = RunResult(Outcome.INFRASTRUCTURE, error_message=error.message)
-                    settled.append((task.index, failed))
+                    settled.append((attempt.index, failed))
             yield from settled
             settled.clear()
             if not self._busy:
                 return
             for slot, result in self._wait():
-                task = self._busy.pop(slot, None)
+                attempt = self._busy.pop(slot, None)
                 from_outside = result is None and slot.was_killed_from_outside()
                 if result is None:
                     self._replace(slot)
                 else:
                     self._idle.append(slot)
-                if task is not None:
-                    verdict = (
-                        after_loss(task, killed_from_outside=from_outside)
-                        if result is None
-                        else after_result(task, result)
-                    )
-                    if isinstance(verdict, Task):
-                        (alone if verdict.alone else again).append(verdict)
-                    else:
-                        settled.append((task.index, verdict))
+                if attempt is None:
+                    continue
+                if result is None:
+                    follows = attempt.after_loss(killed_from_outside=from_outside)
+                else:
+                    follows = attempt.after_result(result)
+                if isinstance(follows, Attempt):
+                    (alone if follows.alone else again).append(follows)
+                else:
+                    settled.append((attempt.index, follows))
 
-    def _assign(self, task: Task) -> None:
-        """Hands a task to an idle slot. Raises `WorkerNotStarted` and `SandboxError`."""
+    def _assign(self, attempt: Attempt) -> None:
+        """Hands an attempt to an idle slot. Raises `WorkerNotStarted` and `SandboxError`."""
         if not self._idle:
             self._idle += self._start_slots(1)
         slot = self._idle[-1]
         try:
-            slot.assign(task)
+            slot.assign(attempt)
         except WorkerNotStarted:
             self._replace(slot)
             raise
-        self._busy[self._idle.pop()] = task
+        self._busy[self._idle.pop()] = attempt
 
-    def _wait(self) -> list[tuple[Slot, RunResult | None]]:
+    def _wait(self) -> list[tuple[WorkerSlot, RunResult | None]]:
         """Waits for news: slots with a result, and slots (busy or idle) that lost a worker with None."""
         timeout = min(slot.deadline for slot in self._busy) - time.monotonic()
-        news: dict[Slot, RunResult | None] = {}
+        news: dict[WorkerSlot, RunResult | None] = {}
         for key, _ in self._selector.select(max(0.0, timeout)):
-            slot: Slot = key.data
+            slot: WorkerSlot = key.data
             try:
-                result = slot.hear(key.fileobj)  # type: ignore[arg-type]
+                result = slot.receive(key.fileobj)  # type: ignore[arg-type]
             except WorkerLost:
                 news[slot] = None
             else:
@@ -213,19 +210,14 @@ class LocalExecutor:
         news.update((slot, None) for slot in late if slot not in heard)
         return list(news.items())
 
-    def _start_slots(self, count: int) -> list[Slot]:
-        """Slots whose workers serve; without namespaces where the machine does not allow them."""
-        slots: list[Slot] = []
+    def _start_slots(self, count: int) -> list[WorkerSlot]:
+        """Slots whose workers serve. Raises `WorkerNotStarted`."""
+        slots: list[WorkerSlot] = []
         try:
             for _ in range(count):
-                slots.append(Slot(self._start))
+                slots.append(WorkerSlot(self._start))
             for slot in slots:
-                slot.answers.wait_ready()
-        except NoNamespaces as error:
-            for slot in slots:
-                self._discard(slot)
-            self._do_without({Layer.NAMESPACES}, str(error))
-            return self._start_slots(count)
+                slot.workers[0].wait_ready()
         except BaseException:
             for slot in slots:
                 self._discard(slot)
@@ -239,19 +231,19 @@ class LocalExecutor:
             missing={**self._settings.missing, **{layer.value: reason for layer in layers}},
         )
 
-    def _start(self, slot: Slot) -> WorkerProcess:
+    def _start(self, slot: WorkerSlot) -> WorkerProcess:
         self._workers_started += 1
         folder = os.path.join(self._folder, str(self._workers_started))
         worker = self._starter.submit(WorkerProcess, folder, self._settings).result()
         self._selector.register(worker, selectors.EVENT_READ, slot)
         return worker
 
-    def _discard(self, slot: Slot) -> None:
+    def _discard(self, slot: WorkerSlot) -> None:
         for worker in slot.workers:
             self._selector.unregister(worker)
         slot.kill()
 
-    def _replace(self, slot: Slot) -> None:
+    def _replace(self, slot: WorkerSlot) -> None:
         self._discard(slot)
         if slot in self._idle:
             self._idle.remove(slot)

@@ -6,24 +6,28 @@ implements `Executor`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
+from greenward.errors import SandboxError
 from greenward.sandbox.codec import accept_numpy, encode
 from greenward.sandbox.isolation import Isolation
 
 MAX_JOB_CHARS = 64 << 20
 MAX_RESULT_BYTES = 16 << 20
+MIN_MEMORY_BYTES = 64 << 20  # what the interpreter itself takes
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one answer may use. Seconds, bytes.
+    """What one answer may use, in seconds and bytes.
 
-    The CPU limit decides; the wall limit only catches sleepers.
+    The CPU limit decides; the wall limit only catches sleepers. Raises `SandboxError` for the first
+    limit that makes no sense.
     """
 
     cpu_seconds: float = 2.0
@@ -31,6 +35,13 @@ class Limits:
     memory_bytes: int = 1 << 30
     output_bytes: int = 64 << 10
     file_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name in (one.name for one in fields(self)):
+            value, least = getattr(self, name), MIN_MEMORY_BYTES if name == "memory_bytes" else 0
+            if not (math.isfinite(value) and value > least):
+                message = f"the limit {name} must be a finite number above {least}, not {value!r}."
+                raise SandboxError(message)
 
 
 @dataclass(frozen=True)
@@ -53,23 +64,20 @@ class Job:
 
     `expressions` are Python expressions evaluated in the answer's namespace after it is loaded
     (the calls split off assertions); of calls of `entry_point`, arguments that are plain data are
-    computed before it is loaded. `checks` are test programs that run, one after the
-    other in one namespace, in another process, which has never seen an answer: there `entry_point`
-    is a stand-in that hands arguments and results over as plain data. With `check_setup` that
-    namespace begins. Results come in the order calls, expressions, checks; a check that completed
-    returned None.
+    computed before it is loaded. `checks` are test programs that run, one after the other in one
+    namespace, in another process, which has never seen an answer: there `entry_point` is a proxy
+    that hands arguments and results over as plain data. With `check_setup` that namespace begins.
+    Results come in the order calls, expressions, checks; a check that completed returned None.
 
     With no entry point the program is run as `__main__`, its output captured: once, or once in a
     fresh process for each text of `stdins`, each giving its standard output as one result.
 
     `result_bytes` bounds what all results take as text: reading them costs the caller's time.
-
-    `preamble` runs before the code, in the same namespace, as contest suites have it. A program with a
-    preamble may end with a top-level `return`, and with any exit status.
+    `preamble` runs before the code, in the same namespace, as contest suites have it. A program with
+    a preamble may end with a top-level `return`, and with any exit status.
 
     `call_seconds` limits the CPU time of each call; the time of loading the code belongs to the first.
     A call may take `call_wall_seconds` on the wall clock. Without these, only `limits` apply.
-
     `trusted` code comes from a problem, not from an answer (expected values are computed so): it
     runs where no answer has been.
     """
@@ -120,7 +128,7 @@ class CallResult:
 class RunResult:
     """What running one job gave. `results` has one entry per call that was reached.
 
-    `layers` names the layers of isolation that were in force (`sandbox.layers`). After a wall timeout,
+    `layers` names the layers of isolation that were in force. After a wall timeout,
     `waiting_seconds` is how long the answer was ready to run but had no processor, None if unknown.
     For a trusted job, `call_seconds` is the CPU time of each call that returned, within some 20 ms.
     """

@@ -2,12 +2,11 @@
 
 It is started by the pool without the parent's environment, modules and descriptors, enters
 namespaces of its own where it may, and stays single-threaded. When its parent dies it ends its
-child, removes its folder and exits.
+child, removes its folder and exits. All that it imports is standard library: what it loads, every
+answer finds in its memory.
 
 Arguments, as one JSON object: `socket` (descriptor), `folder` (its own, exists), `parent` (process
 id), `layers` (wanted), `packages` (that answers may import) and `search_path` (the trainer's own).
-
-Standard library only.
 """
 
 from __future__ import annotations
@@ -25,17 +24,10 @@ import sys
 from typing import Any, NoReturn
 
 from greenward.sandbox.codec import accept_numpy
-from greenward.sandbox.erasable import erase
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
-from greenward.sandbox.harness import LAST_FD
 from greenward.sandbox.isolation import Layer
-from greenward.sandbox.layers.libraries import (
-    keep_lists_of_modules,
-    library_paths,
-    load_packages,
-    without_packages,
-)
+from greenward.sandbox.layers import libraries
 from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.processes import (
     LINUX,
@@ -44,14 +36,8 @@ from greenward.sandbox.processes import (
     PR_SET_PDEATHSIG,
     prctl,
 )
-from greenward.sandbox.watch import (
-    MAX_FOLDER_BYTES,
-    ParentGone,
-    Place,
-    end_children,
-    run_child,
-    run_job,
-)
+from greenward.sandbox.remote_calls import CALL_FD
+from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, ParentGone, Supervisor, end_children, erase
 
 PRIVATE_WORKSPACE = "/answer"
 MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it can only be a far backstop
@@ -71,7 +57,9 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     channel = _move_out_of_the_way(settings["socket"])
     folder, layers = settings["folder"], {Layer(name) for name in settings["layers"]}
-    _prefer_as_victim_of_memory_shortage()
+    if LINUX:  # the kernel should prefer workers when memory runs out
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")
     _follow_parent(settings["parent"], folder)
     try:
         if Layer.NAMESPACES in layers:
@@ -85,61 +73,53 @@ def main() -> None:
 
 
 def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: dict[str, Any]) -> None:
+    search_path = settings["search_path"]
     user_tasks = _count_user_tasks() + MAX_USER_TASKS_MORE
     owns_processes = Layer.NAMESPACES in layers
     for name in PRELOADED:
         importlib.import_module(name)
-    packages = load_packages(settings["packages"], settings["search_path"])
+    packages = libraries.load_packages(settings["packages"], search_path)
     accept_numpy()
-    libraries = library_paths()
+    readable = libraries.library_paths()
     workspace = os.path.join(folder, "job")
     if owns_processes:
         from greenward.sandbox.layers import namespaces
 
         workspace = PRIVATE_WORKSPACE
         try:
-            namespaces.enter_private_root(folder, libraries + packages, workspace, MAX_FOLDER_BYTES)
+            namespaces.enter_private_root(folder, readable + packages, workspace, MAX_FOLDER_BYTES)
         except OSError as error:
             _give_up_namespaces(channel, error)
     else:
         os.mkdir(workspace, 0o700)
-    keep_lists_of_modules(settings["search_path"])
-    readable = without_packages(libraries, settings["search_path"]) + packages
-    place = Place(
-        workspace, LayerStack(layers, readable, [workspace, os.devnull], user_tasks), owns_processes
-    )
+    libraries.keep_lists_of_modules(search_path)
+    readable = libraries.without_packages(readable, search_path) + packages
+    stack = LayerStack(layers, readable, [workspace, os.devnull], user_tasks)
+    supervisor = Supervisor(workspace, stack, owns_processes)
     _leave_no_trace_of_ourselves(workspace)
-    tested = json.loads(run_child(place, lambda report: place.shield.test(owns_processes, report)))
-    missing = {layer.value: reason for layer, reason in place.shield.missing.items()}
+    tested = json.loads(supervisor.call_in_child(lambda report: stack.test(owns_processes, report)))
+    missing = {layer.value: reason for layer, reason in stack.missing.items()}
     send_frame(channel, {"layers": tested["holds"], "missing": {**missing, **tested["fails"]}})
     while True:
-        header, job, calls = receive_frame_with_descriptor(channel)
-        if header is None:
+        limits, job, calls = receive_frame_with_descriptor(channel)
+        if limits is None:
             return
-        reply, buffers = run_job(channel, place, header, job, calls)
-        send_frame(channel, reply, *(buffer.view() for buffer in buffers))
-        erase(job)
-        for buffer in buffers:
-            buffer.erase()
-        del header
+        report, outputs = supervisor.run(channel, limits, job, calls)
+        send_frame(channel, report, *(output.kept for output in outputs))
+        for memory in (job, *(output.kept for output in outputs)):
+            erase(memory)
 
 
 def _move_out_of_the_way(descriptor: int) -> socket.socket:
     """The channel above the descriptors that answers are given; those are taken: nothing lands there."""
-    channel = socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, LAST_FD + 1))
+    channel = socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CALL_FD + 1))
     os.close(descriptor)
     empty = os.open(os.devnull, os.O_RDONLY)
-    for reserved in range(3, LAST_FD + 1):
+    for reserved in range(3, CALL_FD + 1):
         os.dup2(empty, reserved)
-    if empty > LAST_FD:
+    if empty > CALL_FD:
         os.close(empty)
     return channel
-
-
-def _prefer_as_victim_of_memory_shortage() -> None:
-    if LINUX:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("1000")
 
 
 def _follow_parent(parent: int, folder: str) -> None:

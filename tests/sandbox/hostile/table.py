@@ -62,7 +62,7 @@ def _table(found: dict[str, dict[str, str]]) -> str:
 
 if __name__ == "__main__":
     with (
-        mock.patch("greenward.sandbox.slot.GRACE_SECONDS", 0.3),
-        mock.patch("greenward.sandbox.tasks.CONTROL_SECONDS", 0.2),
+        mock.patch("greenward.sandbox.workers.GRACE_SECONDS", 0.3),
+        mock.patch("greenward.sandbox.attempts.CONTROL_SECONDS", 0.2),
     ):
         main()

@@ -1,35 +1,27 @@
 """An answer's function, called from another process: arguments and results cross as plain data.
 
-A problem's test program runs in a process that has never seen an answer and calls a stand-in; the
-answer's process serves those calls. What the test program gets is rebuilt from text: no object of
-the answer ever takes part in a test. An iterator stays with the answer, and the test program gets a
-generator that asks for its elements one by one. Changes that the answer makes to its arguments do
-not come back.
+A problem's test program runs in a process that has never seen an answer and calls a proxy of the
+function; the answer's process serves those calls. What the test program gets is rebuilt from text: no
+object of the answer ever takes part in a test. An iterator stays with the answer, and the test program
+gets a generator that asks for its elements one by one. Changes that the answer makes to its arguments
+do not come back.
 
-On the socket: a length, then a list as text of `codec`. A request is ["call", args, kwargs] or
-["next", number of an iterator]; a reply is ["value", value], ["iterator", number], ["opaque",
-message] or ["raised", class, message, built-in base class].
-
-Standard library only: this module is loaded in the worker, too.
+A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply is ["value", value],
+["iterator", number], ["opaque", message] or ["raised", class, message, built-in base class].
 """
 
 from __future__ import annotations
 
 import builtins
-import os
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from greenward.sandbox import codec
+from greenward.sandbox.frames import read_frame, write_frame
 
 CALL_FD = 4
-LENGTH = struct.Struct("!I")
-MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
+_MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
-
-# Bound once: the answer's code can swap the names in `os`, not these.
-_read, _write = os.read, os.write
 
 
 class AnswerError(Exception):
@@ -37,11 +29,11 @@ class AnswerError(Exception):
 
 
 class _Fault(BaseException):
-    """Ends a test whose answer has done what no test may expect; `StandIn.run` gives the reason."""
+    """Ends a test whose answer has done what no test may expect; `RemoteFunction.run` gives the reason."""
 
 
-class StandIn:
-    """The answer's function as test programs see it: `function` has each call made by the answer's process.
+class RemoteFunction:
+    """The answer's function as test programs see it: `proxy` has each call made by the answer's process.
 
     It raises an exception of the answer as the built-in exception of that name (or that it derives
     from), or as `AnswerError`. A test may expect such an exception. It may not expect what ends
@@ -54,11 +46,11 @@ class StandIn:
         self.was_called = False
         self._faults: list[Exception] = []
 
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def proxy(*args: Any, **kwargs: Any) -> Any:
             return self._ask(["call", args, kwargs])
 
-        function.__name__ = function.__qualname__ = name
-        self.function = function
+        proxy.__name__ = proxy.__qualname__ = name
+        self.proxy = proxy
 
     def run(self, test: Callable[[], None]) -> None:
         """Runs a test. Raises what it raises, or the first fault of the answer since the last test."""
@@ -73,8 +65,8 @@ class StandIn:
         """The value of a request; with `ends`, the answer's StopIteration is raised as what it is."""
         self.was_called = True
         try:
-            _send(codec.encode(request).encode("ascii"))
-            reply = _receive()
+            write_frame(CALL_FD, codec.encode(request).encode("ascii"))
+            reply = read_frame(CALL_FD, _MAX_REPLY_BYTES)
         except codec.PlainDataError as error:
             self._fail(TypeError(f"a test cannot hand this over to the answer: {error}"))
         except OSError:
@@ -114,9 +106,7 @@ class StandIn:
 
 def _rebuilt(known: Any, error_class: str, message: str) -> Exception | None:
     """What a test gets for an exception that is a built-in one or derives from it; None for a fault."""
-    if not (isinstance(known, type) and issubclass(known, Exception)):
-        return None
-    if issubclass(known, _ENDS_LOOPS):
+    if not (isinstance(known, type) and issubclass(known, Exception)) or issubclass(known, _ENDS_LOOPS):
         return None
     if known is not Exception or error_class == "Exception":
         try:
@@ -126,10 +116,10 @@ def _rebuilt(known: Any, error_class: str, message: str) -> Exception | None:
     return AnswerError(f"{error_class}: {message}")
 
 
-def serve(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
+def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
     """Serves requests until the other side closes; `answer_one` gives the text of a reply."""
     iterators: list[Any] = []
-    while (request := _receive()) is not None:
+    while (request := read_frame(CALL_FD, _MAX_REPLY_BYTES)) is not None:
         kind, *fields = codec.decode(request.decode("ascii"))
         value: Any = None
 
@@ -142,38 +132,10 @@ def serve(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]]
         if reply.startswith('["opaque"') and hasattr(type(value), "__next__"):
             reply = f'["iterator",{len(iterators)}]'
             iterators.append(value)
-        _send(reply.encode("ascii"))
+        write_frame(CALL_FD, reply.encode("ascii"))
 
 
 def builtin_base(kind: type) -> str:
     """The name of the built-in class that a class is or derives from: one that ends loops, or the nearest."""
     bases = [one for one in kind.__mro__ if one.__module__ == "builtins"]
     return next((one for one in bases if one in _ENDS_LOOPS), bases[0]).__name__
-
-
-def _send(payload: bytes) -> None:
-    frame = memoryview(LENGTH.pack(len(payload)) + payload)
-    while frame:
-        frame = frame[_write(CALL_FD, frame) :]
-
-
-def _receive() -> bytes | None:
-    """One frame; None when the other side has closed or speaks another language."""
-    prefix = _receive_exactly(LENGTH.size)
-    if len(prefix) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(prefix)
-    if length > MAX_REPLY_BYTES:
-        return None
-    payload = _receive_exactly(length)
-    return payload if len(payload) == length else None
-
-
-def _receive_exactly(count: int) -> bytes:
-    received = bytearray()
-    while len(received) < count:
-        chunk = _read(CALL_FD, min(count - len(received), 1 << 16))
-        if not chunk:
-            break
-        received += chunk
-    return bytes(received)

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from greenward.sandbox.progress import Progress
+from greenward.sandbox.supervisor import CallTimes
 
 NONCE = b"0" * 32
 
@@ -18,8 +18,8 @@ def frame(text: str) -> bytes:
 VALUE = frame('["value",0,1]')
 
 
-def watched(*cpu_limits: float, wall: float = 10.0) -> Progress:
-    return Progress({"call_seconds": list(cpu_limits), "call_wall_seconds": wall})
+def watched(*cpu_limits: float, wall: float = 10.0) -> CallTimes:
+    return CallTimes({"call_seconds": list(cpu_limits), "call_wall_seconds": wall})
 
 
 def test_each_call_has_the_time_since_the_one_before():

@@ -1,0 +1,375 @@
+"""One job in a child of the worker, supervised from outside: bounded, killed at its limits, cleaned up after.
+
+Reports facts only, no judgement, and never looks into what an answer wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from greenward.sandbox import harness, processes
+from greenward.sandbox.folders import empty_folder, folder_bytes
+from greenward.sandbox.frames import result_frame_end
+from greenward.sandbox.isolation import Layer
+from greenward.sandbox.layers.stack import LayerStack
+from greenward.sandbox.remote_calls import CALL_FD
+
+MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
+MAX_PROCESSES = 64
+MAX_FOLDER_BYTES = 16 << 20
+FIRST_TICK_SECONDS = 0.005
+TICK_SECONDS = 0.02
+PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
+_PIPE_BYTES = 1 << 16
+_HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+
+
+class ParentGone(Exception):
+    """The parent has closed its end in the middle of a job."""
+
+
+class Supervisor:
+    """Runs the jobs of a worker in `workspace`, a folder, one after the other, behind `layers`.
+
+    `owns_processes`: the worker is process 1 of a namespace, all that runs beside it is an answer's.
+    """
+
+    def __init__(self, workspace: str, layers: LayerStack, owns_processes: bool) -> None:
+        self.workspace, self.layers, self.owns_processes = workspace, layers, owns_processes
+        self._ready = mmap.mmap(-1, 1)  # shared with each child, until it has said that its layers are on
+        self._next_count = 0.0
+
+    def run(
+        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
+    ) -> tuple[dict[str, Any], list[Output]]:
+        """Runs one job and reports how it ended; its results, output and errors come as they are.
+
+        `calls` is the socket between an answer and its checks. Where the machine does not let a child
+        start, the report is the reason, as `failure`.
+        """
+        started = time.monotonic()
+        try:
+            pid, reads = self._start(limits, job, calls)
+        except (
+            OSError
+        ) as error:  # no memory, process, descriptor or space for an answer that is not there yet
+            return {"failure": f"an answer's process cannot be started: {error}"}, []
+        child = Child(self, pid, reads, limits, started)
+        try:
+            child.wait(channel)
+        finally:
+            waited = processes.waiting_seconds(pid) if child.killed == "wall" else None
+            wall_seconds = time.monotonic() - started
+            status, usage = self._end(pid)
+            child.close()
+            is_too_full = self.overfills_folder()  # now nobody can move its files while they are counted
+            empty_folder(self.workspace)
+        used = usage.ru_utime + usage.ru_stime  # with that of children, which `Child` does not see
+        if child.killed is None and used > limits["cpu_seconds"]:
+            child.killed = "cpu"
+        if limits["measures_calls"]:
+            child.times.advance(child.outputs[0].kept, used, wall_seconds)
+        return {
+            "ready": self._ready[0] == 1,
+            "killed": child.killed or ("folder" if is_too_full else None),
+            "exit": os.waitstatus_to_exitcode(status),
+            "cpu_seconds": used,
+            "wall_seconds": wall_seconds,
+            "waiting_seconds": waited,
+            "lengths": [len(output.kept) for output in child.outputs],
+            "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
+        }, child.outputs
+
+    def call_in_child(self, action: Callable[[int], object]) -> bytes:
+        """Forks, runs `action(descriptor)` in the child, and returns what it wrote, at most a pipe full."""
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setpgid(0, 0)
+                action(write)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(write)
+        try:
+            return os.read(read, _PIPE_BYTES) if select.select([read], [], [], 5.0)[0] else b""
+        finally:
+            os.close(read)
+            self._end(pid)
+
+    def overfills_folder(self, *, is_running: bool = False) -> bool:
+        """Whether the answer's folder holds too much; in a namespace it is bounded by itself.
+
+        An answer that is running must not keep its worker busy with counting.
+        """
+        begun = time.monotonic()
+        if self.owns_processes or (is_running and begun < self._next_count):
+            return False
+        is_too_full = folder_bytes(self.workspace) > MAX_FOLDER_BYTES
+        self._next_count = begun + (1 + PAUSE_PER_COUNT) * (time.monotonic() - begun)
+        return is_too_full
+
+    def _start(self, limits: Mapping[str, Any], job: memoryview, calls: int | None) -> tuple[int, list[int]]:
+        """Forks the answer; its id, and the pipes of its results, output and errors. Raises `OSError`."""
+        self._ready[0], self._next_count = 0, 0.0
+        pid, stdin, reads, writes = 0, None, list[int](), list[int]()
+        try:
+            self._demand_room()
+            for _ in range(3):
+                read, write = os.pipe()
+                reads.append(read)
+                writes.append(write)
+            if limits["stdin_bytes"] is not None:
+                end = len(job) - limits["stdin_bytes"]
+                job, stdin = job[:end], _unnamed_file(job[end:], self.workspace)
+            results, stdout, stderr = writes
+            targets = {0: stdin, 1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
+            worker = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                self._become_answer(worker, targets, limits, job)
+            return pid, reads
+        finally:
+            for descriptor in (*writes, stdin, calls, *(() if pid else reads)):
+                if descriptor is not None:
+                    os.close(descriptor)
+
+    def _demand_room(self) -> None:
+        """Raises `OSError` where the disk is full before an answer could fill it."""
+        if self.owns_processes:  # its folder is in memory
+            return
+        found = os.statvfs(self.workspace)
+        if found.f_blocks and found.f_bavail * found.f_frsize < MAX_FOLDER_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.workspace)
+
+    def _become_answer(
+        self, worker: int, targets: dict[int, int | None], limits: Mapping[str, Any], job: memoryview
+    ) -> NoReturn:
+        try:
+            if not self.owns_processes:  # what process 1 of a namespace started ends with it
+                signal.signal(signal.SIGCONT, signal.SIG_DFL)
+                processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != worker:
+                    os._exit(1)
+            os.setpgid(0, 0)
+            os.chdir(self.workspace)
+            for number, descriptor in targets.items():
+                if descriptor is not None:
+                    os.dup2(descriptor, number)
+            harness.run_job(self.layers, self._ready, limits, job)
+        finally:
+            os._exit(1)
+
+    def _end(self, pid: int) -> tuple[int, Any]:
+        """Kills and reaps an answer and all that it left behind; its exit status and usage."""
+        with contextlib.suppress(
+            ProcessLookupError, PermissionError
+        ):  # it may have died before it led a group
+            os.killpg(pid, signal.SIGKILL)
+        return end_children(owns_processes=self.owns_processes)[pid]
+
+
+def _unnamed_file(content: memoryview, folder: str) -> int:
+    """An open file that holds the content and has no name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("stdin")
+    else:
+        path = os.path.join(folder, "stdin")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        os.unlink(path)
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def end_children(*, owns_processes: bool = False) -> dict[int, tuple[int, Any]]:
+    """Kills and reaps all children of this process; exit status and usage by process id.
+
+    What a dead process leaves behind becomes our child, so this ends when no child is left.
+    `owns_processes`: all others in this process's namespace may be killed.
+    """
+    ended: dict[int, tuple[int, Any]] = {}
+    options = os.WNOHANG  # most answers leave nothing behind: look for children only if some live on
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, options)
+        except ChildProcessError:
+            return ended
+        if pid:
+            ended[pid] = status, usage
+        else:
+            options = 0
+        if options == 0:
+            for child in [-1] if owns_processes else processes.children(os.getpid()):
+                processes.kill(child)
+
+
+class Child:
+    """The process of one answer: reads what it writes, bounded, and says when a limit is reached.
+
+    `outputs` are results, stdout and stderr; `killed` is None or the limit that was reached.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, pid: int, reads: list[int], limits: Mapping[str, Any], started: float
+    ) -> None:
+        self._supervisor, self._pid, self._limits, self._started = supervisor, pid, limits, started
+        most = limits["output_bytes"]
+        bounds = [(limits["result_bytes"],) * 2, *[(most, most * MAX_OUTPUT_FACTOR)] * 2]
+        self.outputs = [Output(read, *bound) for read, bound in zip(reads, bounds, strict=True)]
+        self.times = CallTimes(limits)
+        self.killed: str | None = None
+        self._ended = processes.open_process(pid)
+
+    def wait(self, channel: socket.socket) -> None:
+        """Returns when the child has ended by itself or has reached a limit. Raises `ParentGone`."""
+        ended, poll = self._ended, select.poll()
+        poll.register(channel, _HANG_UP)
+        if ended is not None:
+            poll.register(ended, select.POLLIN)
+        # Most answers end within the first tick and leave less than a pipe holds: no wake-up for them.
+        # Where a process cannot be waited for, its end is that of its pipes.
+        timeout = FIRST_TICK_SECONDS if ended is not None else 0.0
+        pipes = {output.descriptor: output for output in self.outputs}
+        next_check, reading, open_pipes = 0.0, False, len(pipes)
+        while self.killed is None and open_pipes:
+            for descriptor, _ in poll.poll(timeout * 1000):
+                if descriptor == ended:
+                    return
+                if descriptor == channel.fileno():
+                    raise ParentGone
+                if not self._read(pipes[descriptor]):
+                    poll.unregister(descriptor)
+                    open_pipes -= ended is None
+            if not reading:
+                reading, timeout = True, TICK_SECONDS
+                for descriptor in pipes:
+                    poll.register(descriptor, select.POLLIN)
+            now = time.monotonic()
+            if self.killed is None and now >= next_check:
+                next_check = now + TICK_SECONDS
+                self.killed = self._exceeded()
+
+    def close(self) -> None:
+        """Reads what is left in the pipes once every writer is dead, and closes all descriptors."""
+        for output in self.outputs:
+            while self._read(output):
+                continue
+            os.close(output.descriptor)
+        if self._ended is not None:
+            os.close(self._ended)
+
+    def _read(self, output: Output) -> bool:
+        is_open = output.read()
+        if output.is_too_long:
+            self.killed = "output"
+        return is_open
+
+    def _exceeded(self) -> str | None:
+        """The limit that the child has reached by now."""
+        used, wall_seconds = processes.cpu_seconds(self._pid), time.monotonic() - self._started
+        if used > self._limits["cpu_seconds"]:
+            return "cpu"
+        if wall_seconds > self._limits["wall_seconds"]:
+            return "wall"
+        self.times.advance(self.outputs[0].kept, used, wall_seconds)
+        if (limit := self.times.exceeded(used, wall_seconds)) is not None:
+            return limit
+        if self._supervisor.overfills_folder(is_running=True):
+            return "folder"
+        may_start_processes = Layer.SECCOMP not in self._supervisor.layers
+        started = processes.descendants(os.getpid(), at_most=MAX_PROCESSES + 1) if may_start_processes else ()
+        return "processes" if len(started) > MAX_PROCESSES else None
+
+
+class Output:
+    """What a child writes into one pipe, of which up to `keep` bytes are kept, and `most` are allowed.
+
+    Every answer begins as a copy of its worker's memory, freed blocks included, and what an earlier
+    answer was and gave may be the very thing that this one is asked for: what is kept has no other
+    copy in this process, and is erased.
+    """
+
+    def __init__(self, descriptor: int, keep: int, most: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor, self._keep, self._most = descriptor, keep, most
+        self._memory = memoryview(bytearray(4096))
+        self._used = self._seen = 0
+
+    @property
+    def kept(self) -> memoryview:
+        return self._memory[: self._used]
+
+    @property
+    def is_too_long(self) -> bool:
+        return self._seen > self._most
+
+    def read(self) -> bool:
+        """Takes what the pipe holds now; False if that was nothing, or its end."""
+        if self._used == len(self._memory):
+            larger = memoryview(bytearray(len(self._memory) * 4))
+            larger[: self._used] = self._memory
+            erase(self._memory)
+            self._memory = larger
+        try:
+            count = os.readv(self.descriptor, [self._memory[self._used :]])
+        except BlockingIOError:
+            return False
+        self._seen += count
+        end = self._used + count
+        self._used = min(end, self._keep)
+        erase(self._memory[self._used : end])
+        return count > 0
+
+
+def erase(memory: memoryview) -> None:
+    """Overwrites memory with zeros."""
+    memory[:] = bytes(len(memory))
+
+
+class CallTimes:
+    """The CPU time of each call of one answer, and its limits; loading the code belongs to the first call.
+
+    `limits` holds `call_seconds`, the CPU limit of each call (none if it is empty), and
+    `call_wall_seconds`, the limit of a call on the wall clock. The frames on the result channel are
+    counted, not read: an answer that writes frames of its own there can mislead this count, and is
+    judged as cheating by whoever reads them.
+    """
+
+    def __init__(self, limits: Mapping[str, Any]) -> None:
+        self.call_seconds: list[float] = []
+        self._cpu_limits, self._wall_limit = limits["call_seconds"], limits["call_wall_seconds"]
+        self._began_cpu = self._began_wall = 0.0
+        self._frames = self._position = 0
+
+    def advance(self, written: memoryview, cpu_seconds: float, wall_seconds: float) -> None:
+        """Takes note of the calls that have ended; the seconds are those of the process until now."""
+        while (end := result_frame_end(written, self._position)) is not None:
+            self._position = end
+            self._frames += 1
+        ended = self._frames - len(self.call_seconds)
+        if ended > 0:
+            self.call_seconds += [cpu_seconds - self._began_cpu, *[0.0] * (ended - 1)]
+            self._began_cpu, self._began_wall = cpu_seconds, wall_seconds
+
+    def exceeded(self, cpu_seconds: float, wall_seconds: float) -> str | None:
+        """Which limit of the present call is exceeded, "cpu" or "wall"; None for neither."""
+        call = len(self.call_seconds)
+        if call >= len(self._cpu_limits):
+            return None
+        if cpu_seconds - self._began_cpu > self._cpu_limits[call]:
+            return "cpu"
+        return "wall" if wall_seconds - self._began_wall > self._wall_limit else None

@@ -1,0 +1,256 @@
+"""The workers as their pool sees them: a clean process with a socket and a deadline, and slots of two."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import greenward
+from greenward.errors import SandboxError
+from greenward.sandbox.attempts import Attempt
+from greenward.sandbox.frames import receive_frame, send_frame
+from greenward.sandbox.isolation import CORE_LAYERS, Layer
+from greenward.sandbox.processes import descendants, kill
+from greenward.sandbox.protocol import RunResult
+
+START_SECONDS = 30.0
+GRACE_SECONDS = 3.0  # a worker that is silent for so long after the wall limit is wedged
+KILLED_INSIDE = 128  # a worker of which the part in namespaces was ended by signal n exits with 128 + n
+_SECONDS_TO_END = 1.0
+# Python ignores PYTHONHASHSEED under -I; with this environment, -s and no path to us, -I adds nothing.
+ENVIRONMENT = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONHASHSEED": "0",
+    "LD_BIND_NOW": "1",  # looking up functions of libraries once, not in every answer
+}
+# Modules register what is to be done after a fork (new locks, new seeds): time that every answer would
+# take, and of no use in a worker with one thread, whose answers are seeded by the harness.
+_BOOTSTRAP = (
+    f"import os, sys; sys.path[0] = {str(Path(greenward.__file__).parent.parent)!r}; "
+    "register = os.register_at_fork; os.register_at_fork = lambda **_: None; "
+    "from greenward.sandbox.worker import main; os.register_at_fork = register; del sys.path[0]; main()"
+)
+
+
+class WorkerLost(Exception):
+    """The worker died, fell silent or garbled its report."""
+
+
+class WorkerNotStarted(SandboxError):
+    """The machine did not let a worker start."""
+
+
+class NoNamespaces(WorkerNotStarted):
+    """The machine does not let the worker have namespaces of its own; the text says why."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every worker of a pool is like. `missing` says why layers are not among `layers`."""
+
+    layers: Collection[Layer]
+    packages: Sequence[str] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+class WorkerProcess:
+    """A started worker; `folder` is its own and need not exist. Raises `WorkerNotStarted`.
+
+    After `wait_ready`, `layers` are those that its self-test found to hold, and `missing` gives the
+    reason for each other one.
+    """
+
+    def __init__(self, folder: str, settings: WorkerSettings) -> None:
+        self.layers: tuple[Layer, ...] = ()
+        self.missing: dict[str, str] = {}
+        self.deadline = float("inf")
+        self.has_hung_up = False
+        try:
+            os.makedirs(folder, 0o700)
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
+            self._channel, theirs = socket.socketpair()
+            with theirs:
+                self._process = _start_process(folder, settings, theirs.fileno(), self._errors)
+        except OSError as error:
+            raise WorkerNotStarted(f"a sandbox worker did not start: {error}.") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def wait_ready(self) -> None:
+        """Returns when the worker serves. Raises `WorkerNotStarted` with its last words, `NoNamespaces`."""
+        self._channel.settimeout(START_SECONDS)
+        try:
+            report, _ = self.receive()
+        except WorkerLost:
+            self._process.kill()
+            self._process.wait()
+            self._errors.seek(0)
+            words = self._errors.read()[-2000:].decode("utf-8", "replace").strip()
+            raise WorkerNotStarted(
+                "a sandbox worker did not start.", remedy=f"Its last words: {words or 'none'}"
+            ) from None
+        if "no_namespaces" in report:
+            raise NoNamespaces(report["no_namespaces"])
+        self.layers = tuple(Layer(name) for name in report["layers"])
+        self.missing = report["missing"]
+
+    def send(self, attempt: Attempt, payload: bytes, calls: socket.socket | None = None) -> None:
+        """Hands over one attempt and sets the deadline. A worker that is gone shows at `receive`.
+
+        `calls` is this side's end of the socket between an answer and its checks.
+        """
+        self.deadline = time.monotonic() + attempt.job.limits.wall_seconds + GRACE_SECONDS
+        self._channel.settimeout(GRACE_SECONDS)
+        try:
+            descriptor = None if calls is None else calls.fileno()
+            send_frame(self._channel, attempt.header, payload, descriptor=descriptor)
+        except OSError:
+            self.deadline = time.monotonic()
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """The report that has begun to arrive. Raises `WorkerLost`."""
+        try:
+            report = receive_frame(self._channel)
+        except (OSError, ValueError):
+            report = None
+        if report is None:
+            self.has_hung_up = True
+            raise WorkerLost
+        return report
+
+    def was_killed_from_outside(self) -> bool:
+        """Whether this worker, whose socket was closed, was killed by what no answer can send.
+
+        The layers of level B keep every signal of an answer from its worker.
+        """
+        try:
+            status = self._process.wait(timeout=_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return False
+        is_out_of_reach = frozenset(self.layers) >= CORE_LAYERS
+        return is_out_of_reach and status in (-signal.SIGKILL, KILLED_INSIDE + signal.SIGKILL)
+
+    def close(self) -> None:
+        """Lets the worker clean up and end; kills it if it does not."""
+        self._channel.close()
+        try:
+            self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._errors.close()
+
+    def kill(self) -> None:
+        """Ends the worker and all that it started, at once."""
+        started = descendants(self.pid)
+        self._process.kill()
+        self._process.wait()
+        for pid in started:
+            kill(pid)
+        self._channel.close()
+        self._errors.close()
+
+
+def _start_process(
+    folder: str, settings: WorkerSettings, channel: int, errors: Any
+) -> subprocess.Popen[bytes]:
+    arguments = {
+        "socket": channel,
+        "folder": folder,
+        "parent": os.getpid(),
+        "layers": [layer.value for layer in settings.layers],
+        "packages": list(settings.packages),
+        "search_path": [path for path in sys.path if path],
+    }
+    return subprocess.Popen(
+        [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env=ENVIRONMENT,
+        cwd="/",
+        pass_fds=[channel],
+        start_new_session=True,
+    )
+
+
+class WorkerSlot:
+    """A worker for answers, and one for trusted code that never runs an answer; one attempt at a time.
+
+    `start` starts a worker; the one for trusted code starts when it is needed.
+    """
+
+    def __init__(self, start: Callable[[WorkerSlot], WorkerProcess]) -> None:
+        self._start = start
+        self.workers = [start(self)]
+        self._attempt: Attempt | None = None
+        self._results: dict[WorkerProcess, RunResult | None] = {}  # None: awaited
+
+    @property
+    def deadline(self) -> float:
+        """When an attempt that has not ended counts as lost (monotonic seconds)."""
+        awaited = [worker.deadline for worker, result in self._results.items() if result is None]
+        return min(awaited, default=float("inf"))
+
+    def assign(self, attempt: Attempt) -> None:
+        """Hands an attempt to the workers that it needs. Raises `SandboxError` if it cannot be sent."""
+        job = attempt.job
+        for_answer, for_checks = attempt.payloads()
+        if (job.trusted or job.checks) and len(self.workers) == 1:
+            self.workers.append(self._start(self))
+            self.workers[1].wait_ready()
+        self._attempt = attempt
+        if not job.checks:
+            worker = self.workers[job.trusted]
+            self._results = {worker: None}
+            worker.send(attempt, for_answer)
+            return
+        self._results = dict.fromkeys(self.workers)
+        one, other = socket.socketpair()
+        with one, other:
+            self.workers[0].send(attempt, for_answer, one)
+            self.workers[1].send(attempt, for_checks, other)
+
+    def receive(self, worker: WorkerProcess) -> RunResult | None:
+        """Takes what a worker has begun to say; the result once all is said. Raises `WorkerLost`."""
+        report, blobs = worker.receive()
+        attempt, layers = self._attempt, tuple(layer.value for layer in worker.layers)
+        if attempt is None or self._results.get(worker, ()) is not None:
+            raise WorkerLost  # an idle worker has nothing to say but that it is gone
+        is_of_checks = bool(attempt.job.checks) and worker is self.workers[1]
+        self._results[worker] = attempt.read_report(is_of_checks, report, blobs, layers)
+        results = [result for result in self._results.values() if result is not None]
+        if len(results) < len(self._results):
+            return None
+        self._attempt = None
+        return attempt.merge(*results) if attempt.job.checks else results[0]
+
+    def was_killed_from_outside(self) -> bool:
+        """Whether the workers of a lost attempt that have ended were killed by what no answer can send."""
+        lost = [worker for worker in self.workers if worker.has_hung_up]
+        return bool(lost) and all(worker.was_killed_from_outside() for worker in lost)
+
+    def close(self) -> None:
+        """Lets the workers clean up and end."""
+        for worker in self.workers:
+            worker.close()
+
+    def kill(self) -> None:
+        """Ends the workers and all that they started, at once."""
+        for worker in self.workers:
+            worker.kill()
