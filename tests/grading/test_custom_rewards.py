@@ -8,7 +8,8 @@ import pytest
 
 from greenward.config.sections import RewardTermConfig
 from greenward.errors import RewardError
-from greenward.grading.rewards import GradedAnswer, combine, make_reward
+from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict
 
 MODULE = """

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from greenward.errors import ProblemError, SandboxError
-from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
+from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Case, Comparison, Expected, Problem, StdioCase
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult

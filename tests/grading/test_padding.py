@@ -9,9 +9,10 @@ import pytest
 
 from greenward.evaluation.audit.rivals import OUTPUT, PADDING, SLOPPY
 from greenward.grading.code_quality import CodeQuality
-from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.readability import CodeScore, Readability
-from greenward.grading.used_code import used_code
+from greenward.grading.dead_code import remove_dead_code
+from greenward.grading.readability import Readability
+from greenward.grading.reward_terms import CodeScore
+from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
 
 PASSED = Verdict(Status.PASSED, (True,) * 4)
@@ -41,7 +42,7 @@ def test_no_padding_scores_above_the_same_answer_without(term, base):
 
 
 @pytest.mark.parametrize(
-    ("code", "kept", "unused"),
+    ("code", "kept", "dead"),
     [
         ("def f(x):\n    return x\n", "def f(x):\n    return x\n", 0),
         ("a = 1\nb = a\n\ndef f(x):\n    # one\n    return x\n", "def f(x):\n    return x\n", 2),
@@ -53,6 +54,6 @@ def test_no_padding_scores_above_the_same_answer_without(term, base):
         ("def f(x):\n    x.append(1)\n    return x\n", "def f(x):\n    x.append(1)\n    return x\n", 0),
     ],
 )  # fmt: skip
-def test_unused_code_is_cut_out_and_counted(code, kept, unused):
-    found = used_code(ast.parse(code), code.splitlines(), "f")
-    assert (found.code, found.unused) == (kept, unused)
+def test_dead_code_is_cut_out_and_counted(code, kept, dead):
+    found = remove_dead_code(ast.parse(code), code.splitlines(), "f")
+    assert (found.code, found.dead) == (kept, dead)

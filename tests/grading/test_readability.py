@@ -8,10 +8,10 @@ import pytest
 
 from greenward.config.sections import FamiliesConfig, RewardTermConfig
 from greenward.errors import ConfigError, RewardError
-from greenward.grading import lint
-from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.readability import CodeScore, Readability
-from greenward.grading.rewards import combine, make_reward
+from greenward.grading import readability
+from greenward.grading.readability import Readability, lint
+from greenward.grading.reward_terms import CodeScore, make_reward
+from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.catalog import load_problems
 
@@ -49,7 +49,7 @@ def score(problem, *codes):
     ],
 )
 def test_readability_is_the_documented_formula_on_known_violations(whole, code, violations, lines, kept):
-    found = lint.examine([code])[0]
+    found = lint([code])[0]
     rules = [violation.rule for violation in found.violations]
     if "l = a" in code:
         violations = len(rules)
@@ -158,7 +158,7 @@ def test_a_batch_takes_one_pair_of_processes_and_known_answers_take_none(whole, 
         return run(command, **options)
 
     run = subprocess.run
-    monkeypatch.setattr(lint.subprocess, "run", counted)
+    monkeypatch.setattr(readability.subprocess, "run", counted)
     codes = [f"def add(a, b):\n    return a + b + {n % 10}\n" for n in range(64)]
     first = term.score([answer(whole, code) for code in codes], None)
     assert commands == ["check", "format"]
@@ -173,7 +173,7 @@ def test_a_program_on_which_ruff_hangs_gets_nothing_and_the_others_their_due(who
         return run(command, cwd=cwd, **options)
 
     run = subprocess.run
-    monkeypatch.setattr(lint.subprocess, "run", hangs_on_it)
+    monkeypatch.setattr(readability.subprocess, "run", hangs_on_it)
     hanging = "def add(a, b):\n    hang = a + b\n    return hang * 1\n"
     assert score(whole, CLEAN, hanging, CLEAN + "\n\n# 1\n") == [1.0, 0.0, 1.0]
 
@@ -186,15 +186,15 @@ def test_a_program_of_which_nothing_is_used_gets_nothing(whole, code):
 
 
 def test_a_missing_or_broken_ruff_is_told_before_training(monkeypatch):
-    monkeypatch.setattr(lint, "_binary", lambda: "/bin/false")
+    monkeypatch.setattr(readability, "_binary", lambda: "/bin/false")
     with pytest.raises(RewardError, match=r"ruff does not work.*\n.*pip install"):
         make_reward(RewardTermConfig(name="code_score"))
     monkeypatch.undo()
-    lint._binary.cache_clear()
+    readability._binary.cache_clear()
     monkeypatch.setitem(sys.modules, "ruff", None)
     with pytest.raises(RewardError, match=r"not installed.*\n.*pip install ruff"):
         make_reward(RewardTermConfig(name="readability"))
-    lint._binary.cache_clear()
+    readability._binary.cache_clear()
 
 
 def test_code_score_is_the_weighted_mean_of_parts_that_are_reported_beside_it(grader, whole):
@@ -221,8 +221,8 @@ def test_code_score_is_the_weighted_mean_of_parts_that_are_reported_beside_it(gr
 
 def test_code_score_weights_must_make_a_mean():
     assert (CodeScore().correctness, CodeScore().readability) == (0.8, 0.2)
-    for correctness, readability in ((0.0, 0.0), (-1.0, 2.0)):
+    for correct, readable in ((0.0, 0.0), (-1.0, 2.0)):
         with pytest.raises(ConfigError, match="must not be negative and must sum to more than 0"):
-            CodeScore(correctness=correctness, readability=readability)
+            CodeScore(correctness=correct, readability=readable)
     with pytest.raises(ConfigError, match="no option '_parts'"):
         make_reward(RewardTermConfig(name="code_score", options={"_parts": ()}))

@@ -8,7 +8,8 @@ import pytest
 from greenward.config.sections import RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.code_quality import CodeQuality, parse_bounded, worst_complexity
-from greenward.grading.rewards import SHIPPED_TERMS, GradedAnswer, combine, make_reward
+from greenward.grading.reward_terms import SHIPPED_TERMS, make_reward
+from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict
 
 

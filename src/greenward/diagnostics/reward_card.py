@@ -111,7 +111,7 @@ def _weights(config: Mapping[str, object]) -> dict[str, float]:
 
 
 def _code_score_parts(options: Mapping[str, object]) -> dict[str, float]:
-    from greenward.grading.readability import CodeScore  # slow to import, and few runs have the term
+    from greenward.grading.reward_terms import CodeScore  # slow to import, and few runs have the term
 
     given = {name: float(v) for name, v in options.items() if isinstance(v, (int, float))}
     parts = {name: given.get(name, getattr(CodeScore, name)) for name in ("correctness", "readability")}

@@ -15,9 +15,8 @@ import numpy as np
 from greenward.config.algorithm import OverlongConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.environments.prompts import PromptRenderer
-from greenward.grading.graded_answer import LoggingTerm
 from greenward.grading.grader import Grader
-from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
+from greenward.grading.rewards import GradedAnswer, LoggingTerm, RewardTerm, combine
 from greenward.grading.verdict import Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem

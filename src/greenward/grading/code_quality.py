@@ -5,7 +5,7 @@ Each sub-term lies in [0, 1]; the score is their weighted mean; code that does n
 - `length`: 1 up to `max_statements` statements, then max_statements / statements.
 - `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then
   max_complexity / complexity (McCabe 1976: one more than the number of decisions).
-- `unused`: 1, halved for each statement without use (`used_code`): a share could be raised by padding.
+- `unused`: 1, halved for each dead statement (`dead_code`): a share could be raised by padding.
 - `hygiene`: 1, halved for each bare `except`, mutable default argument, `global` and wildcard import.
 """
 
@@ -15,11 +15,14 @@ import ast
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from greenward.errors import ConfigError
-from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.grader import Grader
-from greenward.grading.used_code import used_code
+from greenward.grading.dead_code import remove_dead_code
+from greenward.grading.rewards import GradedAnswer
+
+if TYPE_CHECKING:
+    from greenward.grading.grader import Grader
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
@@ -56,19 +59,19 @@ class CodeQuality:
         return [self.of_code(answer.code or "", answer.problem.entry_point) for answer in answers]
 
     def of_code(self, code: str, entry_point: str = "") -> float:
-        """The score of one program. Without an entry point every function of the top level counts as used."""
+        """The score of one program. Without an entry point every function of the top level counts as live."""
         tree = parse_bounded(code)
         if tree is None or not tree.body:
             return 0.0
         try:
-            unused = used_code(tree, code.splitlines(), entry_point).unused
+            dead = remove_dead_code(tree, code.splitlines(), entry_point).dead
         except RecursionError:
             return 0.0
         nodes = list(ast.walk(tree))
         parts = {
             "length": min(1.0, self.max_statements / max(1, sum(isinstance(n, ast.stmt) for n in nodes))),
             "complexity": min(1.0, self.max_complexity / worst_complexity(tree)),
-            "unused": 0.5**unused,
+            "unused": 0.5**dead,
             "hygiene": 0.5 ** sum(map(_offences, nodes)),
         }
         return sum(weight * parts[name] for name, weight in self.weights.items()) / sum(self.weights.values())
@@ -110,8 +113,10 @@ def _offences(node: ast.AST) -> int:
     if isinstance(node, ast.ExceptHandler):
         return int(node.type is None)
     if isinstance(node, ast.arguments):
-        defaults = [*node.defaults, *(default for default in node.kw_defaults if default is not None)]
-        return sum(isinstance(default, (ast.List, ast.Dict, ast.Set)) for default in defaults)
+        return sum(
+            isinstance(default, (ast.List, ast.Dict, ast.Set))
+            for default in (*node.defaults, *node.kw_defaults)
+        )
     if isinstance(node, ast.ImportFrom):
         return sum(alias.name == "*" for alias in node.names)
     return int(isinstance(node, ast.Global))

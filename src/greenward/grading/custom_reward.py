@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenward.errors import RewardError
 from greenward.grading.function_process import FunctionProcess, Handler, Refused, Reply, as_number, serve
-from greenward.grading.graded_answer import GradedAnswer
+from greenward.grading.rewards import GradedAnswer
 from greenward.grading.trl_reward import Logged, Parameters, TrainerState, TrlReward, awaited
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Expected, Problem

@@ -1,39 +1,59 @@
 """How readable code is, by ruff's linter and formatter. The formula is in docs/rewards.md.
 
-Everything is counted absolutely and on used code alone: a share could be raised by padding.
+Everything is counted absolutely and on live code alone: a share could be raised by padding.
+
+The programs are hostile text. They lie under names of ours in a private folder, ruff reads no
+configuration but ours, comments that switch its rules off are ignored, and both processes (one `ruff
+check` and one `ruff format` for all programs) are bounded in time. A program on which ruff crashes (it
+does when code is nested too deeply) is found by halving the batch, and takes nothing else with it.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from greenward.errors import ConfigError
-from greenward.grading import lint
+from greenward.errors import RewardError
 from greenward.grading.code_quality import parse_bounded
-from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.grader import Grader
-from greenward.grading.reward_terms import Tests
-from greenward.grading.used_code import UsedCode, used_code
+from greenward.grading.dead_code import LiveCode, remove_dead_code
+from greenward.grading.rewards import GradedAnswer
 
+if TYPE_CHECKING:
+    from greenward.grading.grader import Grader
+
+# Style, not types: pycodestyle, pyflakes, names, likely bugs, comprehensions, complexity, simpler
+# statements, returns, needless code, modern syntax.
+RULES = ("E", "F", "W", "N", "B", "C4", "C90", "SIM", "RET", "PIE", "UP")
+INVALID_SYNTAX = "invalid-syntax"
+# Complexity (C901) is reported on the line of `def`, even where the prompt wrote that line.
+_COUNTS_ANYWHERE = ("C901", INVALID_SYNTAX)
+_SHARED = ("--isolated", "--no-cache", "--quiet", "--target-version", "py310")
+_CHECK = ("check", *_SHARED, "--ignore-noqa", "--exit-zero", "--output-format", "json", "--select")
+_FORMAT = ("format", *_SHARED)
+_SECONDS = 10.0
+_UNFORMATTED = 2  # ruff format could not parse some file; the others are done
 _MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _RUNS_TEXT = frozenset({"exec", "eval"})
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
-# Complexity (C901) is reported on the line of `def`, even where the prompt wrote that line.
-_COUNTS_ANYWHERE = ("C901", lint.INVALID_SYNTAX)
 
 
 @dataclass(frozen=True)
 class Readability:
-    """s(violations + unused statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
+    """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
-    Only code that the answer added to the starter code counts, and unused code (`used_code`) is cut out
+    Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
     before the linter and the formatter look at it. Code that does not parse, is too long to be looked at,
-    adds nothing that is used, runs code from text (`exec`, `eval`), which neither tool can see, or switches
+    adds nothing that is live, runs code from text (`exec`, `eval`), which neither tool can see, or switches
     the formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
@@ -45,7 +65,7 @@ class Readability:
     )
 
     def __post_init__(self) -> None:
-        lint.check_ruff()
+        check_ruff()
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         keys = [
@@ -53,92 +73,54 @@ class Readability:
         ]
         if len(self._known) > _MAX_KNOWN:
             self._known.clear()
-        new = {key: _Judged.of(*key) for key in keys if key not in self._known}
+        new = {key: _own_code(*key) for key in keys if key not in self._known}
         self._known.update(dict.fromkeys(new, 0.0))
-        judged = {key: program for key, program in new.items() if program is not None}
-        found = lint.examine([program.used.code for program in judged.values()])
-        for (key, program), findings in zip(judged.items(), found, strict=True):
-            if findings is not None:
-                self._known[key] = program.score(findings)
+        judged = {key: own for key, own in new.items() if own is not None}
+        findings = lint([own.live.code for own in judged.values()])
+        for (key, own), found in zip(judged.items(), findings, strict=True):
+            if found is not None:
+                self._known[key] = _score(own, found)
         return [self._known[key] for key in keys]
 
 
 @dataclass(frozen=True)
-class CodeScore:
-    """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
-
-    Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
-    """
-
-    name: str = "code_score"
-    weight: float = 1.0
-    correctness: float = 0.8
-    readability: float = 0.2
-    _parts: tuple[Tests, Readability] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if min(self.correctness, self.readability) < 0 or self.correctness + self.readability <= 0:
-            raise ConfigError(
-                "the weights of code_score must not be negative and must sum to more than 0, "
-                f"found correctness {self.correctness} and readability {self.readability}."
-            )
-        object.__setattr__(self, "_parts", (Tests("correctness", bonus=0.0), Readability()))
-
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return self.score_by_name(answers, grader)[self.name]
-
-    def score_by_name(
-        self, answers: Sequence[GradedAnswer], grader: Grader
-    ) -> Mapping[str, list[float | None]]:
-        """The scores of the term, and of its parts, under their names."""
-        parts = {part.name: part.score(answers, grader) for part in self._parts}
-        return {self.name: [self._mean(*both) for both in zip(*parts.values(), strict=True)], **parts}
-
-    def _mean(self, correctness: float | None, readability: float | None) -> float:
-        assert correctness is not None and readability is not None  # both parts apply to every answer
-        weighted = self.correctness * correctness + self.readability * readability
-        return weighted / (self.correctness + self.readability)
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """The used part of a program. `given` lines of the prompt stand before what its author is judged by.
+class _OwnCode:
+    """The live part of a program. `given` lines of the prompt stand before what its author is judged by.
 
     `lines` are those of the author's on which code begins.
     """
 
-    used: UsedCode
+    live: LiveCode
     given: int
     lines: tuple[str, ...]
 
-    @classmethod
-    def of(cls, code: str, starter_code: str, entry_point: str) -> _Judged | None:
-        """None for code that gets 0 unseen."""
-        tree = parse_bounded(code)
-        if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or _runs_text(tree):
-            return None
-        lines = _NEWLINE.split(code)
-        starts = code.startswith(starter_code)
-        given = min(len(_NEWLINE.findall(starter_code)), len(lines)) if starts else 0
-        try:
-            used = used_code(tree, lines, entry_point, given)
-        except RecursionError:
-            return None
-        own = tuple(line for number, line in _begun(used.code) if number > given)
-        return cls(used, given, own) if own else None
 
-    def score(self, findings: lint.Findings) -> float:
-        rules = [
-            one.rule for one in findings.violations if one.line > self.given or one.rule in _COUNTS_ANYWHERE
-        ]
-        if lint.INVALID_SYNTAX in rules:
-            return 0.0
-        kept = Counter(self.lines) & Counter(line for _, line in _begun(findings.formatted))
-        badly_formatted = len(self.lines) - kept.total()
-        return _saturating(len(rules) + self.used.unused) * (1 + _saturating(badly_formatted)) / 2
+def _own_code(code: str, starter_code: str, entry_point: str) -> _OwnCode | None:
+    """None for code that gets 0 unseen."""
+    tree = parse_bounded(code)
+    if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or _runs_text(tree):
+        return None
+    lines = _NEWLINE.split(code)
+    starts = code.startswith(starter_code)
+    given = min(len(_NEWLINE.findall(starter_code)), len(lines)) if starts else 0
+    try:
+        live = remove_dead_code(tree, lines, entry_point, given)
+    except RecursionError:
+        return None
+    own = tuple(line for number, line in _lines_of_code(live.code) if number > given)
+    return _OwnCode(live, given, own) if own else None
 
 
-def _begun(code: str) -> list[tuple[int, str]]:
+def _score(own: _OwnCode, findings: Findings) -> float:
+    rules = [one.rule for one in findings.violations if one.line > own.given or one.rule in _COUNTS_ANYWHERE]
+    if INVALID_SYNTAX in rules:
+        return 0.0
+    kept = Counter(own.lines) & Counter(line for _, line in _lines_of_code(findings.formatted))
+    badly_formatted = len(own.lines) - kept.total()
+    return 1 / (1 + len(rules) + own.live.dead) * (1 + 1 / (1 + badly_formatted)) / 2
+
+
+def _lines_of_code(code: str) -> list[tuple[int, str]]:
     """(number, text) of the lines on which code begins; none for code that does not parse."""
     tree = parse_bounded(code)
     lines = _NEWLINE.split(code)
@@ -149,13 +131,110 @@ def _begun(code: str) -> list[tuple[int, str]]:
 
 def _runs_text(tree: ast.Module) -> bool:
     """Whether code names a built-in function that runs text."""
-    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and "builtins" in ast.unparse(node.value):
-            found.add(node.attr)
-    return not _RUNS_TEXT.isdisjoint(found)
+    return any(
+        (isinstance(node, ast.Name) and node.id in _RUNS_TEXT)
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr in _RUNS_TEXT
+            and "builtins" in ast.unparse(node.value)
+        )
+        for node in ast.walk(tree)
+    )
 
 
-def _saturating(count: int) -> float:
-    """1 for none, then less with each, ever more slowly: 1/2, 1/3, 1/4 …"""
-    return 1 / (1 + count)
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a line (from 1) breaks; the rule is INVALID_SYNTAX where ruff cannot read it."""
+
+    rule: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What ruff check found in a program, and the program as ruff format writes it."""
+
+    violations: tuple[Violation, ...]
+    formatted: str
+
+
+class _RuffFailure(Exception):
+    """Ruff crashed or took too long over some program of a batch."""
+
+
+def lint(programs: Sequence[str]) -> list[Findings | None]:
+    """The findings on each program; None for one that makes ruff crash or takes it too long.
+
+    Programs must be encodable as UTF-8. Raises `RewardError` when ruff is missing or does not work.
+    """
+    if not programs:
+        return []
+    try:
+        return list(_lint_together(programs))
+    except _RuffFailure:
+        if len(programs) == 1:
+            check_ruff()
+            return [None]
+        middle = len(programs) // 2
+        return lint(programs[:middle]) + lint(programs[middle:])
+
+
+def check_ruff() -> None:
+    """Lints a line with known findings. Raises `RewardError`, naming the remedy, unless ruff works."""
+    try:
+        (findings,) = _lint_together(["import os\nx=1\n"])
+    except _RuffFailure as error:
+        raise RewardError(f"ruff does not work: {error}.", remedy="pip install --upgrade ruff") from None
+    if findings != Findings((Violation("F401", 1),), "import os\n\nx = 1\n"):
+        raise RewardError(
+            f"ruff answers otherwise than expected: {findings}.", remedy="pip install --upgrade ruff"
+        )
+
+
+def _lint_together(programs: Sequence[str]) -> list[Findings]:
+    with tempfile.TemporaryDirectory(prefix="greenward-ruff-") as name:
+        folder = Path(name)
+        paths = [folder / f"{index}.py" for index in range(len(programs))]
+        for path, program in zip(paths, programs, strict=True):
+            path.write_bytes(program.encode())
+        violations: list[list[Violation]] = [[] for _ in programs]
+        for found in json.loads(_run((*_CHECK, ",".join(RULES), "."), folder, accepted=(0,))):
+            index = int(Path(found["filename"]).stem)
+            violations[index].append(Violation(found["code"] or INVALID_SYNTAX, found["location"]["row"]))
+        _run((*_FORMAT, "."), folder, accepted=(0, _UNFORMATTED))
+        return [
+            Findings(tuple(of_one), path.read_bytes().decode())
+            for of_one, path in zip(violations, paths, strict=True)
+        ]
+
+
+def _run(arguments: Sequence[str], folder: Path, *, accepted: Sequence[int]) -> bytes:
+    try:
+        done = subprocess.run(
+            [_binary(), *arguments],
+            cwd=folder,
+            env={},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _RuffFailure(f"ruff {arguments[0]} took longer than {_SECONDS:.0f} seconds") from None
+    if done.returncode not in accepted:
+        said = done.stderr.decode(errors="replace").strip()[-300:]
+        raise _RuffFailure(f"ruff {arguments[0]} ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+@lru_cache(maxsize=1)
+def _binary() -> str:
+    try:
+        from ruff import find_ruff_bin
+
+        return find_ruff_bin()
+    except (ImportError, FileNotFoundError):
+        raise RewardError(
+            "the reward terms readability and code_score need ruff, which is not installed.",
+            remedy="pip install ruff",
+        ) from None

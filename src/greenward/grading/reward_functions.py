@@ -8,10 +8,9 @@ from functools import cache
 from typing import Any
 
 from greenward.config.sections import RewardTermConfig
-from greenward.grading.graded_answer import GradedAnswer, RewardTerm
 from greenward.grading.grader import Grader
-from greenward.grading.reward_terms import Tests
-from greenward.grading.rewards import combine, make_reward
+from greenward.grading.reward_terms import Tests, make_reward
+from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 
 
 def tests(answers: list[GradedAnswer]) -> list[float]:

@@ -1,16 +1,28 @@
-"""The shipped reward terms that read the verdict or run the program. Formulas in docs/rewards.md."""
+"""The shipped reward terms by name, and those that read the verdict or run the program.
+
+Formulas in docs/rewards.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
-from greenward.grading.code_quality import parse_bounded
-from greenward.grading.graded_answer import GradedAnswer
-from greenward.grading.grader import Grader
-from greenward.grading.used_code import bound_names
+from greenward.config.sections import RewardTermConfig
+from greenward.errors import ConfigError
+from greenward.grading.code_quality import CodeQuality, parse_bounded
+from greenward.grading.custom_reward import CustomReward
+from greenward.grading.dead_code import bound_names
+from greenward.grading.readability import Readability
+from greenward.grading.rewards import GradedAnswer, RewardTerm
 from greenward.grading.verdict import Status
 from greenward.sandbox.protocol import Outcome, RunResult
+
+if TYPE_CHECKING:
+    from greenward.grading.grader import Grader
 
 
 @dataclass(frozen=True)
@@ -55,10 +67,10 @@ class ExecutionLadder:
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
-        return [-0.5 if answer.code is None else self._rung(answer, next(runs)) for answer in answers]
+        return [-0.5 if answer.code is None else self._score(answer, next(runs)) for answer in answers]
 
     @staticmethod
-    def _rung(answer: GradedAnswer, run: RunResult) -> float | None:
+    def _score(answer: GradedAnswer, run: RunResult) -> float | None:
         if run.outcome is Outcome.COMPLETED:
             wanted = answer.problem.entry_point
             has_result = defines(answer.code or "", wanted) if wanted else bool(run.stdout.strip())
@@ -94,3 +106,79 @@ class Format:
         return tree is not None and any(
             not wanted or getattr(node, "name", None) == wanted for node in tree.body
         )
+
+
+@dataclass(frozen=True)
+class CodeScore:
+    """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
+
+    Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
+    """
+
+    name: str = "code_score"
+    weight: float = 1.0
+    correctness: float = 0.8
+    readability: float = 0.2
+    _parts: tuple[Tests, Readability] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if min(self.correctness, self.readability) < 0 or self.correctness + self.readability <= 0:
+            raise ConfigError(
+                "the weights of code_score must not be negative and must sum to more than 0, "
+                f"found correctness {self.correctness} and readability {self.readability}."
+            )
+        object.__setattr__(self, "_parts", (Tests("correctness", bonus=0.0), Readability()))
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        return self.score_by_name(answers, grader)[self.name]
+
+    def score_by_name(
+        self, answers: Sequence[GradedAnswer], grader: Grader
+    ) -> Mapping[str, list[float | None]]:
+        """The scores of the term, and of its parts, under their names."""
+        parts = {part.name: part.score(answers, grader) for part in self._parts}
+        return {self.name: [self._mean(*both) for both in zip(*parts.values(), strict=True)], **parts}
+
+    def _mean(self, correctness: float | None, readability: float | None) -> float:
+        assert correctness is not None and readability is not None  # both parts apply to every answer
+        weighted = self.correctness * correctness + self.readability * readability
+        return weighted / (self.correctness + self.readability)
+
+
+SHIPPED_TERMS: dict[str, Any] = {
+    term.name: term
+    for term in (Tests, AllTests, ExecutionLadder, CodeQuality, Format, Readability, CodeScore)
+}
+
+
+def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
+    """The term that a recipe names: a shipped one, or `module:function`.
+
+    `training` is what `CustomReward` is told of the training.
+
+    Raises `ConfigError` for an unknown name or option (naming the nearest), `RewardError` for a
+    function that cannot be imported or called.
+    """
+    if ":" in config.name:
+        return CustomReward(config, **training)
+    shipped = SHIPPED_TERMS.get(config.name)
+    if shipped is None:
+        raise ConfigError(
+            f"there is no reward term {config.name!r}.",
+            remedy=_nearest(config.name, list(SHIPPED_TERMS)) + " Your own: 'module:function'.",
+        )
+    options = [
+        one.name for one in dataclasses.fields(shipped) if one.init and one.name not in ("name", "weight")
+    ]
+    for option in config.options:
+        if option not in options:
+            raise ConfigError(
+                f"the reward term {config.name!r} has no option {option!r}.", remedy=_nearest(option, options)
+            )
+    term: RewardTerm = shipped(weight=config.weight, **config.options)
+    return term
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known) or 'none'}."

@@ -1,57 +1,89 @@
-"""Rewards: terms by name and weight, and their sum for each answer."""
+"""Rewards: what terms read and give, and their weighted sum for each answer."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from greenward.config.sections import RewardTermConfig
-from greenward.errors import ConfigError, RewardError
-from greenward.grading.code_quality import CodeQuality
-from greenward.grading.custom_reward import CustomReward
-from greenward.grading.graded_answer import ComposedTerm, GradedAnswer, LoggingTerm, Reward, RewardTerm
-from greenward.grading.grader import Grader
-from greenward.grading.readability import CodeScore, Readability
-from greenward.grading.reward_terms import AllTests, ExecutionLadder, Format, Tests
-from greenward.grading.verdict import Family
+from greenward.errors import RewardError
+from greenward.grading.verdict import Family, Verdict
+from greenward.problems.problem import Problem
 
-__all__ = ["SHIPPED_TERMS", "GradedAnswer", "Reward", "RewardTerm", "combine", "make_reward"]
-
-SHIPPED_TERMS: dict[str, Any] = {
-    term.name: term
-    for term in (Tests, AllTests, ExecutionLadder, CodeQuality, Format, Readability, CodeScore)
-}
+if TYPE_CHECKING:
+    from greenward.grading.grader import Grader
 
 
-def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
-    """The term that a recipe names: a shipped one, or `module:function`.
+@dataclass(frozen=True)
+class GradedAnswer:
+    """One answer with its verdict. `code` is None when the completion holds no code.
 
-    `training` is what `CustomReward` is told of the training.
-
-    Raises `ConfigError` for an unknown name or option (naming the nearest), `RewardError` for a
-    function that cannot be imported or called.
+    `messages` are those that a chat prompt was made of, empty for a plain one. The token ids are what the
+    policy read and wrote, empty where no policy wrote the answer.
     """
-    if ":" in config.name:
-        return CustomReward(config, **training)
-    shipped = SHIPPED_TERMS.get(config.name)
-    if shipped is None:
-        raise ConfigError(
-            f"there is no reward term {config.name!r}.",
-            remedy=_nearest(config.name, list(SHIPPED_TERMS)) + " Your own: 'module:function'.",
-        )
-    options = [
-        one.name for one in dataclasses.fields(shipped) if one.init and one.name not in ("name", "weight")
-    ]
-    for option in config.options:
-        if option not in options:
-            raise ConfigError(
-                f"the reward term {config.name!r} has no option {option!r}.", remedy=_nearest(option, options)
-            )
-    term: RewardTerm = shipped(weight=config.weight, **config.options)
-    return term
+
+    problem: Problem
+    prompt: str
+    completion: str
+    code: str | None
+    verdict: Verdict
+    messages: tuple[Mapping[str, str], ...] = ()
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reward:
+    """The weighted sum of the terms that apply, and the unweighted terms by name.
+
+    `extra` is what terms logged about the answer beside their scores.
+    """
+
+    total: float
+    terms: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RewardTerm(Protocol):
+    """One component of the reward: a score for each answer, None where it does not apply."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]: ...
+
+
+@runtime_checkable
+class ComposedTerm(RewardTerm, Protocol):
+    """A term that is made of others and reports them."""
+
+    def score_by_name(
+        self, answers: Sequence[GradedAnswer], grader: Grader
+    ) -> Mapping[str, list[float | None]]:
+        """The term's own scores under its name, and those of its parts under theirs."""
+        ...
+
+
+@runtime_checkable
+class LoggingTerm(RewardTerm, Protocol):
+    """A term that knows the step and logs beside its scores."""
+
+    def begin(self, step: int) -> None:
+        """Says which step the next batches belong to, counted from 0."""
+        ...
+
+    @property
+    def extra(self) -> Mapping[str, Sequence[Any]]:
+        """Columns with one value for each answer of the last batch."""
+        ...
+
+    def take_metrics(self) -> Mapping[str, Sequence[float]]:
+        """The metrics logged since the last call, by name."""
+        ...
 
 
 def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader: Grader) -> list[Reward]:
@@ -70,8 +102,12 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
     totals = [0.0] * len(answers)
     by_name: list[dict[str, float]] = [{} for _ in answers]
     extra: list[dict[str, Any]] = [{} for _ in answers]
+    given = [answers[index] for index in judged]
     for term in terms if judged else ():
-        reported = _score_by_name(term, [answers[index] for index in judged], grader)
+        if isinstance(term, ComposedTerm):
+            reported = term.score_by_name(given, grader)
+        else:
+            reported = {term.name: term.score(given, grader)}
         for name, scores in reported.items():
             if len(scores) != len(judged):
                 raise RewardError(
@@ -83,22 +119,9 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
                 if not math.isfinite(score):
                     raise RewardError(f"the reward term {name!r} gave {score} for answer {index}.")
                 by_name[index][name] = score
-        for index, score in zip(judged, reported[term.name], strict=True):
-            totals[index] += term.weight * (score or 0.0)
+                if name == term.name:
+                    totals[index] += term.weight * score
         for column, values in term.extra.items() if isinstance(term, LoggingTerm) else ():
             for index, value in zip(judged, values, strict=True):
                 extra[index][column] = value
     return [Reward(*parts) for parts in zip(totals, by_name, extra, strict=True)]
-
-
-def _score_by_name(
-    term: RewardTerm, answers: Sequence[GradedAnswer], grader: Grader
-) -> Mapping[str, list[float | None]]:
-    if isinstance(term, ComposedTerm):
-        return term.score_by_name(answers, grader)
-    return {term.name: term.score(answers, grader)}
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known) or 'none'}."

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from greenward.grading.function_process import Refused, as_number
-from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.problem_columns import COLUMNS, GroundTruth, problem_columns
+from greenward.grading.rewards import GradedAnswer
 
 Form = Literal["text", "messages"]
 _BATCH = ("prompts", "completions", "completion_ids", "prompt_ids", "codes", "verdicts")

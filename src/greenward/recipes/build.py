@@ -17,7 +17,8 @@ from greenward.evaluation.engine import evaluate
 from greenward.grading.bugs import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
-from greenward.grading.rewards import RewardTerm, make_reward
+from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import RewardTerm
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer

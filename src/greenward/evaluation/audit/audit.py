@@ -26,9 +26,9 @@ from greenward.evaluation.audit.stdin_tasks import NOTHING_PRINTED, STDIN_HONEST
 from greenward.evaluation.audit.tasks import HONEST_ANSWERS, REFERENCES, nothing
 from greenward.grading.extraction import extract_code
 from greenward.grading.function_process import FunctionEnded, FunctionHung, FunctionProcess
-from greenward.grading.graded_answer import GradedAnswer
 from greenward.grading.grader import Grader
 from greenward.grading.problem_columns import GroundTruth
+from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.sandbox.protocol import Limits

@@ -1,6 +1,6 @@
-"""Tells the code of an answer that does something from what only fills it: unused code never pays.
+"""Removes the code of an answer that does nothing: dead code never pays.
 
-Unused are bindings, functions and imports that nothing live reads, statements without effect, those that
+Dead are bindings, functions and imports that nothing live reads, statements without effect, those that
 cannot be reached, and on function problems output. Live is what the entry point needs, by name: a name
 that is read anywhere in live code counts as used everywhere.
 """
@@ -27,29 +27,30 @@ _PURE_METHODS = frozenset({
 _OUTPUT = frozenset({"print", "sys.stdout.write", "sys.stderr.write"})
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 
 
 @dataclass(frozen=True)
-class UsedCode:
-    """A program without its unused statements, comment lines and blank lines.
+class LiveCode:
+    """A program without its dead statements, comment lines and blank lines.
 
-    `line_numbers[i]` is where line i of `code` stands in the program; `unused` counts the statements
-    without use, docstrings aside, whether or not they could be cut out.
+    `dead` counts the dead statements, docstrings aside, whether or not they could be cut out.
     """
 
     code: str
-    line_numbers: tuple[int, ...]
-    unused: int
+    dead: int
 
 
-def used_code(tree: ast.Module, lines: Sequence[str], entry_point: str = "", given: int = 0) -> UsedCode:
-    """What of a parsed program is used. The first `given` lines stay as they are and are not judged.
+def remove_dead_code(
+    tree: ast.Module, lines: Sequence[str], entry_point: str = "", given: int = 0
+) -> LiveCode:
+    """The live part of a parsed program. The first `given` lines stay as they are and are not judged.
 
     Without an entry point, or where the program does not define it, every function and class of the top
-    level counts as used. Raises `RecursionError` for code that is nested too deeply.
+    level counts as live. Raises `RecursionError` for code that is nested too deeply.
     """
     defined = {name for node in tree.body for name in bound_names(node)}
-    everything = {node.name for node in tree.body if isinstance(node, (*_FUNCTIONS, ast.ClassDef))}
+    everything = {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
     scan = _Scan({entry_point} if entry_point in defined else everything, bool(entry_point), given, tree)
     while True:
         known = len(scan.live)
@@ -59,11 +60,11 @@ def used_code(tree: ast.Module, lines: Sequence[str], entry_point: str = "", giv
 
 
 class _Scan:
-    """One look at a program after the other, with more and more names known to be live."""
+    """Scans a program again and again, with more and more names known to be live."""
 
-    def __init__(self, live: set[str], prints_are_pointless: bool, given: int, tree: ast.Module) -> None:
+    def __init__(self, live: set[str], output_is_dead: bool, given: int, tree: ast.Module) -> None:
         self.live = live
-        self._pointless = prints_are_pointless
+        self._output_is_dead = output_is_dead
         self._given = given
         self._tree = tree
         self._pure = _pure_functions(tree)
@@ -72,38 +73,40 @@ class _Scan:
         self._extra = 0
 
     def run(self) -> None:
-        """Find the unused statements by the names that are live, and add the names that the rest reads."""
+        """Find the dead statements by the names that are live, and add the names that the rest reads."""
         self._removed, self._emptied, self._extra = [], [], 0
         if not self._block(self._tree.body):
             self._emptied = []  # an empty program needs no `pass`
 
-    def cut(self, lines: Sequence[str]) -> UsedCode:
-        """The program without what the last run found. What shares a line with used code stays there."""
+    def cut(self, lines: Sequence[str]) -> LiveCode:
+        """The program without what the last run found. What shares a line with live code stays there."""
         kept = set(_statements(self._tree.body, skip=self._removed))
         shared = {line for one in kept for line in _own_lines(one)}
         gone: set[int] = set()
-        unused = self._extra
+        dead = self._extra
         for statement in self._removed:
             span = set(range(_first_line(statement), (statement.end_lineno or statement.lineno) + 1))
             if not span & shared:
                 gone |= span
-            unused += sum(isinstance(one, ast.stmt) and not _is_text(one) for one in ast.walk(statement))
+            dead += sum(isinstance(one, ast.stmt) and not _is_text(one) for one in ast.walk(statement))
         fillers = {_first_line(one): " " * one.col_offset + "pass" for one in self._emptied}
-        text = {
-            number: fillers[number] if number in gone else line
-            for number, line in enumerate(lines, start=1)
-            if number <= self._given or (_holds_code(line) and (number not in gone or number in fillers))
-        }
-        return UsedCode("\n".join(text.values()) + "\n", tuple(text), unused)
+        text = []
+        for number, line in enumerate(lines, start=1):
+            holds_code = bool(line.strip()) and not line.lstrip().startswith("#")
+            if number in gone and number in fillers and (number <= self._given or holds_code):
+                text.append(fillers[number])
+            elif number <= self._given or (holds_code and number not in gone):
+                text.append(line)
+        return LiveCode("\n".join(text) + "\n", dead)
 
     def _block(self, body: Sequence[ast.stmt], *, is_class: bool = False) -> list[ast.stmt]:
-        """The used statements of a block; the others are noted."""
+        """The live statements of a block; the others are noted."""
         kept: list[ast.stmt] = []
         dropped: list[ast.stmt] = []
         for statement in body:
             judged = (statement.end_lineno or 0) > self._given
             reached = not (kept and isinstance(kept[-1], _ENDS))
-            if judged and not (reached and self._is_used(statement, is_class, len(body) > 1)):
+            if judged and not (reached and self._is_live(statement, is_class, len(body) > 1)):
                 dropped.append(statement)
             else:
                 kept.append(statement)
@@ -112,11 +115,12 @@ class _Scan:
             self._emptied.append(dropped[0])
         return kept
 
-    def _is_used(self, node: ast.stmt, is_class: bool, has_neighbours: bool) -> bool:
+    def _is_live(self, node: ast.stmt, is_class: bool, has_neighbours: bool) -> bool:
         """Whether a statement that is reached does anything; what lies inside of it is looked at as well."""
+        live = True
         if isinstance(node, ast.Pass):
             return not has_neighbours
-        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        if isinstance(node, _DEFINITIONS):
             if not (is_class or node.name in self.live):
                 return False
             outer = copy.copy(node)
@@ -125,15 +129,10 @@ class _Scan:
             self._block(node.body, is_class=isinstance(node, ast.ClassDef))
             return True
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            used = [name for name in bound_names(node) if name in self.live or name == "*"]
-            future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-            if used and len(used) < len(node.names):
-                self._extra += len(node.names) - len(used)
-            return bool(used) or future
-        if isinstance(node, ast.Expr):
-            return self._keep(node, not (self._is_pure(node.value) or self._is_output(node.value)))
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            return self._keep(node, is_class or self._binds(node))
+            used = sum(name in self.live or name == "*" for name in bound_names(node))
+            if used:
+                self._extra += len(node.names) - used
+            return used > 0 or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
         if isinstance(node, (ast.If, ast.While)):
             if isinstance(node.test, ast.Constant) and not node.test.value and not node.orelse:
                 return False
@@ -143,49 +142,47 @@ class _Scan:
         if isinstance(node, (ast.With, ast.AsyncWith)):
             return self._compound(node, [one.context_expr for one in node.items], (node.body,))
         if isinstance(node, ast.Try):
-            types = [handler.type for handler in node.handlers if handler.type is not None]
-            handlers = [handler.body for handler in node.handlers]
-            blocks = (node.body, node.orelse, node.finalbody)
-            return self._compound(node, (), blocks, besides=handlers, read=types)
-        return self._keep(node, True)
+            return self._compound(node, (), (node.body, node.orelse, node.finalbody), node.handlers)
+        if isinstance(node, ast.Expr):
+            live = not (_is_pure(node.value, self._pure) or self._is_dead_output(node.value))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            live = is_class or self._binds(node)
+        if live:
+            self._read(node)
+        return live
 
     def _compound(
         self,
         node: ast.stmt,
         heads: Sequence[ast.expr],
         blocks: Sequence[list[ast.stmt]],
-        *,
-        besides: Sequence[list[ast.stmt]] = (),
-        read: Sequence[ast.expr] = (),
+        handlers: Sequence[ast.ExceptHandler] = (),
     ) -> bool:
-        """Whether one of its blocks does anything; those of `besides` do so only together with them."""
+        """Whether one of its blocks does anything; handlers do so only together with them."""
         noted = len(self._removed), len(self._emptied), self._extra, set(self.live)
         found = [one for block in blocks for one in self._block(block)]
-        for block in besides:
-            self._block(block)
+        for handler in handlers:
+            self._block(handler.body)
         idle = (ast.Pass,) if isinstance(node, ast.If) else (ast.Pass, ast.Break, ast.Continue)
-        if all(isinstance(one, idle) for one in found) and all(map(self._is_pure, heads)):
+        if all(isinstance(one, idle) for one in found) and all(_is_pure(one, self._pure) for one in heads):
             del self._removed[noted[0] :], self._emptied[noted[1] :]
             self._extra, self.live = noted[2:]
             return False
-        self._read(*heads, *read)
+        self._read(*heads, *(handler.type for handler in handlers if handler.type is not None))
         return True
 
     def _binds(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None:
             return False
-        if not isinstance(node, ast.AugAssign) and any(
-            ast.unparse(target) == ast.unparse(node.value) for target in targets
-        ):
+        value = ast.unparse(node.value)
+        if not isinstance(node, ast.AugAssign) and any(ast.unparse(one) == value for one in targets):
             return False
         names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-        return bool(names & self.live) or not self._is_pure(node.value)
+        return bool(names & self.live) or not _is_pure(node.value, self._pure)
 
-    def _keep(self, node: ast.stmt, used: bool) -> bool:
-        if used:
-            self._read(node)
-        return used
+    def _is_dead_output(self, node: ast.expr) -> bool:
+        return self._output_is_dead and isinstance(node, ast.Call) and ast.unparse(node.func) in _OUTPUT
 
     def _read(self, *nodes: ast.AST) -> None:
         self.live |= {
@@ -194,12 +191,6 @@ class _Scan:
             for one in ast.walk(node)
             if isinstance(one, ast.Name) and isinstance(one.ctx, (ast.Load, ast.Del))
         }
-
-    def _is_pure(self, node: ast.expr) -> bool:
-        return _is_pure(node, self._pure)
-
-    def _is_output(self, node: ast.expr) -> bool:
-        return self._pointless and isinstance(node, ast.Call) and ast.unparse(node.func) in _OUTPUT
 
 
 def _is_pure(node: ast.AST, functions: frozenset[str]) -> bool:
@@ -239,7 +230,7 @@ def _changes_nothing(function: ast.AST, pure: frozenset[str]) -> bool:
 
 def bound_names(node: ast.stmt) -> Iterator[str]:
     """The names that a statement of the top level binds."""
-    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+    if isinstance(node, _DEFINITIONS):
         yield node.name
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
         yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
@@ -279,7 +270,3 @@ def _own_lines(node: ast.stmt) -> range:
 def _first_line(node: ast.stmt) -> int:
     decorators = getattr(node, "decorator_list", ())
     return min([node.lineno, *(one.lineno for one in decorators)])
-
-
-def _holds_code(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
