@@ -31,8 +31,8 @@ from evalplus_mutants import Answer, bugs, other_values
 from evalplus_runs import EvalPlus, Statuses
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Verdict
+from greenward.problems.catalog import load_file
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.problems.suites.evalplus import load_evalplus
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data" / "evalplus"
@@ -91,7 +91,7 @@ def judge_all(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Grader(workers=WORKERS) as grader:
         evalplus = EvalPlus(arguments.peers_python, arguments.data.resolve(), Path(folder))
         for suite in arguments.suites:
-            problems = grader.complete(load_evalplus(arguments.data / FILES[suite]))
+            problems = grader.complete(load_file(arguments.data / FILES[suite]))
             evalplus.expected_values(suite)
             answers = draw(problems[:: arguments.every], arguments)
             began = time.perf_counter()

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from greenward.problems.bugs import mutants
-from greenward.problems.families.generate import stable_hash
+from greenward.problems.mutation.mutants import mutants
+from greenward.problems.problem import stable_hash
 
 Changes = Mapping[str, str]  # kind of change -> an expression of the returned `value`
 

@@ -87,9 +87,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def references(data: Path) -> list[tuple[str, str]]:
     """(task id, program) of every problem, from the file itself."""
-    from greenward.problems.suites.evalplus import load_evalplus
+    from greenward.problems.catalog import load_file
 
-    return [(problem.task_id, problem.reference) for problem in load_evalplus(data / "MbppPlus.jsonl.gz")]
+    return [(problem.task_id, problem.reference) for problem in load_file(data / "MbppPlus.jsonl.gz")]
 
 
 def play(sides: dict[str, Callable[[], dict[str, Any]]], number: int) -> dict[str, dict[str, Any]]:

@@ -23,8 +23,8 @@ from greenward.grading.grader import Grader
 from greenward.grading.grading_plan import make_plan
 from greenward.grading.time_limits import make_jobs
 from greenward.grading.verdict import Verdict
+from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.problems.suites.named import load_named
 from greenward.sandbox.protocol import Limits
 
 LIMITS = Limits(cpu_seconds=10.0, wall_seconds=300.0)  # the wall clock matters on an idle machine only
@@ -47,7 +47,7 @@ def main() -> int:
     options = parser.parse_args()
     record: dict[str, Any] = {"suite": options.suite, "loops": options.loops}
     with Grader(LIMITS, workers=options.workers, by_suite=True) as grader:
-        problems = grader.complete(load_named(options.suite))
+        problems = grader.complete(load_suite(options.suite))
         answers = [(problem, problem.reference) for problem in problems] + loops(problems, options.loops)
         with grader.with_limits(LIMITS) as whole:
             record["10 s per answer"] = measured(whole.grade(answers), options.loops)

@@ -15,9 +15,9 @@ from collections import Counter
 from greenward.config.sections import FamiliesConfig
 from greenward.grading.bugs import verified_bugs
 from greenward.grading.grader import Grader
-from greenward.problems.bugs import repair_candidates
 from greenward.problems.catalog import FAMILIES, SHIPPED, load_suite
-from greenward.problems.families import generate
+from greenward.problems.families.generate import generate
+from greenward.problems.mutation.repair import repair_candidates
 from greenward.problems.problem import ProblemSet
 from greenward.sandbox.protocol import Limits
 

@@ -2,7 +2,7 @@
 
     python benchmarks/verify_problems.py [--workers 2] [--seed 0]
 
-Every reference must pass and every misconceived body of the corpus must fail. Exits with 1 if not.
+Every reference must pass and every wrong body of the examples must fail. Exits with 1 if not.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from greenward.config.sections import FamiliesConfig
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import SHIPPED, load_shipped
-from greenward.problems.corpus import corpus, corpus_texts, failing_bodies
-from greenward.problems.families import generate, split
 from greenward.problems.families.composition import compositions
-from greenward.problems.families.library import OPERATIONS, TEMPLATES
+from greenward.problems.families.generate import generate
+from greenward.problems.families.operations import OPERATIONS, TEMPLATES
+from greenward.problems.families.split import split
+from greenward.problems.families.supervised import failing_bodies, generated_examples, tokenizer_texts
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
 
@@ -37,7 +38,7 @@ def main() -> int:
 
     problems, seconds = timed(lambda: generate(config))
     train, held_out = split(problems, config.held_out, config.seed)
-    examples, corpus_seconds = timed(lambda: corpus(train, 0.7, config.seed))
+    examples, corpus_seconds = timed(lambda: generated_examples(train, 0.7, config.seed))
     print(f"operations       {len(OPERATIONS)} of {sum(map(len, TEMPLATES.values()))} templates")
     print(f"type-correct     {[sum(1 for _ in compositions(d)) for d in (1, 2, 3)]} at depth 1, 2, 3")
     kept = Counter(tag for problem in problems for tag in problem.tags)
@@ -46,7 +47,7 @@ def main() -> int:
     cases = [len(problem.cases) for problem in problems]
     print(f"cases            {min(cases)} to {max(cases)} a problem")
     print_lexemes(problems)
-    right = sum(not example.misconception for example in examples) / len(examples)
+    right = sum(not example.is_wrong for example in examples) / len(examples)
     print(f"corpus           {len(examples)} examples, {right:.1%} right, in {corpus_seconds:.2f} s")
 
     references = [(p, p.reference) for name in SHIPPED for p in load_shipped(name)]
@@ -54,7 +55,7 @@ def main() -> int:
     wrong = [(p, p.starter_code + body) for p in problems for bodies in failing_bodies(p) for body in bodies]
     with Grader(Limits(), workers=options.workers) as grader:
         bad = report("references", references, grader, must_pass=True)
-        bad += report("misconceptions", wrong, grader, must_pass=False)
+        bad += report("wrong bodies", wrong, grader, must_pass=False)
     return 1 if bad else 0
 
 
@@ -68,8 +69,8 @@ def timed(action):  # type: ignore[no-untyped-def]
 def print_lexemes(problems: ProblemSet) -> None:
     bodies = [len(LEXEME.findall(p.reference[len(p.starter_code) :])) for p in problems]
     prompts = [len(LEXEME.findall(p.starter_code)) for p in problems]
-    distinct = {lexeme for text in corpus_texts(problems) for lexeme in LEXEME.findall(text)}
-    print(f"lexemes          {len(distinct)} distinct, misconceptions included")
+    distinct = {lexeme for text in tokenizer_texts(problems) for lexeme in LEXEME.findall(text)}
+    print(f"lexemes          {len(distinct)} distinct, wrong expressions included")
     print(f"  of a body      {statistics.mean(bodies):.1f} on average, {max(bodies)} at most")
     print(f"  of a prompt    {statistics.mean(prompts):.1f} on average, {max(prompts)} at most")
 

@@ -20,10 +20,9 @@ from greenward.errors import ProblemError
 from greenward.grading.expected_values import with_expected_values
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Verdict
+from greenward.problems.catalog import SUITES, load_suite, locate
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.problems.suites.mbpp import load_mbpp
-from greenward.problems.suites.named import SUITES, load_named, locate
-from greenward.problems.suites.quixbugs import buggy_program
+from greenward.problems.suites.mbpp import load_challenge_tests
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
 
@@ -55,7 +54,7 @@ def main() -> int:
 def tasks(name: str, workers: int) -> Iterator[tuple[str, bool, list[Answer]]]:
     """(what is graded, whether all must pass, the answers) for each row of the table."""
     try:
-        problems = load_named(name)
+        problems = load_suite(name)
     except ProblemError as error:
         print(f"{name:24} skipped: {error.message}")
         return
@@ -63,13 +62,13 @@ def tasks(name: str, workers: int) -> Iterator[tuple[str, bool, list[Answer]]]:
         problems = with_expected_values(problems, executor)
     yield name, True, references(problems, lambda problem: problem.tags != ("graph",))
     if name == "mbpp":
-        challenge = load_mbpp(locate(name), challenge=True)
+        challenge = load_challenge_tests(locate(name))
         plain = {problem.task_id: problem.tests for problem in problems}
         harder = references(challenge, lambda problem: problem.tests != plain[problem.task_id])
         yield "mbpp, challenge tests", True, harder
     if name == "quixbugs":
         yield "quixbugs, graphs", True, references(problems, lambda problem: problem.tags == ("graph",))
-        yield "quixbugs, with the bug", False, [(p, buggy_program(locate(name), p.task_id)) for p in problems]
+        yield "quixbugs, with the bug", False, [(p, p.buggy_code) for p in problems]
 
 
 def references(problems: ProblemSet, keep: Callable[[Problem], bool]) -> list[Answer]:

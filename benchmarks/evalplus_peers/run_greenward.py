@@ -15,14 +15,14 @@ import time
 from measures import cpu_seconds, peak_memory_bytes
 
 from greenward.grading.grader import Grader
-from greenward.problems.suites.named import load_named
+from greenward.problems.catalog import load_suite
 
 
 def main() -> None:
     task, suite, workers = sys.argv[1:]
     began, used = time.perf_counter(), cpu_seconds()
     found: dict[str, object] = {}
-    problems = load_named(suite)
+    problems = load_suite(suite)
     with Grader(workers=int(workers)) as grader:
         problems = grader.complete(problems)
         if task == "evaluate":

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from greenward.evaluation.contamination import N, contamination
+from greenward.problems.catalog import load_file
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.problems.suites.mbpp import load_mbpp
 
 REFERENCE = '''
 def running_total(numbers, start=0):
@@ -158,7 +158,7 @@ def test_the_copies_within_mbpp_are_those_that_its_own_rows_show():
     train, test = range(601, 975), range(11, 511)
     copies = {f"Mbpp/{i}" for i in test if any(flat[i] & flat[j] for j in train)}
 
-    mbpp = load_mbpp(path)
+    mbpp = load_file(path)
     training = [mbpp.by_id(f"Mbpp/{i}") for i in train]
     found = contamination(training, mbpp.filter(lambda one: int(one.task_id.split("/")[1]) in test))
     assert {overlap.task_id for overlap in found.overlaps if overlap.exact} == copies != set()

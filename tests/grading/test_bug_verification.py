@@ -8,9 +8,8 @@ import pytest
 
 from greenward.config.sections import FamiliesConfig
 from greenward.grading.bugs import verified_bugs
-from greenward.problems.bugs import original_id, repair_candidates
-from greenward.problems.bugs.repair import bug_kind
-from greenward.problems.families import generate
+from greenward.problems.families.generate import generate
+from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 RIGHT = "def double(n):\n    return 2 * n\n"

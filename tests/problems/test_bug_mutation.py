@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from greenward.problems.bugs import KINDS, mutants, original_id, repair_candidates
-from greenward.problems.bugs.mutate import normalised
-from greenward.problems.bugs.repair import bug_kind
 from greenward.problems.catalog import SHIPPED, load_shipped
+from greenward.problems.mutation.mutants import mutants, normalised
+from greenward.problems.mutation.operators import MUTATION_OPERATORS
+from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 # kind: (a line of a program, the same line as people get it wrong)
@@ -80,11 +80,11 @@ def f(xs: list, n: int = 3) -> int:
 
 
 def test_at_least_twelve_kinds_and_each_is_tested_by_hand():
-    assert len(KINDS) >= 12
-    assert BY_HAND.keys() == KINDS.keys()
+    assert len(MUTATION_OPERATORS) >= 12
+    assert BY_HAND.keys() == MUTATION_OPERATORS.keys()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MUTATION_OPERATORS)
 def test_kind(kind):
     right, wrong = BY_HAND[kind]
     assert wrong in [mutant.code for mutant in mutants(right) if mutant.kind == kind]
@@ -173,7 +173,7 @@ def test_a_candidate_is_judged_as_its_original_and_can_be_continued_to_both_prog
         assert candidate.reference.startswith(candidate.starter_code)
         assert candidate.buggy_code.startswith(candidate.starter_code)
         assert candidate.buggy_code != candidate.reference
-        assert bug_kind(candidate) in KINDS
+        assert bug_kind(candidate) in MUTATION_OPERATORS
 
 
 def test_kinds_take_turns(classics):

@@ -8,9 +8,9 @@ import pytest
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
-from greenward.problems.bugs import original_id
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.json_format import load_json, save_json
+from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Case, Problem
 from greenward.problems.suites.quixbugs import load_quixbugs
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from greenward.grading.compare import same_output
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status, Verdict
+from greenward.problems.catalog import load_file
 from greenward.problems.problem import Problem
-from greenward.problems.suites.programming_contests import load_programming_contests
 from greenward.sandbox.protocol import Limits
 
 SUITES = ("apps", "taco", "livecodebench")
@@ -80,7 +80,7 @@ def _live(tests: list[dict[str, str]], name: str | None = None) -> dict[str, Any
 
 
 def _load(lines, row: dict[str, Any]) -> Problem:
-    (problem,) = load_programming_contests(lines(row))
+    (problem,) = load_file(lines(row))
     return problem
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from greenward.errors import ProblemError
+from greenward.problems.catalog import load_file
 from greenward.problems.problem import Case, StdioCase
-from greenward.problems.suites.packed_tests import unpack
-from greenward.problems.suites.programming_contests import load_programming_contests
+from greenward.problems.suites.contests import unpacked_tests
 
 STDIO = {
     "problem_id": 7,
@@ -47,7 +47,7 @@ def packed(value: Any) -> str:
 
 
 def test_programs_that_read_and_print(lines):
-    (problem,) = load_programming_contests(lines(STDIO))
+    (problem,) = load_file(lines(STDIO))
     assert problem.task_id == "Apps/7"
     assert problem.entry_point == ""
     assert problem.stdio_cases == (StdioCase("1 2\n", "3\n"), StdioCase("3\n4", "7"))
@@ -58,7 +58,7 @@ def test_programs_that_read_and_print(lines):
 @pytest.mark.parametrize(("outputs", "expected"), [([[3], [7]], (3, 7)), ([[3], [7, 8]], ([3], [7, 8]))])
 def test_functions(lines, outputs, expected):
     tests = {"inputs": [[1, 2], [3, 4]], "outputs": outputs, "fn_name": "add"}
-    (problem,) = load_programming_contests(lines({**STDIO, "input_output": tests}))
+    (problem,) = load_file(lines({**STDIO, "input_output": tests}))
     assert problem.entry_point == "add"
     assert problem.cases == (Case((1, 2), expected[0]), Case((3, 4), expected[1]))
     assert problem.comparison.tuple_is_list
@@ -66,7 +66,7 @@ def test_functions(lines, outputs, expected):
 
 def test_methods_of_solution_are_found_and_functions_left(lines):
     tests = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
-    (problem,) = load_programming_contests(lines({**STDIO, "input_output": tests}))
+    (problem,) = load_file(lines({**STDIO, "input_output": tests}))
     method = "class Solution:\n    def add(self, a, b):\n        return a + b"
     for code in (method, "def add(a, b):\n    return a + b"):
         namespace: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def test_methods_of_solution_are_found_and_functions_left(lines):
 def test_rows_of_taco_are_numbered_and_tagged(lines):
     row = {**STDIO, "difficulty": "EASY", "tags": "['Math', 'Greedy algorithms']"}
     del row["problem_id"]
-    problems = load_programming_contests(lines(row, row))
+    problems = load_file(lines(row, row))
     assert [problem.task_id for problem in problems] == ["Taco/0", "Taco/1"]
     assert problems[0].tags == ("EASY", "Math", "Greedy algorithms")
 
@@ -88,13 +88,13 @@ def test_folders_of_apps(tmp_path: Path):
     folder.mkdir(parents=True)
     (folder / "question.txt").write_text("Add.")
     (folder / "input_output.json").write_text(STDIO["input_output"])
-    (problem,) = load_programming_contests(tmp_path / "test")
+    (problem,) = load_file(tmp_path / "test")
     assert (problem.task_id, problem.prompt) == ("Apps/0042", "Add.")
 
 
 @pytest.mark.parametrize("private", [json.dumps(TESTS[1:]), packed(json.dumps(TESTS[1:]))])
 def test_livecodebench(lines, private):
-    (problem,) = load_programming_contests(lines({**LIVE, "private_test_cases": private}))
+    (problem,) = load_file(lines({**LIVE, "private_test_cases": private}))
     assert problem.task_id == "LiveCodeBench/abc301_a"
     assert problem.entry_point == "append"
     assert problem.cases == (Case(([1, 2], 3), [1, 2, 3]), Case(([], "x"), None))
@@ -104,7 +104,7 @@ def test_livecodebench(lines, private):
 def test_livecodebench_programs(lines):
     tests = json.dumps([{"input": "1\n", "output": "2\n", "testtype": "stdin"}])
     row = {**LIVE, "public_test_cases": tests, "private_test_cases": ""}
-    (problem,) = load_programming_contests(lines(row))
+    (problem,) = load_file(lines(row))
     assert problem.stdio_cases == (StdioCase("1\n", "2\n"),)
 
 
@@ -120,7 +120,7 @@ def test_pickle_that_does_more_than_give_a_text_is_refused_unread(lines, tmp_pat
     marker = tmp_path / "was_here"
     row = {**LIVE, "private_test_cases": packed(RunsWhenUnpickled(marker))}
     with pytest.raises(ProblemError, match=r"'private_test_cases' holds a pickle that does more"):
-        load_programming_contests(lines(row))
+        load_file(lines(row))
     assert not marker.exists()
 
 
@@ -128,7 +128,7 @@ def test_pickle_that_does_more_than_give_a_text_is_refused_unread(lines, tmp_pat
 def test_texts_of_every_pickle_protocol_are_read(protocol):
     text = "é" * 300
     content = pickle.dumps(text, protocol=protocol)
-    assert unpack(base64.b64encode(zlib.compress(content)).decode()) == text
+    assert unpacked_tests(base64.b64encode(zlib.compress(content)).decode()) == text
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_texts_of_every_pickle_protocol_are_read(protocol):
 )
 def test_other_content_is_refused(content, message):
     with pytest.raises(ProblemError, match=message):
-        unpack(content)
+        unpacked_tests(content)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_other_content_is_refused(content, message):
 )
 def test_wrong_row_is_named(lines, row, message):
     with pytest.raises(ProblemError, match=rf"row 1 \(line 1\).*{message}"):
-        load_programming_contests(lines(row))
+        load_file(lines(row))

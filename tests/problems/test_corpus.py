@@ -8,19 +8,24 @@ import pytest
 
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
-from greenward.problems.corpus import CorpusExample, corpus, corpus_texts, failing_bodies
-from greenward.problems.families import split
 from greenward.problems.families.composition import Composition
+from greenward.problems.families.split import split
+from greenward.problems.families.supervised import (
+    SupervisedExample,
+    failing_bodies,
+    generated_examples,
+    tokenizer_texts,
+)
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
 
 
 @pytest.fixture(scope="module")
-def examples(problems: ProblemSet) -> list[CorpusExample]:
-    return corpus(problems, 0.7, seed=0, examples_per_problem=6)
+def examples(problems: ProblemSet) -> list[SupervisedExample]:
+    return generated_examples(problems, 0.7, seed=0, examples_per_problem=6)
 
 
-def passes(problem: Problem, example: CorpusExample) -> bool:
+def passes(problem: Problem, example: SupervisedExample) -> bool:
     """Whether the example's whole program gives the expected values."""
     namespace: dict = {}
     exec(example.prompt_text + example.completion_text, namespace)
@@ -31,38 +36,38 @@ def passes(problem: Problem, example: CorpusExample) -> bool:
 
 
 def test_right_examples_pass_and_misconceived_ones_fail(
-    problems: ProblemSet, examples: list[CorpusExample]
+    problems: ProblemSet, examples: list[SupervisedExample]
 ) -> None:
     for example in examples[::3]:
-        assert passes(problems.by_id(example.task_id), example) != example.misconception, example
+        assert passes(problems.by_id(example.task_id), example) != example.is_wrong, example
 
 
-def test_sandbox_agrees_with_the_labels(problems: ProblemSet, examples: list[CorpusExample]) -> None:
+def test_sandbox_agrees_with_the_labels(problems: ProblemSet, examples: list[SupervisedExample]) -> None:
     sample = random.Random(5).sample(examples, 200)
     with Grader(Limits(), workers=2) as grader:
         verdicts = grader.grade(
             [(problems.by_id(e.task_id), e.prompt_text + e.completion_text) for e in sample]
         )
-    assert [verdict.passed for verdict in verdicts] == [not e.misconception for e in sample]
+    assert [verdict.passed for verdict in verdicts] == [not e.is_wrong for e in sample]
 
 
 def test_every_problem_has_a_misconception_that_fails(problems: ProblemSet) -> None:
     assert all(failing_bodies(problem) for problem in problems)
 
 
-def test_share_of_misconceived_examples_is_the_rate(examples: list[CorpusExample]) -> None:
-    share = sum(example.misconception for example in examples) / len(examples)
+def test_share_of_misconceived_examples_is_the_rate(examples: list[SupervisedExample]) -> None:
+    share = sum(example.is_wrong for example in examples) / len(examples)
     standard_error = (0.7 * 0.3 / len(examples)) ** 0.5
     assert abs(share - 0.7) < 4 * standard_error
 
 
 @pytest.mark.parametrize(("rate", "misconceived"), [(0.0, False), (1.0, True)])
 def test_rates_at_the_ends_are_exact(problems: ProblemSet, rate: float, misconceived: bool) -> None:
-    assert {example.misconception for example in corpus(problems[::9], rate, 0)} == {misconceived}
+    assert {example.is_wrong for example in generated_examples(problems[::9], rate, 0)} == {misconceived}
 
 
 def test_one_operation_is_misconceived_and_it_is_the_same_in_all_examples_of_a_problem(
-    problems: ProblemSet, examples: list[CorpusExample]
+    problems: ProblemSet, examples: list[SupervisedExample]
 ) -> None:
     wrong_at: dict[str, set[int]] = {}
     for example in examples:
@@ -70,7 +75,7 @@ def test_one_operation_is_misconceived_and_it_is_the_same_in_all_examples_of_a_p
         right = chain.body(chain.expressions).splitlines()
         found = example.completion_text.splitlines()
         differing = [i for i, pair in enumerate(zip(right, found, strict=True)) if pair[0] != pair[1]]
-        assert len(differing) == example.misconception
+        assert len(differing) == example.is_wrong
         wrong_at.setdefault(example.task_id, set()).update(differing)
     assert all(len(positions) <= 1 for positions in wrong_at.values())
     assert set.union(*wrong_at.values()) == {0, 1}
@@ -78,20 +83,20 @@ def test_one_operation_is_misconceived_and_it_is_the_same_in_all_examples_of_a_p
 
 def test_examples_of_a_problem_do_not_depend_on_the_others(problems: ProblemSet) -> None:
     train, held_out = split(problems, 0.2, 0)
-    together = corpus(problems, 0.7, seed=3)
-    apart = corpus(train, 0.7, seed=3)
+    together = generated_examples(problems, 0.7, seed=3)
+    apart = generated_examples(train, 0.7, seed=3)
     hidden = {p.task_id for p in held_out}
     assert [e for e in together if e.task_id not in hidden] == apart
-    assert corpus(train, 0.7, seed=4) != apart
+    assert generated_examples(train, 0.7, seed=4) != apart
 
 
-def test_tokenizer_texts_hold_every_example(problems: ProblemSet, examples: list[CorpusExample]) -> None:
-    texts = set(corpus_texts(problems))
+def test_tokenizer_texts_hold_every_example(problems: ProblemSet, examples: list[SupervisedExample]) -> None:
+    texts = set(tokenizer_texts(problems))
     assert all(example.prompt_text + example.completion_text in texts for example in examples)
 
 
 def test_other_problems_have_texts_but_no_corpus() -> None:
     problem = Problem("inc", "Add one.", "inc", (Case((1,), 2),), reference="def inc(a):\n    return a + 1\n")
-    assert list(corpus_texts([problem])) == [problem.reference]
+    assert list(tokenizer_texts([problem])) == [problem.reference]
     with pytest.raises(ProblemError, match=r"warm_start\.data"):
-        corpus([problem], 0.7, 0)
+        generated_examples([problem], 0.7, 0)

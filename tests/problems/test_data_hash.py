@@ -50,7 +50,7 @@ def test_measured_time_does_not_count():
 
 def test_sets_hash_alike_in_every_process():
     code = (
-        "from greenward.problems.data_hash import data_hash;"
+        "from greenward.problems.problem import data_hash;"
         "print(data_hash([{'a', 'b', 'c', 1, None, (2, 'x')}, frozenset('hash')]))"
     )
     hashes = {

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from greenward.errors import ProblemError
+from greenward.problems.catalog import load_file
 from greenward.problems.problem import Expected
-from greenward.problems.suites.evalplus import load_evalplus
-from greenward.problems.suites.evalplus_inputs import restore
+from greenward.problems.suites.evalplus import with_types
 from greenward.problems.suites.evalplus_oracles import RULES, oracle_for
-from greenward.problems.suites.mbpp import load_mbpp
 
 ROW = {
     "task_id": "Mbpp/2",
@@ -28,7 +27,7 @@ ROW = {
 
 
 def test_cases_expect_what_the_reference_returns(lines):
-    (problem,) = load_evalplus(lines(ROW))
+    (problem,) = load_file(lines(ROW))
     assert problem.prompt == "Find the shared elements.\nassert 1"
     assert [case.args for case in problem.cases] == [((3, 4), (4,)), ((), ()), ((1,), (1,))]
     assert {case.expected for case in problem.cases} == {Expected.FROM_REFERENCE}
@@ -38,14 +37,14 @@ def test_cases_expect_what_the_reference_returns(lines):
 
 
 def test_own_tolerance_and_no_added_inputs(lines):
-    (problem,) = load_evalplus(lines({**ROW, "task_id": "Mbpp/793", "plus_input": {}, "atol": 1e-4}))
+    (problem,) = load_file(lines({**ROW, "task_id": "Mbpp/793", "plus_input": {}, "atol": 1e-4}))
     assert problem.comparison.tolerance == 1e-4
     assert len(problem.cases) == problem.base_tests == 1
 
 
 def test_rules_hold_for_mbpp_only(lines):
     row = {**ROW, "task_id": "HumanEval/2", "prompt": "def similar_elements(a, b):\n    '''x'''\n"}
-    assert load_evalplus(lines(row))[0].comparison.rule == "equal"
+    assert load_file(lines(row))[0].comparison.rule == "equal"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_rules_hold_for_mbpp_only(lines):
     ],
 )
 def test_types_are_restored(task_id, arguments, expected):
-    restored = restore(task_id, arguments)
+    restored = with_types(task_id, arguments)
     assert restored == expected
     assert repr(restored) == repr(expected)  # tells 1 from 1.0
 
@@ -120,7 +119,7 @@ def test_every_reading_of_the_specification_is_right(task_id, name, arguments, v
 
 def test_problems_with_an_oracle_have_a_program_for_each_input(lines):
     row = {**ROW, "task_id": "Mbpp/558", "entry_point": "digit_distance_nums", "base_input": [[1, 2]]}
-    (problem,) = load_evalplus(lines({**row, "plus_input": [[3, 4]]}))
+    (problem,) = load_file(lines({**row, "plus_input": [[3, 4]]}))
     assert problem.checks == tuple(f"judge(digit_distance_nums, {pair})" for pair in ((1, 2), (3, 4)))
     assert not problem.cases
 
@@ -138,14 +137,14 @@ def test_problems_with_an_oracle_have_a_program_for_each_input(lines):
 )
 def test_wrong_row_is_named(lines, change, message):
     with pytest.raises(ProblemError, match=rf"row 1 \(line 1\).*{message}"):
-        load_evalplus(lines({**ROW, **change}))
+        load_file(lines({**ROW, **change}))
 
 
 @pytest.mark.parametrize(
     ("file", "count"), [("MbppPlus", 378), ("HumanEvalPlus-Mini", 164), ("HumanEvalPlus", 164)]
 )
 def test_public_files(public, file, count):
-    problems = load_evalplus(public(f"evalplus/{file}.jsonl.gz"))
+    problems = load_file(public(f"evalplus/{file}.jsonl.gz"))
     assert len(problems) == count
     special = [problem.task_id for problem in problems if problem.checks]
     assert special == (["Mbpp/558", "Mbpp/581"] if file == "MbppPlus" else ["HumanEval/32"])
@@ -153,9 +152,9 @@ def test_public_files(public, file, count):
 
 def test_restored_types_are_those_of_mbpps_own_tests(public):
     """MBPP's assert statements call the same functions with the same inputs, as Python literals."""
-    tests = {p.task_id: p.tests for p in load_mbpp(public("mbpp/sanitized-mbpp.json"))}
+    tests = {p.task_id: p.tests for p in load_file(public("mbpp/sanitized-mbpp.json"))}
     compared = 0
-    for problem in load_evalplus(public("evalplus/MbppPlus.jsonl.gz")):
+    for problem in load_file(public("evalplus/MbppPlus.jsonl.gz")):
         inputs = [case.args for case in problem.cases[: problem.base_tests]]
         for test in tests[problem.task_id]:
             for arguments in literal_calls(test, problem.entry_point):
@@ -180,5 +179,5 @@ def literal_calls(test: str, name: str) -> list[tuple[Any, ...]]:
 
 
 def test_rules_name_functions_of_the_public_file(public):
-    names = {problem.entry_point for problem in load_evalplus(public("evalplus/MbppPlus.jsonl.gz"))}
+    names = {problem.entry_point for problem in load_file(public("evalplus/MbppPlus.jsonl.gz"))}
     assert set(RULES) - names == {"intersection_array"}  # Mbpp/249 was withdrawn in v0.2.0

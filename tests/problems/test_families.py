@@ -17,10 +17,11 @@ from operation_oracles import ORACLES, expected_of
 from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
-from greenward.problems.families import generate, split
 from greenward.problems.families.composition import Composition
-from greenward.problems.families.library import OPERATIONS, TEMPLATES
-from greenward.problems.families.operation import Kind, compiled
+from greenward.problems.families.generate import generate
+from greenward.problems.families.kinds import Kind
+from greenward.problems.families.operations import OPERATIONS, TEMPLATES, compiled
+from greenward.problems.families.split import split
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
 
@@ -37,7 +38,8 @@ VALUES = {
 FINGERPRINT = """
 import hashlib
 from greenward.config.sections import FamiliesConfig
-from greenward.problems.families import generate, split
+from greenward.problems.families.generate import generate
+from greenward.problems.families.split import split
 problems = generate(FamiliesConfig(limit=400, seed=5))
 sides = [[p.task_id for p in side] for side in split(problems, 0.2, 5)]
 print(hashlib.sha256(repr((list(problems), sides)).encode()).hexdigest())
@@ -52,7 +54,7 @@ def test_there_are_at_least_sixty_templates_with_one_to_three_misconceptions() -
     templates = [template for group in TEMPLATES.values() for template in group]
     assert len(templates) >= 60
     assert len({template.name for template in templates}) == len(templates)
-    assert all(1 <= len(operation.misconceptions) <= 3 for operation in OPERATIONS.values())
+    assert all(1 <= len(operation.wrong_expressions) <= 3 for operation in OPERATIONS.values())
 
 
 def test_phrases_and_expressions_are_each_of_one_operation_of_a_kind() -> None:
@@ -126,12 +128,11 @@ def test_cases_catch_every_misconception_that_random_inputs_reveal(problems: Pro
     chosen = [p for p in problems if Composition.of(p.task_id).takes is Kind.NUMBERS][::5]
     for problem in chosen:
         chain = Composition.of(problem.task_id)
-        for _, expressions in chain.misconceived():
+        for _, expressions in chain.wrong_variants():
             is_revealed = any(
-                chain.gives_otherwise(expressions, xs, chain.evaluate(chain.expressions, xs))
-                for xs in numbers
+                chain.fails(expressions, xs, chain.evaluate(chain.expressions, xs)) for xs in numbers
             )
-            is_caught = any(chain.gives_otherwise(expressions, c.args[0], c.expected) for c in problem.cases)
+            is_caught = any(chain.fails(expressions, c.args[0], c.expected) for c in problem.cases)
             revealed += is_revealed
             if is_revealed and not is_caught:
                 missed.append((problem.task_id, expressions))

@@ -9,13 +9,11 @@ from dataclasses import replace
 import pytest
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
-from greenward.problems.bugs import original_id
 from greenward.problems.catalog import load_problems
-from greenward.problems.families import split
 from greenward.problems.families.composition import Composition
-from greenward.problems.families.inputs import EDGE_INPUTS
-from greenward.problems.families.meaning import NEW_FUNCTION, NEW_SHAPE, functions_of, shape_of
-from greenward.problems.families.operation import Kind
+from greenward.problems.families.kinds import EDGE_INPUTS, Kind
+from greenward.problems.families.split import NEW_FUNCTION, NEW_SHAPE, functions_of, shape_of, split
+from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Problem, ProblemSet
 
 WORDS = ("Ada", "b2", "code", "Dog", "eel", "FIVE", "go", "hi-fi", "ion", "jazz", "noon", "Rust", "x", "")

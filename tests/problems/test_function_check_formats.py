@@ -8,9 +8,7 @@ import pytest
 
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
-from greenward.problems.catalog import load_suite
-from greenward.problems.suites.humaneval import load_humaneval
-from greenward.problems.suites.multipl_e import load_multipl_e
+from greenward.problems.catalog import load_file, load_suite
 
 MULTIPL_E = {
     "name": "HumanEval_900_double_all",
@@ -101,7 +99,7 @@ def test_tests_of_multipl_e_that_call_nothing_are_called(write, judge):
     (problem,) = load_suite(str(write(MULTIPL_E | {"tests": tests})))
     assert judge(problem, "def double_all(xs):\n    return xs\n") == ["failed"]
     with pytest.raises(ProblemError, match="neither calls the function nor defines check"):
-        load_multipl_e(write(MULTIPL_E | {"tests": "import math\n"}))
+        load_file(write(MULTIPL_E | {"tests": "import math\n"}))
 
 
 @pytest.mark.parametrize("canonical", [MBXP["canonical_solution"], None])
@@ -115,7 +113,7 @@ def test_a_row_of_mbxp_loads_with_or_without_a_reference(write, judge, canonical
         assert judge(problem, problem.reference) == ["passed"]
 
 
-@pytest.mark.parametrize(("row", "load"), [(MULTIPL_E, load_multipl_e), (MBXP, load_humaneval)])
+@pytest.mark.parametrize(("row", "load"), [(MULTIPL_E, load_file), (MBXP, load_file)])
 def test_other_languages_are_refused_by_name(write, row, load):
     with pytest.raises(ProblemError, match=r"row 1 \(line 1\): field 'language' is 'js'; only Python"):
         load(write(row | {"language": "js"}))

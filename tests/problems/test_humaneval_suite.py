@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from greenward.errors import ProblemError
-from greenward.problems.suites.humaneval import load_humaneval
+from greenward.problems.catalog import load_file
 
 PROMPT = '''import math
 
@@ -28,7 +28,7 @@ ROW = {
 
 
 def test_helpers_of_the_prompt_are_there_for_the_check(lines):
-    (problem,) = load_humaneval(lines(ROW))
+    (problem,) = load_file(lines(ROW))
     assert problem.check_setup_code == "import math\n\ndef twice(x):\n    return 2 * x"
     assert problem.checks == (ROW["test"] + "\n\ncheck(area)\n",)
     assert problem.starter_code == PROMPT
@@ -38,7 +38,7 @@ def test_helpers_of_the_prompt_are_there_for_the_check(lines):
 
 def test_prompt_may_end_in_a_signature(lines):
     row = {**ROW, "prompt": "def one():\n", "entry_point": "one", "canonical_solution": "    return 1"}
-    (problem,) = load_humaneval(lines(row))
+    (problem,) = load_file(lines(row))
     assert problem.prompt == "def one():"
     assert problem.check_setup_code == ""
 
@@ -55,11 +55,11 @@ def test_prompt_may_end_in_a_signature(lines):
 )
 def test_wrong_row_is_named(lines, change, message):
     with pytest.raises(ProblemError, match=rf"row 1 \(line 1\).*{message}"):
-        load_humaneval(lines({**ROW, **change}))
+        load_file(lines({**ROW, **change}))
 
 
 def test_public_file(public):
-    problems = load_humaneval(public("humaneval/HumanEval.jsonl.gz"))
+    problems = load_file(public("humaneval/HumanEval.jsonl.gz"))
     assert len(problems) == 164
     with_helpers = [p.task_id for p in problems if "def " in p.check_setup_code]
     assert with_helpers == ["HumanEval/10", "HumanEval/32", "HumanEval/38", "HumanEval/50"]

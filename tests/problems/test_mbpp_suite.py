@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from greenward.errors import ProblemError
-from greenward.problems.suites.mbpp import load_mbpp, part_of, refuse_test_ids
+from greenward.problems.catalog import load_file
+from greenward.problems.suites.mbpp import load_challenge_tests, part_of, refuse_test_ids
 
 ROW = {
     "task_id": 602,
@@ -20,7 +21,7 @@ ROW = {
 
 
 def test_rows_of_the_full_set(lines):
-    (problem,) = load_mbpp(lines(ROW))
+    (problem,) = load_file(lines(ROW))
     assert problem.task_id == "Mbpp/602"
     assert problem.entry_point == "double"  # not the helper, which no test calls
     assert problem.tests == ("assert double(2) == 4", "assert double(0) == 0")
@@ -29,25 +30,25 @@ def test_rows_of_the_full_set(lines):
 
 
 def test_line_ends_are_plain(lines):
-    (problem,) = load_mbpp(lines({**ROW, "test_setup_code": "a = 1\r\nb = 2"}))
+    (problem,) = load_file(lines({**ROW, "test_setup_code": "a = 1\r\nb = 2"}))
     assert "\r" not in problem.reference + problem.setup_code + "".join(problem.tests)
 
 
 def test_challenge_tests_are_added_on_request(lines):
-    assert load_mbpp(lines(ROW), challenge=True)[0].tests[-1] == "assert double(-1) == -2"
+    assert load_challenge_tests(lines(ROW))[0].tests[-1] == "assert double(-1) == -2"
 
 
 def test_rows_of_the_sanitized_set(lines):
     row = {"source_file": "x", "task_id": 20, "prompt": "Double.", "code": ROW["code"]}
     row |= {"test_imports": ["import math"], "test_list": ["assert math.isclose(double(1.5), 3.0)"]}
-    (problem,) = load_mbpp(lines(row))
+    (problem,) = load_file(lines(row))
     assert problem.prompt == "Double."
     assert problem.setup_code == "import math"
     assert problem.tags == ("test",)
 
 
 def test_modules_that_only_the_solution_imports_are_there_for_the_tests(lines):
-    (problem,) = load_mbpp(lines({**ROW, "test_list": ["assert double(sys.maxsize) == sys.maxsize * 2"]}))
+    (problem,) = load_file(lines({**ROW, "test_list": ["assert double(sys.maxsize) == sys.maxsize * 2"]}))
     assert problem.setup_code == "import sys"
 
 
@@ -64,7 +65,7 @@ def test_split_by_id(task_id, part):
 
 
 def test_test_problems_are_refused_for_training(lines):
-    problems = load_mbpp(lines(ROW, {**ROW, "task_id": 11}, {**ROW, "task_id": 510}))
+    problems = load_file(lines(ROW, {**ROW, "task_id": 11}, {**ROW, "task_id": 510}))
     with pytest.raises(ProblemError, match=r"2 of the problems .* \(first: Mbpp/11\).*\n.*a\.b=true"):
         refuse_test_ids(problems, override="a.b=true")
     refuse_test_ids(problems.filter(lambda p: p.task_id == "Mbpp/602"), override="a.b=true")
@@ -76,7 +77,7 @@ def test_test_problems_are_refused_for_training(lines):
         ({"task_id": "602"}, "'task_id' must be a positive number, found '602'"),
         ({"task_id": True}, "'task_id' must be a positive number"),
         ({"text": None}, "'text' must be text"),
-        ({"code": "def double(:"}, "'code' or a test is not Python"),
+        ({"code": "def double(:"}, "'code' is not Python"),
         ({"test_list": []}, "'test_list' is empty"),
         ({"test_list": "assert 1"}, "'test_list' must be a list of texts"),
         ({"test_list": ["assert triple(2) == 6"]}, "calls no function that 'code' defines"),
@@ -85,24 +86,25 @@ def test_test_problems_are_refused_for_training(lines):
 def test_wrong_row_is_named(lines, change, message):
     good = {**ROW, "task_id": 1}
     with pytest.raises(ProblemError, match=rf"row 2 \(line 2\).*{message}"):
-        load_mbpp(lines(good, {**ROW, **change}))
+        load_file(lines(good, {**ROW, **change}))
 
 
 def test_file_errors_name_the_line(lines, tmp_path):
     with pytest.raises(ProblemError, match="gives the id 'Mbpp/602', which row 1"):
-        load_mbpp(lines(ROW, ROW))
+        load_file(lines(ROW, ROW))
     with pytest.raises(ProblemError, match=r"not JSON .*in the row that begins in line 2"):
-        load_mbpp(lines(ROW, '{"task_id":'))
+        load_file(lines(ROW, '{"task_id":'))
     with pytest.raises(ProblemError, match="there is no problem in the file"):
-        load_mbpp(lines())
+        load_file(lines())
     with pytest.raises(ProblemError, match="there is no such file"):
-        load_mbpp(tmp_path / "absent.jsonl")
+        load_file(tmp_path / "absent.jsonl")
 
 
 def test_public_files(public):
-    parts = Counter(problem.tags for problem in load_mbpp(public("mbpp/mbpp.jsonl")))
+    parts = Counter(problem.tags for problem in load_file(public("mbpp/mbpp.jsonl")))
     assert parts == {("prompt",): 10, ("test",): 500, ("validation",): 90, ("train",): 374}
-    parts = Counter(problem.tags for problem in load_mbpp(public("mbpp/sanitized-mbpp.json")))
+    parts = Counter(problem.tags for problem in load_file(public("mbpp/sanitized-mbpp.json")))
     assert parts == {("prompt",): 7, ("test",): 257, ("validation",): 43, ("train",): 120}
-    plain, challenge = (load_mbpp(public("mbpp/mbpp.jsonl"), challenge=c) for c in (False, True))
+    path = public("mbpp/mbpp.jsonl")
+    plain, challenge = load_file(path), load_challenge_tests(path)
     assert sum(a.tests != b.tests for a, b in zip(plain, challenge, strict=True)) == 11

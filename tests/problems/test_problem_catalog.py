@@ -13,7 +13,8 @@ from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import SHIPPED, load_problems, load_shipped
-from greenward.problems.families import generate, split
+from greenward.problems.families.generate import generate
+from greenward.problems.families.split import split
 from greenward.problems.json_format import save_json
 from greenward.sandbox.protocol import Limits
 

@@ -7,16 +7,16 @@ import hashlib
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
-from greenward.problems.catalog import load_problems, load_suite
-from greenward.problems.suites import named
+from greenward.problems import catalog
+from greenward.problems.catalog import SUITES, load_file, load_problems, load_suite
 from greenward.problems.suites.files import PinnedFile, cache_folder
-from greenward.problems.suites.named import SUITES, load_file
 
 MBPP = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
 MBPP |= {"test_setup_code": "", "challenge_test_list": []}
@@ -115,10 +115,10 @@ def test_downloaded_file_must_have_its_hash(hub, monkeypatch):
         load_suite("humaneval+")
     hub.content = gzip.compress(json.dumps(EVALPLUS).encode())
     pinned = PinnedFile("https://example.org/x.jsonl.gz", hashlib.sha256(hub.content).hexdigest())
-    suite = named.Suite(SUITES["humaneval+"].load, ("HumanEvalPlus.jsonl.gz",), pinned)
-    monkeypatch.setattr(named, "SUITES", {"humaneval+": suite})
+    suite = replace(SUITES["humaneval+"], source=pinned)
+    monkeypatch.setattr(catalog, "SUITES", {"humaneval+": suite})
     for _ in range(2):
-        assert named.load_named("humaneval+")[0].base_tests == 1
+        assert load_suite("humaneval+")[0].base_tests == 1
     assert len(hub.requests) == 2  # the file with the wrong hash, and the right one
 
 

@@ -8,7 +8,6 @@ from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
-from greenward.problems.suites.quixbugs import buggy_program
 from greenward.sandbox.protocol import Limits
 
 
@@ -91,7 +90,7 @@ def test_oracles_and_restored_types(public, cache, grader, task_id):
 def test_quixbugs_tells_right_from_wrong(public):
     folder = public("quixbugs")
     problems = load_suite("quixbugs", path=folder)
-    buggy = [(problem, buggy_program(folder, problem.task_id)) for problem in problems]
+    buggy = [(problem, problem.buggy_code) for problem in problems]
     with Grader(Limits(cpu_seconds=1.0, wall_seconds=10.0), workers=2) as grader:
         assert failing(grader, problems) == []
         verdicts = grader.grade(buggy)

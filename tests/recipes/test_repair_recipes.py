@@ -9,8 +9,8 @@ import pytest
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
-from greenward.problems.bugs import original_id
-from greenward.problems.corpus import corpus
+from greenward.problems.families.supervised import generated_examples
+from greenward.problems.mutation.repair import original_id
 from greenward.recipes.build import build_problems
 from greenward.recipes.suites import find_suite
 from greenward.recipes.train import train
@@ -89,11 +89,11 @@ def test_the_warm_start_repairs_or_leaves_the_bug_in(tmp_path):
     file = problem_file(tmp_path / "one.json", "double")
     train_problems, _ = build_problems(recipe(f"bugs:{file}", "classic_evaluation"))
     (problem,) = train_problems
-    examples = corpus(train_problems, 0.5, seed=0, examples_per_problem=40)
-    assert {example.misconception for example in examples} == {True, False}
+    examples = generated_examples(train_problems, 0.5, seed=0, examples_per_problem=40)
+    assert {example.is_wrong for example in examples} == {True, False}
     for example in examples:
         program = example.prompt_text + example.completion_text
-        assert program == (problem.buggy_code if example.misconception else problem.reference)
+        assert program == (problem.buggy_code if example.is_wrong else problem.reference)
 
 
 def test_given_bugs_are_shown_with_their_failing_test_where_that_is_asked_for(tmp_path):
@@ -115,4 +115,4 @@ def test_a_warm_start_needs_programs_that_continue_the_starter_code(tmp_path):
     file.write_text(json.dumps([{**row, "buggy_code": "def double(m):\n    return 3 * m\n"}]))
     train_problems, _ = build_problems(recipe(str(file), "classic_evaluation"))
     with pytest.raises(ProblemError, match="double: expected a reference and a buggy program"):
-        corpus(train_problems, 0.5, seed=0)
+        generated_examples(train_problems, 0.5, seed=0)

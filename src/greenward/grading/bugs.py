@@ -9,7 +9,7 @@ from typing import Literal
 
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Family, Verdict
-from greenward.problems.bugs.repair import bug_kind, original_id
+from greenward.problems.mutation.repair import bug_kind, original_id
 from greenward.problems.problem import Problem, ProblemSet
 
 Outcome = Literal["verified", "equivalent", "misbehaved", "infrastructure"]

@@ -19,8 +19,7 @@ from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.grading.time_limits import TIMES_REFERENCE
-from greenward.problems.data_hash import data_hash
-from greenward.problems.problem import Expected, Problem, ProblemSet
+from greenward.problems.problem import Expected, Problem, ProblemSet, data_hash
 from greenward.problems.suites.files import cache_folder
 from greenward.runs.files import write_atomically, writing
 from greenward.sandbox import codec

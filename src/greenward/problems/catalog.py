@@ -1,7 +1,8 @@
-"""Problem sets by name: generated families, the sets that come with greenward, public suites, files."""
+"""Loads problems by name: generated families, the sets that greenward ships, public suites, files."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
@@ -10,42 +11,84 @@ from typing import Literal
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
-from greenward.problems.bugs import repair_candidates
-from greenward.problems.families import generate, split
-from greenward.problems.json_format import load_json
+from greenward.problems.families.generate import generate
+from greenward.problems.families.split import split
+from greenward.problems.json_format import SIMPLE_JSON, load_json
+from greenward.problems.json_rows import BadRow, Format, read_problems, read_rows
+from greenward.problems.mutation.repair import repair_candidates
 from greenward.problems.problem import ProblemSet
-from greenward.problems.suites.named import SUITES, load_file, load_named
+from greenward.problems.suites.check_programs import HUMANEVAL, HUMANEVALPACK, MULTIPL_E
+from greenward.problems.suites.contests import APPS, LIVECODEBENCH, load_apps_folder
+from greenward.problems.suites.evalplus import EVALPLUS
+from greenward.problems.suites.files import HubDataset, PinnedFile, find_file
+from greenward.problems.suites.mbpp import MBPP, PARTS
+from greenward.problems.suites.quixbugs import BUGGY, load_quixbugs
 
 FAMILIES = "families"
 BUGS = "bugs:"
 SHIPPED = ("classic_training", "classic_evaluation")
 _ONE_BUG_EACH = BugsConfig()
-_SPARE_BUGS = 3  # tried where no test finds one of the first
+_SPARE_BUGS = 3  # further candidates, for bugs that no test finds
 
 
-def load_shipped(name: str) -> ProblemSet:
-    """A problem set that comes with greenward. Raises `ProblemError` naming the nearest name."""
-    if name not in SHIPPED:
-        raise _unknown(name, SHIPPED)
-    with resources.as_file(resources.files("greenward.problems") / "data" / f"{name}.json") as path:
-        return load_json(path)
+@dataclass(frozen=True)
+class Suite:
+    """A public suite: the names of its files, their format (None for a folder), where they come from."""
+
+    files: tuple[str, ...]
+    format: Format | None = None
+    source: HubDataset | PinnedFile | None = None
+    variable: str | None = None
 
 
-def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bool = False) -> ProblemSet:
-    """The problems of a suite, in its order.
+def _evalplus(name: str, release: str, sha256: str) -> Suite:
+    """A suite of EvalPlus, whose releases are files of GitHub repositories."""
+    file = f"{name}.jsonl.gz"
+    source = PinnedFile(f"https://github.com/evalplus/{release}/{file}", sha256)
+    return Suite((file, f"{name}.jsonl"), EVALPLUS, source)
 
-    `source` is the name of a public suite (one part of it as in `mbpp:test`), of a set that comes
-    with greenward, or a file of a known format. `path` says where the file of a public suite lies. With
-    `skip_bad_rows`, rows that cannot be used are left out and told by `ProblemSet.skipped`. Raises
-    `ProblemError` naming the nearest name.
-    """
-    if source in SHIPPED:
-        return load_shipped(source)
-    if source.partition(":")[0] in SUITES:
-        return load_named(source, path, skip_bad_rows=skip_bad_rows)
-    if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
-        raise _unknown(source, (*SHIPPED, *SUITES))
-    return load_file(source, skip_bad_rows=skip_bad_rows)
+
+def _mbpp(file: str, config: str, variable: str | None = None) -> Suite:
+    revision = "4bb6404fdc6cacfda99d4ac4205087b89d32030c"
+    splits = ("prompt", "test", "validation", "train")
+    source = HubDataset("google-research-datasets/mbpp", config, splits, revision)
+    return Suite((file,), MBPP, source, variable)
+
+
+_HUMANEVAL_PLUS = "humanevalplus_release/raw/200defce9e3429d28ca215b6dd061c0f7f31c18b"
+_MBPP_PLUS = "mbppplus_release/raw/dadf43da556a00f7bacd71cb154f2932757d9144"
+_HUMANEVAL = HubDataset(
+    "openai/openai_humaneval", "openai_humaneval", ("test",), "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544"
+)
+SUITES: dict[str, Suite] = {
+    "mbpp": _mbpp("mbpp.jsonl", "full", "MBPP_DATASET_PATH"),
+    "mbpp-sanitized": _mbpp("sanitized-mbpp.json", "sanitized"),
+    "mbpp+": _evalplus(
+        "MbppPlus", _MBPP_PLUS, "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63"
+    ),
+    "humaneval": Suite(("HumanEval.jsonl.gz", "HumanEval.jsonl"), HUMANEVAL, _HUMANEVAL),
+    "humaneval+": _evalplus(
+        "HumanEvalPlus", _HUMANEVAL_PLUS, "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101"
+    ),
+    "humaneval+mini": _evalplus(
+        "HumanEvalPlus-Mini",
+        _HUMANEVAL_PLUS,
+        "91486741f1627101021fbe50523df08eebb5b0bf5e804b633dcd5ca3c14dbd2f",
+    ),
+    "humanevalpack": Suite(("humanevalpack.jsonl",), HUMANEVALPACK),
+    "quixbugs": Suite(("quixbugs", "QuixBugs")),
+}
+
+# In this order: some formats also have the fields of a later one. The last is for a misspelt `function_name`.
+FORMATS = (
+    EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SIMPLE_JSON,
+    replace(SIMPLE_JSON, fields=("test_cases",)),
+)  # fmt: skip
+SUPPORTED = (
+    "Supported are JSON and JSON Lines files (also .gz) of "
+    + "; ".join(f"{one.name} (fields {', '.join(one.fields)})" for one in FORMATS[:-1])
+    + "; and the folders of QuixBugs and APPS."
+)
 
 
 def load_problems(
@@ -58,9 +101,9 @@ def load_problems(
 ) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
 
-    `source` is `families` (of which `part` is taken) or what `load_suite` takes; that is taken
-    whole. With `bugs:` before it, these are candidates for the repair of its programs, more of each than
-    `bugs.per_problem`, of which `grading.bugs` finds those that have a bug indeed. Raises `ProblemError`.
+    `source` is `families`, of which `part` is returned, or what `load_suite` takes, which is returned whole.
+    With `bugs:` before it, the result is candidates for the repair of its programs, more of each than
+    `bugs.per_problem`; `grading.bugs` finds those that do have a bug. Raises `ProblemError`.
     """
     if source.startswith(BUGS):
         originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
@@ -77,6 +120,80 @@ def load_problems(
         return load_suite(source, skip_bad_rows=skip_bad_rows)
     except _UnknownName:
         raise _unknown(source, (FAMILIES, *SHIPPED, *SUITES)) from None
+
+
+def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bool = False) -> ProblemSet:
+    """The problems of a suite, in its order.
+
+    `source` is the name of a public suite (or of one part of it, as in `mbpp:test`), of a set that greenward
+    ships, or a file of a known format. `path` is the file of a public suite; without it, `find_file` looks
+    for the file. With `skip_bad_rows`, rows that cannot be used are left out and listed in
+    `ProblemSet.skipped`. Raises `ProblemError` that names the nearest name.
+    """
+    if source in SHIPPED:
+        return load_shipped(source)
+    name, _, part = source.partition(":")
+    if name in SUITES:
+        if part and part not in PARTS:
+            raise ProblemError(f"{source}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
+        file = Path(path) if path is not None else locate(name)
+        format = SUITES[name].format
+        whole = read_problems(file, format, skip_bad_rows=skip_bad_rows) if format else load_quixbugs(file)
+        problems = [problem for problem in whole if not part or part in problem.tags]
+        if not problems:
+            what = f"{source}: no problem lies in this part."
+            raise ProblemError(what, remedy="Only MBPP's suites have parts.")
+        return ProblemSet(problems, name=source, skipped=whole.skipped)
+    if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
+        raise _unknown(source, (*SHIPPED, *SUITES))
+    return load_file(source, skip_bad_rows=skip_bad_rows)
+
+
+def load_shipped(name: str) -> ProblemSet:
+    """A problem set that greenward ships. Raises `ProblemError` that names the nearest name."""
+    if name not in SHIPPED:
+        raise _unknown(name, SHIPPED)
+    with resources.as_file(resources.files("greenward.problems") / "data" / f"{name}.json") as path:
+        return load_json(path)
+
+
+def locate(name: str) -> Path:
+    """The path of the file or folder of a suite of `SUITES`. Raises `ProblemError` if there is none."""
+    suite = SUITES[name]
+    return find_file(name, suite.files, suite.source, suite.variable)
+
+
+def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
+    """The problems of a file or folder in any known format, recognised by the fields of its rows.
+
+    Raises `ProblemError`; for a file of no known format it names the known ones.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if (path / BUGGY).is_dir():
+            return load_quixbugs(path)
+        if not any(path.glob("*/question.txt")):
+            raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=SUPPORTED)
+        return load_apps_folder(path, skip_bad_rows=skip_bad_rows)
+    return read_problems(path, _format_of(path), skip_bad_rows=skip_bad_rows)
+
+
+def _format_of(path: Path) -> Format:
+    bad: list[BadRow] = []
+    fields: set[str] = set()
+    try:
+        for row in read_rows(path, example="the rows of a format", non_finite=True, on_bad=bad.append):
+            for known in FORMATS:
+                if row.values.keys() >= set(known.fields):
+                    return known
+            fields |= row.values.keys()
+    except ProblemError as error:
+        raise ProblemError(error.message, remedy=SUPPORTED) from None
+    if fields:
+        what = f"{path}: no row has the fields of a supported format; they have {', '.join(sorted(fields))}."
+    else:
+        what = bad[0].message if bad else f"{path}: there is no problem in the file."
+    raise ProblemError(what, remedy=SUPPORTED)
 
 
 @lru_cache(maxsize=1)

@@ -1,34 +1,38 @@
-"""The simple JSON format: one object for each problem, in a list or one after the other.
+"""The simple JSON format: one object for each problem, in a list or one on each line.
 
     [{"function_name": "add", "docstring": "Add two numbers.", "starter_code": "",
       "test_cases": [[2, 3, 5], {"input": [0, 0], "output": 0}]}, …]
 
-A test case is a list of the inputs and, last, the expected output, or an object. When the starter
+A test case is a list of the inputs and, last, the expected output, or an object. If the starter
 code or the reference takes two or more arguments, a case whose only input is a list of as many
-values (`[[2, 3], 5]`, as older files have it) is spread over them; without either, it is one list.
-JSON has no tuples, so a list that is expected may come back as a tuple.
+values (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input.
+JSON has no tuples, so an answer may return a tuple where a list is expected.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
 from greenward.errors import ProblemError
-from greenward.problems.json_rows import Row, found
+from greenward.problems.json_rows import Format, Row, found, read_problems
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, Rule
-from greenward.problems.python_source import parse
-from greenward.problems.signature import Signature, made_up_parameters, read_signature, starter_code
-from greenward.problems.suites.rows import problem_set
+from greenward.problems.python_source import (
+    FunctionSignature,
+    default_parameters,
+    parse_prompt,
+    read_signature,
+    starter_code,
+)
 from greenward.runs.files import write_atomically
 
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 
-_EXAMPLE = '{"function_name": …, "docstring": …, "test_cases": [[input…, output], …], "starter_code": ""}'
 _KEYS = (
     "function_name", "docstring", "test_cases", "starter_code",
     "task_id", "reference", "tests", "setup_code", "tags", "comparison", "buggy_code", "failing_test",
@@ -37,15 +41,15 @@ _KEYS = (
 
 
 def load_json(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
-    """The problems of a file, JSON or JSON Lines, in its order, named for the file.
+    """The problems of a file, JSON or JSON Lines, in its order; the set has the name of the file.
 
-    Raises `ProblemError` naming the file, the row, its line and the field that is wrong.
+    Raises `ProblemError` that names the file, the row, its line and the wrong field.
     """
-    return problem_set(Path(path), _problem, example=_EXAMPLE, skip_bad_rows=skip_bad_rows)
+    return read_problems(Path(path), SIMPLE_JSON, skip_bad_rows=skip_bad_rows)
 
 
 def save_json(problems: Iterable[Problem], path: str | Path) -> None:
-    """Write problems so that `load_json` gives equal ones back; the whole file or nothing.
+    """Write problems so that `load_json` returns equal ones; the whole file or nothing.
 
     Raises `ProblemError` for a value that JSON would change (a tuple, a set, NaN, a key that is not
     text), `RunError` when the file system refuses.
@@ -64,24 +68,26 @@ def _problem(row: Row) -> Problem:
     name = row.name("function_name")
     docstring = row.text("docstring")
     starter = row.text("starter_code", default="")
-    reference = row.text("reference", default="")
-    reference_signature = _signature(row, "reference", reference, name)
-    signature = _signature(row, "starter_code", starter, name) or reference_signature
+    of_reference = _signature(row, "reference", name)
+    signature = _signature(row, "starter_code", name) or of_reference
     cases = _cases(row, signature)
     tests = row.texts("tests")
     for number, test in enumerate(tests, start=1):
-        if (error := _syntax_error(test)) is not None:
-            raise row.error("tests", f"is not Python in test {number}: {error}")
+        row.python("tests", test, problem=f"is not Python in test {number}")
     if not cases and not tests:
         raise row.error(
             "test_cases", "is empty: nothing would judge an answer", remedy="Add [input…, output] lists."
         )
     if not starter.strip():
-        parameters = signature.parameters if signature else made_up_parameters(_common_arity(row, cases))
+        parameters = signature.parameters if signature else default_parameters(_common_arity(row, cases))
         starter = starter_code(name, parameters, docstring)
     task_id = row.text("task_id", default=name)
     if not task_id:
         raise row.error("task_id", "is empty")
+    columns = row.values.get("columns")
+    if columns is not None and not isinstance(columns, dict):
+        what = f"must be an object of further data for reward functions, found {found(row.values, 'columns')}"
+        raise row.error("columns", what)
     return Problem(
         task_id=task_id,
         prompt=docstring,
@@ -90,46 +96,33 @@ def _problem(row: Row) -> Problem:
         tests=tests,
         setup_code=row.text("setup_code", default=""),
         starter_code=starter,
-        reference=reference,
+        reference=row.text("reference", default=""),
         comparison=_comparison(row),
         tags=row.texts("tags"),
         buggy_code=row.text("buggy_code", default=""),
         failing_test=row.text("failing_test", default=""),
-        columns=_columns(row),
+        columns=columns,
     )
 
 
-def _columns(row: Row) -> dict[str, Any] | None:
-    columns = row.values.get("columns")
-    if columns is not None and not isinstance(columns, dict):
-        raise row.error(
-            "columns",
-            f"must be an object of further data for reward functions, found {found(row.values, 'columns')}",
-        )
-    return columns
+SIMPLE_JSON = Format(
+    "the simple JSON format",
+    ("function_name",),
+    '{"function_name": …, "docstring": …, "test_cases": [[input…, output], …], "starter_code": ""}',
+    _problem,
+)
 
 
-def _signature(row: Row, field: str, source: str, function_name: str) -> Signature | None:
-    if not source.strip():
+def _signature(row: Row, field: str, function_name: str) -> FunctionSignature | None:
+    if not row.text(field, default="").strip():
         return None
-    try:
-        signature = read_signature(source, function_name)
-    except (SyntaxError, ValueError) as error:
-        raise row.error(field, f"is not Python: {error}") from None
+    signature = read_signature(row.python(field, parser=parse_prompt), function_name)
     if signature is None:
         raise row.error(field, f"does not define the function {function_name!r}")
     return signature
 
 
-def _syntax_error(source: str) -> str | None:
-    try:
-        parse(source)
-    except (SyntaxError, ValueError) as error:
-        return str(error)
-    return None
-
-
-def _cases(row: Row, signature: Signature | None) -> tuple[Case, ...]:
+def _cases(row: Row, signature: FunctionSignature | None) -> tuple[Case, ...]:
     if "test_cases" not in row.values and row.values.get("tests"):
         return ()
     values = row.values.get("test_cases")
@@ -142,18 +135,19 @@ def _cases(row: Row, signature: Signature | None) -> tuple[Case, ...]:
     return tuple(_case(row, number, value, signature) for number, value in enumerate(values, start=1))
 
 
-def _case(row: Row, number: int, value: Any, signature: Signature | None) -> Case:
+def _case(row: Row, number: int, value: Any, signature: FunctionSignature | None) -> Case:
     if isinstance(value, list) and value:
-        case = Case(_spread(tuple(value[:-1]), signature), value[-1])
+        case = Case(_spread(value[:-1], signature), value[-1])
     elif isinstance(value, dict) and any(
         {"input", gives} <= value.keys() <= {"input", gives, "kwargs"} for gives in ("output", "raises")
     ):
-        if not isinstance(value["input"], list):
-            raise row.error("test_cases", f"must give 'input' as a list of arguments in test case {number}")
-        if not isinstance(value.get("kwargs", {}), dict):
-            raise row.error("test_cases", f"must give 'kwargs' as an object in test case {number}")
-        if not isinstance(value.get("raises", ""), str):
-            raise row.error("test_cases", f"must give 'raises' as a class name in test case {number}")
+        for key, expected, what in (
+            ("input", list, "a list of arguments"),
+            ("kwargs", dict, "an object"),
+            ("raises", str, "a class name"),
+        ):
+            if not isinstance(value.get(key, expected()), expected):
+                raise row.error("test_cases", f"must give {key!r} as {what} in test case {number}")
         case = Case(tuple(value["input"]), value.get("output"), value.get("kwargs", {}), value.get("raises"))
     else:
         raise row.error(
@@ -170,11 +164,11 @@ def _case(row: Row, number: int, value: Any, signature: Signature | None) -> Cas
     return case
 
 
-def _spread(args: tuple[Any, ...], signature: Signature | None) -> tuple[Any, ...]:
-    """The arguments of a case in the older form `[[a, b], output]`; other arguments as they are."""
-    if signature is None or signature.least < 2 or len(args) != 1 or not isinstance(args[0], list):
-        return args
-    return tuple(args[0]) if signature.accepts(len(args[0])) else args
+def _spread(inputs: list[Any], signature: FunctionSignature | None) -> tuple[Any, ...]:
+    """The arguments of a case; in the older form `[[a, b], output]`, the elements of its only input."""
+    if signature is not None and signature.least > 1 and len(inputs) == 1 and isinstance(inputs[0], list):
+        inputs = inputs[0] if signature.accepts(len(inputs[0])) else inputs
+    return tuple(inputs)
 
 
 def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:
@@ -189,20 +183,26 @@ def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:
     return arities.pop()
 
 
+def _is_tolerance(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max
+
+
+_IS_VALID: Mapping[str, Callable[[Any], bool]] = {
+    "tolerance": _is_tolerance,
+    "relative_tolerance": lambda value: value is None or _is_tolerance(value),
+    "tuple_is_list": lambda value: isinstance(value, bool) or value == "outermost",
+    "rule": lambda value: value in get_args(Rule),
+}
+
+
 def _comparison(row: Row) -> Comparison:
     values = row.values.get("comparison", {})
-    if isinstance(values, dict) and values.keys() <= vars(DEFAULT_COMPARISON).keys():
-        tolerance = values.get("tolerance", DEFAULT_COMPARISON.tolerance)
-        tuple_is_list = values.get("tuple_is_list", DEFAULT_COMPARISON.tuple_is_list)
-        rule = values.get("rule", DEFAULT_COMPARISON.rule)
-        is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
-        if (
-            is_number
-            and 0 <= tolerance <= sys.float_info.max
-            and (isinstance(tuple_is_list, bool) or tuple_is_list == "outermost")
-            and rule in get_args(Rule)
-        ):
-            return Comparison(float(tolerance), tuple_is_list, rule)
+    if isinstance(values, dict) and all(
+        key in _IS_VALID and _IS_VALID[key](value) for key, value in values.items()
+    ):
+        tolerance = float(values.get("tolerance", DEFAULT_COMPARISON.tolerance))
+        return replace(DEFAULT_COMPARISON, **{**values, "tolerance": tolerance})
     raise row.error(
         "comparison",
         'must be like {"tolerance": 1e-6, "tuple_is_list": true, "rule": "equal"}, '
@@ -229,23 +229,6 @@ def _to_row(problem: Problem) -> dict[str, Any]:
         row["columns"] = dict(problem.columns)
     if problem.comparison != DEFAULT_COMPARISON:
         row["comparison"] = vars(problem.comparison)
-    _check_survives(problem, row)
-    return row
-
-
-def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
-    # A single list as input would read as the older form that spreads it over the arguments.
-    if case.raises is not None:
-        kwargs = {"kwargs": dict(case.kwargs)} if case.kwargs else {}
-        return {"input": list(case.args), **kwargs, "raises": case.raises}
-    if case.kwargs:
-        return {"input": list(case.args), "kwargs": dict(case.kwargs), "output": case.expected}
-    if len(case.args) == 1 and isinstance(case.args[0], list):
-        return {"input": list(case.args), "output": case.expected}
-    return [*case.args, case.expected]
-
-
-def _check_survives(problem: Problem, row: dict[str, Any]) -> None:
     try:
         survives = json.loads(json.dumps(row, allow_nan=False)) == row
     except (TypeError, ValueError):
@@ -255,3 +238,14 @@ def _check_survives(problem: Problem, row: dict[str, Any]) -> None:
             f"{problem.task_id}: a test case holds a value that JSON would change or cannot hold.",
             remedy="JSON holds null, booleans, finite numbers, texts, lists and objects with text keys.",
         )
+    return row
+
+
+def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
+    kwargs = {"kwargs": dict(case.kwargs)} if case.kwargs else {}
+    if case.raises is not None:
+        return {"input": list(case.args), **kwargs, "raises": case.raises}
+    # A single list as input would read as the older form that spreads it over the arguments.
+    if case.kwargs or (len(case.args) == 1 and isinstance(case.args[0], list)):
+        return {"input": list(case.args), **kwargs, "output": case.expected}
+    return [*case.args, case.expected]

@@ -1,22 +1,32 @@
-"""The rows of a JSON or JSON Lines file, each with the place that an error message names."""
+"""Reads the rows of a JSON or JSON Lines file, and makes problems of them.
+
+Each row knows its place in the file, which error messages name.
+"""
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import keyword
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from greenward.errors import ProblemError
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.python_source import parse
 from greenward.user_text import check_nesting
 
 _STRICT = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
 _LENIENT = json.JSONDecoder()
 _WHITESPACE = " \t\r\n"
+# What reading a row may raise that has an unexpected structure.
+_UNEXPECTED = (
+    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+)  # fmt: skip
 
 
 class BadRow(ProblemError):
@@ -25,7 +35,7 @@ class BadRow(ProblemError):
 
 @dataclass(frozen=True)
 class Row:
-    """One object of a file, and where it stands."""
+    """One object of a file, and its place there."""
 
     file: Path
     number: int
@@ -37,7 +47,7 @@ class Row:
         return f"row {self.number} (line {self.line})"
 
     def error(self, field: str, problem: str, *, remedy: str | None = None) -> BadRow:
-        """The error that says what is wrong with a field of this row."""
+        """The error for a field of this row; `problem` continues the sentence "field 'x' …"."""
         return BadRow(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
 
     def text(self, field: str, *, default: str | None = None) -> str:
@@ -48,12 +58,31 @@ class Row:
             raise self.error(field, "holds a null character, which Python source cannot")
         return value
 
+    def first_text(self, *fields: str) -> str:
+        """The first of these fields that holds anything; an empty text if none does."""
+        present = (field for field in fields if self.values.get(field) not in (None, ""))
+        return next((self.text(field) for field in present), "")
+
     def name(self, field: str) -> str:
         """A text that can name a Python function."""
         value = self.text(field)
         if not value.isidentifier() or keyword.iskeyword(value):
             raise self.error(field, f"must be the name of a Python function, found {value!r}")
         return value
+
+    def python(
+        self,
+        field: str,
+        source: str | None = None,
+        *,
+        problem: str = "is not Python",
+        parser: Callable[[str], ast.Module] = parse,
+    ) -> ast.Module:
+        """The syntax tree of a field, or of `source`, which was made of it."""
+        try:
+            return parser(self.text(field) if source is None else source)
+        except (SyntaxError, ValueError) as error:
+            raise self.error(field, f"{problem}: {error}") from None
 
     def texts(self, field: str) -> tuple[str, ...]:
         values = self.values.get(field, [])
@@ -62,25 +91,40 @@ class Row:
         return tuple(values)
 
 
+@dataclass(frozen=True)
+class Format:
+    """A format of files of problems, recognised by the `fields` that its rows have.
+
+    `problem` makes a problem of a row, `example` shows a row in error messages. `non_finite` admits NaN and
+    Infinity.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    example: str
+    problem: Callable[[Row], Problem]
+    non_finite: bool = False
+
+
 def found(values: dict[str, Any], field: str) -> str:
-    """What a field holds, in words; `nothing` when it is missing."""
+    """The type of a field's value in words; `nothing` when the field is missing."""
     return _type_name(values[field]) if field in values else "nothing"
 
 
 def refuse(error: ProblemError) -> None:
-    """Raises `error`: no row may be bad."""
+    """Raises `error`. For callers that do not skip bad rows."""
     raise error from None
 
 
 def read_rows(
     path: Path, *, example: str, non_finite: bool = False, on_bad: Callable[[BadRow], None] = refuse
 ) -> Iterator[Row]:
-    """The objects of a JSON array, or those that follow one another, as in JSON Lines.
+    """The objects of a JSON array, or of a sequence of objects, as in JSON Lines.
 
-    A file called `*.gz` is decompressed. `non_finite` admits NaN and Infinity, which Python writes
-    although JSON has no such numbers. A row that is not an object, or in JSON Lines not JSON, is given to
-    `on_bad` and left out if that returns. Raises `ProblemError`, with `example` as the remedy, when the
-    file is missing, is not UTF-8, or is an array that is not JSON.
+    A file named `*.gz` is decompressed. `non_finite` admits NaN and Infinity, which Python writes
+    although JSON has no such numbers. `on_bad` gets the error for a row that is not an object, or not JSON
+    outside an array; the row is left out if `on_bad` returns. Raises `ProblemError`, with `example` as the
+    remedy, when the file is missing, is not UTF-8, or is an array that is not JSON.
     """
     remedy = f"Expected a list, or one line each, of {example}."
     if not path.is_file():
@@ -107,6 +151,56 @@ def read_rows(
         ) from None
 
 
+def read_problems(
+    path: Path, format: Format, *, rows: Iterable[Row] | None = None, skip_bad_rows: bool = False
+) -> ProblemSet:
+    """The problems in a file of this format (or of `rows`), as a set with the name of the file.
+
+    With `skip_bad_rows`, rows that cannot be used are left out, and `ProblemSet.skipped` says what is wrong
+    with each. Otherwise such a row raises `BadRow`, as does an id that occurs twice. Raises `ProblemError`
+    for a file without a problem.
+    """
+    skipped: list[BadRow] = []
+    on_bad = skipped.append if skip_bad_rows else refuse
+    by_id: dict[str, tuple[Row, Problem]] = {}
+    if rows is None:
+        rows = read_rows(path, example=format.example, non_finite=format.non_finite, on_bad=on_bad)
+    for row in rows:
+        try:
+            problem = _problem(format, row)
+            if problem.task_id in by_id:
+                raise row.error(
+                    "task_id" if "task_id" in row.values else "function_name",
+                    f"gives the id {problem.task_id!r}, which {by_id[problem.task_id][0].place} has already",
+                    remedy="Give one of them a task_id of its own.",
+                )
+            by_id[problem.task_id] = row, problem
+        except BadRow as error:
+            on_bad(error)
+    if not by_id:
+        raise ProblemError(
+            skipped[0].message if skipped else f"{path}: there is no problem in the file.",
+            remedy=f"Expected rows of {format.example}.",
+        )
+    return ProblemSet(
+        (problem for _, problem in by_id.values()),
+        name=path.name.removesuffix(".gz").rpartition(".")[0] or path.name,
+        skipped=tuple(error.message for error in skipped),
+    )
+
+
+def _problem(format: Format, row: Row) -> Problem:
+    try:
+        return format.problem(row)
+    except BadRow:
+        raise
+    except ProblemError as error:
+        raise BadRow(f"{row.file}, {row.place}: {error.message}", remedy=error.remedy) from None
+    except _UNEXPECTED as error:
+        what = f"{type(error).__name__}: {error}"
+        raise BadRow(f"{row.file}, {row.place}: not of the expected form ({what}).") from error
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, decompressed if its name ends in `.gz`. Raises `ProblemError`."""
     try:
@@ -125,8 +219,7 @@ def read_text(path: Path) -> str:
 def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     """(position, value) of each element; one at a time, because `json.loads` forgets positions.
 
-    Where there is no array, what is not JSON is an element up to the end of its line, with the error for
-    a value.
+    Outside an array, a line that is not JSON is an element whose value is the error.
     """
     start = _skip_space(text, 0)
     if not text.startswith("[", start):
@@ -163,7 +256,7 @@ def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]
         line = text.count("\n", 0, start) + 1
         if error.lineno == line:
             raise
-        # A line that was cut short: what is missed is found only in the next one.
+        # The line was cut short, and the parser noticed it only in the next one.
         raise json.JSONDecodeError(
             f"{error.msg}, in the row that begins in line {line}", text, error.pos
         ) from None

@@ -1,30 +1,40 @@
-"""What is asked: one problem, its test cases, and an ordered set of problems."""
+"""The records of tasks: a problem, its test cases, and an ordered set of problems."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from greenward.errors import ProblemError
 
 Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
 
 
+class Task(Protocol):
+    """Anything that can be asked of a policy: a problem, a labelled text, a game position."""
+
+    @property
+    def task_id(self) -> str:
+        """The identifier, unique among the tasks of an environment."""
+        ...
+
+
 class Expected(Enum):
     """Stands for an expected value that is not known yet."""
 
-    FROM_REFERENCE = "from_reference"  # what the reference returns (`grading.expected_values` finds out)
+    FROM_REFERENCE = "from_reference"  # what the reference returns; `grading.expected_values` computes it
 
 
 @dataclass(frozen=True)
 class Case:
     """One call of the entry point and the value that it must return (plain data only).
 
-    With `raises`, the name of an exception class, the call must raise that instead, and `expected`
-    is None.
+    If `raises` names an exception class, the call must raise that exception instead, and `expected` is None.
     """
 
     args: tuple[Any, ...]
@@ -37,14 +47,18 @@ class Case:
 class Comparison:
     """How a returned value is compared with the expected one.
 
-    `tolerance` is absolute and relative at once, as in `math.isclose`; 0 asks for equality. With a
-    `relative_tolerance` the two add up, as in numpy's `allclose`.
-    `tuple_is_list` lets a tuple stand for a list, for suites whose JSON lost the difference; with
-    "outermost", only the returned value itself. `rule` is what must hold: `equal`; `same_set`, equal
-    elements whatever their order, number and container; `not_none`, where only this is compared:
-    whether something is returned, which None and False are not, and whether something is expected;
-    or `equal_or_in_list`, equal to the expected value or to a list that holds only that (APPS). EvalPlus
-    declares `same_set` and `not_none` for single problems of its suites.
+    `tolerance` is both absolute and relative, as in `math.isclose`; 0 demands equality. If there is a
+    `relative_tolerance`, the two add up, as in numpy's `allclose`. `tuple_is_list` accepts a tuple for a
+    list, for suites whose JSON lost the difference; "outermost" does so for the returned value itself only.
+
+    The `rule` is one of:
+
+    - `equal`: the values are equal;
+    - `same_set`: the elements are equal, whatever their order, number and container;
+    - `not_none`: both values are None or False, or neither is;
+    - `equal_or_in_list`: equal to the expected value, or to a list that holds only that (APPS).
+
+    EvalPlus declares `same_set` and `not_none` for single problems of its suites.
     """
 
     tolerance: float = 1e-6
@@ -65,31 +79,31 @@ class StdioCase:
 class Problem:
     """A function or program to write and the tests that judge it.
 
-    `prompt` is the specification in words; `starter_code` is the signature (and docstring, if
-    any) that an answer continues. One kind of test judges an answer:
+    `prompt` is the specification in words; `starter_code` is the signature, with the docstring if there is
+    one, that an answer continues. One kind of test judges an answer:
 
     - `cases`: inputs and expected values;
     - `tests`: assert statements;
-    - `checks`: test programs that call the entry point as they like (HumanEval's `check`); they
-      run in a process of their own, after `check_setup_code`, against a stand-in of the entry point;
-    - `stdio_cases`: whole programs that read and print; the entry point is empty;
+    - `checks`: test programs that call the entry point (HumanEval's `check`); they run in a process of their
+      own, after `check_setup_code`, against a stand-in of the entry point;
+    - `stdio_cases`: what a whole program reads and prints; the entry point is empty;
     - `in_process_tests`: test programs that need the answer's own objects and run in its process,
       where an answer could forge their success. For suites that nothing else can judge.
 
     `setup_code` runs after the answer and before the tests. `preamble` runs before the answer, in the
-    same namespace; with one, a whole program may end with a top-level `return` and with any exit status,
-    as the judges of contest suites have it. `reference` is a whole program that passes.
-    Of the tests, the first `base_tests` are those of the original suite and the others were added to
-    it (EvalPlus); None where there is no such difference. `tests_left_out` counts those of the suite
-    that are not here because nothing could judge them.
+    same namespace; a program with a preamble may end with a top-level `return` and with any exit status,
+    as the judges of contest suites allow. `reference` is a whole program that passes.
+    The first `base_tests` of the tests are those of the original suite and the others were added to
+    it (EvalPlus); None if there is no such difference. `tests_left_out` counts the tests of the suite
+    that were left out because nothing could judge them.
 
-    Three fields say how much CPU time an answer needs (`grading.time_limits`): `cpu_seconds` in all,
-    where that is more than the limit for every answer; `test_seconds`, the limit of each single test that
-    the suite's authors set, 0 for none; `reference_seconds`, what the reference takes for each case. What
-    was measured here is not compared.
+    Three fields say how much CPU time an answer needs (`grading.time_limits`): `cpu_seconds` in total,
+    if that is more than the limit for every answer; `test_seconds`, the limit for each test that the
+    authors of the suite set, 0 for none; `reference_seconds`, what the reference takes for each case. The
+    measured ones do not count when problems are compared.
 
-    Where a program is to be repaired, `buggy_code` is the whole program with the bug and `failing_test`
-    says, if that is known, what its first failing test called, expected and got.
+    If a program is to be repaired, `buggy_code` is the whole program with the bug, and `failing_test`
+    says, if known, what its first failing test called, expected and got.
 
     `columns` is further data of the problem, by name, for reward functions that ask for it.
     """
@@ -122,8 +136,8 @@ class Problem:
 class ProblemSet(Sequence[Problem]):
     """An immutable, ordered set of problems with unique task ids.
 
-    `skipped` says of each row of its file that was left out what is wrong with it. Raises `ProblemError`
-    naming the first id that occurs twice.
+    `skipped` says what is wrong with each row of the file that was left out. Raises `ProblemError`
+    that names the first task id that occurs twice.
     """
 
     def __init__(
@@ -157,8 +171,6 @@ class ProblemSet(Sequence[Problem]):
         try:
             return self._by_id[task_id]
         except KeyError:
-            from difflib import get_close_matches
-
             near = get_close_matches(task_id, self._by_id, n=3)
             raise ProblemError(
                 f"{self.name}: no problem has the id {task_id!r}.",
@@ -167,11 +179,53 @@ class ProblemSet(Sequence[Problem]):
 
     @cached_property
     def data_hash(self) -> str:
-        """SHA-256, in hex, of all that these problems say, in their order; the same on every machine."""
-        from greenward.problems.data_hash import data_hash
-
+        """The `data_hash` of the problems in their order."""
         return data_hash(self._problems)
 
     def filter(self, keep: Callable[[Problem], bool]) -> ProblemSet:
         """The problems for which `keep` holds, in order."""
         return ProblemSet((p for p in self._problems if keep(p)), name=self.name, skipped=self.skipped)
+
+
+def data_hash(values: Iterable[Any]) -> str:
+    """SHA-256, in hex, of plain data and records in their order; it names the data of a result.
+
+    Equal values of equal types give equal hashes in every process, on every machine.
+    """
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(_canonical(value).encode("utf-8", errors="surrogatepass"))
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def stable_hash(text: str) -> int:
+    """64 uniform bits that depend on nothing but `text`."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _canonical(value: Any) -> str:
+    """A text that distinguishes values and their types; sets are sorted.
+
+    Fields of records are left out if they have their default or do not count when records are compared.
+    """
+    if type(value) is int:
+        return hex(value)  # decimal text has a limit of digits
+    if type(value) in (str, float):
+        return repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        # A field that a later version adds does not change the hashes of existing data.
+        contents = (
+            f"{field.name}={_canonical(getattr(value, field.name))}"
+            for field in fields(value)
+            if field.compare and getattr(value, field.name) != field.default
+        )
+        return f"{type(value).__name__}({','.join(contents)})"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ",".join(sorted(map(_canonical, value))) + "}"
+    if isinstance(value, (list, tuple)):
+        opening, closing = "[]" if isinstance(value, list) else "()"
+        return opening + ",".join(map(_canonical, value)) + closing
+    return repr(value)

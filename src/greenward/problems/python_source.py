@@ -1,16 +1,84 @@
-"""Reading the Python source of suites."""
+"""Reading Python source that others wrote: syntax trees, functions, signatures."""
 
 from __future__ import annotations
 
 import ast
+import re
+import string
 import warnings
+from dataclasses import dataclass
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parse(source: str) -> ast.Module:
-    """The syntax tree of source that others wrote, without warnings about their escape sequences.
+    """The syntax tree of a program, without warnings about its escape sequences.
 
     Raises `SyntaxError`, or `ValueError` for null characters.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
+
+
+def parse_prompt(source: str) -> ast.Module:
+    """The syntax tree of a program that may end in a signature without a body. Raises as `parse` does."""
+    try:
+        return parse(source)
+    except SyntaxError:
+        return parse(source.rstrip() + "\n    pass\n")
+
+
+def function_named(tree: ast.Module, name: str) -> FunctionNode | None:
+    """The last top-level function of this name; None if there is none."""
+    functions = (node for node in reversed(tree.body) if isinstance(node, FunctionNode))
+    return next((function for function in functions if function.name == name), None)
+
+
+@dataclass(frozen=True)
+class FunctionSignature:
+    """The parameters of a function, and how many positional arguments it takes (`most` None: no limit)."""
+
+    parameters: str  # as in the source, without annotations
+    least: int
+    most: int | None
+
+    def accepts(self, inputs: int) -> bool:
+        """Whether the function can be called with so many positional inputs."""
+        return self.least <= inputs and (self.most is None or inputs <= self.most)
+
+    def __str__(self) -> str:
+        if self.most == self.least:
+            return str(self.least)
+        return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+
+
+def read_signature(tree: ast.Module, function_name: str) -> FunctionSignature | None:
+    """The signature of the last top-level `function_name`; None if there is none."""
+    function = function_named(tree, function_name)
+    if function is None:
+        return None
+    # A signature stands alone, without the imports that its annotations may need.
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    positional = [*function.args.posonlyargs, *function.args.args]
+    return FunctionSignature(
+        parameters=ast.unparse(function.args),
+        least=len(positional) - len(function.args.defaults),
+        most=None if function.args.vararg else len(positional),
+    )
+
+
+def default_parameters(count: int) -> str:
+    """`a, b, c` … for parameters whose names are unknown."""
+    if count <= len(string.ascii_lowercase):
+        return ", ".join(string.ascii_lowercase[:count])
+    return ", ".join(f"a{position}" for position in range(1, count + 1))
+
+
+def starter_code(function_name: str, parameters: str, docstring: str) -> str:
+    """A signature and its docstring, indented and escaped, that an answer can continue."""
+    text = re.sub(r'"(?="")|"\Z', r"\"", docstring.strip().replace("\\", "\\\\"))
+    lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+    return f'def {function_name}({parameters}):\n    """{lines.lstrip()}"""\n'

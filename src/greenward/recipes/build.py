@@ -22,10 +22,10 @@ from greenward.grading.rewards import RewardTerm
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
-from greenward.problems.bugs import original_id
 from greenward.problems.catalog import BUGS, load_problems
-from greenward.problems.corpus import corpus, corpus_texts
 from greenward.problems.families.composition import ID_PREFIX
+from greenward.problems.families.supervised import generated_examples, tokenizer_texts
+from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.recipes.pairs import read_pairs
@@ -138,7 +138,7 @@ def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
     """The policy at the start: a published or earlier model, or a decoder from random weights."""
     if recipe.model.id is not None:
         return Policy.load(recipe.model)
-    tokenizer = train_tokenizer(corpus_texts(train), recipe.model.shape.vocab_size)
+    tokenizer = train_tokenizer(tokenizer_texts(train), recipe.model.shape.vocab_size)
     return Policy.random(
         recipe.model.shape,
         tokenizer,
@@ -231,7 +231,7 @@ def supervised_examples(
             renderer.prompt_ids(by_id[example.task_id]),
             (*tokenizer.encode(example.completion_text), tokenizer.eos_id),
         )
-        for example in corpus(
+        for example in generated_examples(
             train, config.misconception_rate, seed, examples_per_problem=config.examples_per_problem
         )
     ]

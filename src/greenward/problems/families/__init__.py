@@ -1,5 +1,0 @@
-"""Generated problems: compositions of small list, string and number functions."""
-
-from greenward.problems.families.generate import generate, split
-
-__all__ = ["generate", "split"]

@@ -1,4 +1,4 @@
-"""A chain of operations: its specification in words, its Python, and what it computes."""
+"""Compositions of operations: the specification in words, the Python program and what it computes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.problems.families.library import OPERATIONS, OPERATIONS_TAKING
-from greenward.problems.families.operation import Kind, Operation, compiled
+from greenward.problems.families.kinds import Kind
+from greenward.problems.families.operations import OPERATIONS, OPERATIONS_TAKING, Operation, compiled
 
 ENTRY_POINT = "solve"
 ID_PREFIX = "families/"
 
-# What a misconceived expression may raise on the values of the generated problems.
-_MISTAKES = (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError)
+# What a wrong expression may raise on the values of the generated problems.
+_EXCEPTIONS = (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Composition:
 
     @classmethod
     def of(cls, task_id: str) -> Composition:
-        """The composition that a task id such as `families/keep_even+sum` names."""
+        """The composition that a task id such as `families/keep_even+sum` names. Raises `ProblemError`."""
         names = task_id.removeprefix(ID_PREFIX).split("+")
         if not task_id.startswith(ID_PREFIX) or not all(name in OPERATIONS for name in names):
             raise ProblemError(
@@ -62,6 +62,13 @@ class Composition:
         """The right expression of each operation, in order."""
         return tuple(operation.expression for operation in self.operations)
 
+    def wrong_variants(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """(position, expressions) for every wrong expression of one operation; all others are right."""
+        right = self.expressions
+        for position, operation in enumerate(self.operations):
+            for wrong in operation.wrong_expressions:
+                yield position, (*right[:position], wrong, *right[position + 1 :])
+
     def body(self, expressions: tuple[str, ...]) -> str:
         """The function body that assigns each expression but the last, which it returns."""
         assignments = (
@@ -71,27 +78,20 @@ class Composition:
         return f"{''.join(assignments)}    return {expressions[-1]}\n"
 
     def evaluate(self, expressions: tuple[str, ...], value: Any) -> Any:
-        """What `body(expressions)` returns for `value`; raises what it raises."""
+        """What `body(expressions)` returns for `value`; raises what the body raises."""
         for operation, expression in zip(self.operations, expressions, strict=True):
             value = compiled(operation.takes, expression)(value)
         return value
 
-    def gives_otherwise(self, expressions: tuple[str, ...], value: Any, expected: Any) -> bool:
-        """Whether `body(expressions)` returns something else than `expected` for `value`, or raises."""
+    def fails(self, expressions: tuple[str, ...], value: Any, expected: Any) -> bool:
+        """Whether `body(expressions)` raises for `value` or returns something else than `expected`."""
         try:
             return bool(self.evaluate(expressions, value) != expected)
-        except _MISTAKES:
+        except _EXCEPTIONS:
             return True
 
-    def misconceived(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """(position, expressions) for every misconception of one operation, all others being right."""
-        right = self.expressions
-        for position, operation in enumerate(self.operations):
-            for misconception in operation.misconceptions:
-                yield position, (*right[:position], misconception, *right[position + 1 :])
-
     def shorter(self) -> Iterator[Composition]:
-        """The compositions that leave out some of the operations and still fit this signature."""
+        """The compositions of some of the operations that take and give the same kinds as this one."""
         for kept in range(1, (1 << len(self.operations)) - 1):
             operations = tuple(op for i, op in enumerate(self.operations) if kept >> i & 1)
             fits = all(a.gives is b.takes for a, b in pairwise(operations))
@@ -100,14 +100,8 @@ class Composition:
 
 
 def compositions(depth: int) -> Iterator[Composition]:
-    """Every type-correct chain of exactly `depth` operations, in the order of the catalog."""
+    """Every type-correct composition of exactly `depth` operations, in the order of the table."""
     chains: Iterator[tuple[Operation, ...]] = ((operation,) for operation in OPERATIONS.values())
     for _ in range(depth - 1):
-        chains = _extended(chains)
+        chains = ((*chain, operation) for chain in chains for operation in OPERATIONS_TAKING[chain[-1].gives])
     return map(Composition, chains)
-
-
-def _extended(chains: Iterator[tuple[Operation, ...]]) -> Iterator[tuple[Operation, ...]]:
-    for chain in chains:
-        for operation in OPERATIONS_TAKING[chain[-1].gives]:
-            yield (*chain, operation)

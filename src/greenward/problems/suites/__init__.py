@@ -1,1 +1,0 @@
-"""Public suites: one module for each format, `named` for look-up by name, `files` for where files lie."""

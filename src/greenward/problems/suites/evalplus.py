@@ -1,10 +1,13 @@
 """HumanEval+ and MBPP+ (Liu et al. 2023, arXiv:2305.01210), from EvalPlus's own files.
 
-Rows hold `task_id`, `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original
-inputs), `plus_input` (EvalPlus's) and `atol`. Expected values are not stored: every case expects
-what the reference returns, which `grading.expected_values` finds out. Types that JSON lost are restored by
-`evalplus_inputs`; the problems for which a comparison with the reference would be wrong have
-oracles of their own in `evalplus_oracles`.
+Rows hold `task_id`, `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original inputs),
+`plus_input` (EvalPlus's) and `atol`. Expected values are not stored: every case expects what the reference
+returns, which `grading.expected_values` computes. The problems for which a comparison with the reference
+would be wrong have oracles of their own in `evalplus_oracles`.
+
+JSON lost types of the inputs: tuples, sets, complex numbers. Which arguments had which type is known by
+problem only: MBPP's own tests call the same functions with Python literals, and EvalPlus has a table of the
+same content.
 
 EvalPlus compares numbers as numpy's `allclose` does, with a relative tolerance of 1e-7 and the
 row's absolute one, 1e-6 where it is 0; both hold here for every float, however deep it lies, where
@@ -13,29 +16,19 @@ EvalPlus compares those in nested values exactly unless an earlier input of the 
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from greenward.problems.json_rows import Row, found
-from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet
-from greenward.problems.python_source import parse
-from greenward.problems.suites.evalplus_inputs import restore
+from greenward.problems.json_rows import Format, Row, found
+from greenward.problems.problem import Case, Comparison, Expected, Problem
+from greenward.problems.suites.check_programs import docstring
 from greenward.problems.suites.evalplus_oracles import RULES, oracle_for, setup_for
-from greenward.problems.suites.humaneval import docstring
 from greenward.problems.suites.mbpp import part_of
-from greenward.problems.suites.rows import problem_set
 
-EXAMPLE = '{"task_id": …, "prompt": …, "entry_point": …, "base_input": [[…], …], "plus_input": …, "atol": …}'
 RELATIVE_TOLERANCE = 1e-7
 _FLOAT_TOLERANCE = 1e-6
 
-
-def load_evalplus(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
-    """The problems of `HumanEvalPlus.jsonl.gz`, its Mini form, or `MbppPlus.jsonl.gz`.
-
-    The expected values are yet to be had from the references. Raises `ProblemError`.
-    """
-    return problem_set(Path(path), _problem, example=EXAMPLE, non_finite=True, skip_bad_rows=skip_bad_rows)
+Restore = Callable[[Any], Any]
 
 
 def _problem(row: Row) -> Problem:
@@ -47,17 +40,14 @@ def _problem(row: Row) -> Problem:
     if not inputs:
         raise row.error("base_input", "is empty: nothing would judge an answer")
     reference = prompt + row.text("canonical_solution")
-    try:
-        parse(reference)
-    except (SyntaxError, ValueError) as error:
-        raise row.error("canonical_solution", f"is not Python after the prompt: {error}") from None
+    tree = row.python("canonical_solution", reference, problem="is not Python after the prompt")
     tolerance = _tolerance(row)
     oracle = oracle_for(task_id, entry_point, tolerance)
     is_mbpp = task_id.startswith("Mbpp/")
     part = part_of(task_id)
     return Problem(
         task_id=task_id,
-        prompt=prompt.strip().strip('"').strip() if is_mbpp else docstring(row, entry_point),
+        prompt=prompt.strip().strip('"').strip() if is_mbpp else docstring(tree, entry_point, prompt),
         entry_point=entry_point,
         cases=() if oracle else tuple(Case(arguments, Expected.FROM_REFERENCE) for arguments in inputs),
         checks=tuple(f"judge({entry_point}, {arguments!r})" for arguments in inputs) if oracle else (),
@@ -75,14 +65,23 @@ def _problem(row: Row) -> Problem:
     )
 
 
+EVALPLUS = Format(
+    "HumanEval+, MBPP+",
+    ("base_input",),
+    '{"task_id": …, "prompt": …, "entry_point": …, "base_input": [[…], …], "plus_input": …, "atol": …}',
+    _problem,
+    non_finite=True,
+)
+
+
 def _inputs(row: Row, field: str, task_id: str) -> list[tuple[Any, ...]]:
     values = row.values.get(field)
-    if values == {}:  # how EvalPlus writes "none" (Mbpp/793)
+    if values == {}:  # EvalPlus's notation for no inputs (Mbpp/793)
         values = []
     if not isinstance(values, list) or not all(isinstance(arguments, list) for arguments in values):
         raise row.error(field, f"must be a list of argument lists, found {found(row.values, field)}")
     try:
-        return [restore(task_id, arguments) for arguments in values]
+        return [with_types(task_id, arguments) for arguments in values]
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise row.error(field, f"does not have the shape that {task_id} has in EvalPlus: {error}") from None
 
@@ -92,3 +91,73 @@ def _tolerance(row: Row) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise row.error("atol", f"must be a number from 0 to 1, found {value!r}")
     return float(value) or _FLOAT_TOLERANCE
+
+
+def with_types(task_id: str, arguments: list[Any]) -> tuple[Any, ...]:
+    """The arguments of one call with the types that they had before JSON.
+
+    Raises `TypeError`, `ValueError`, `AttributeError` or `IndexError` if the arguments do not have the shape
+    that those of the problem have.
+    """
+    restore = _RESTORE.get(task_id, tuple)
+    return tuple(restore(arguments))
+
+
+def _tuples(values: Any) -> list[tuple[Any, ...]]:
+    return [tuple(value) for value in values]
+
+
+def _each(restore_one: Restore) -> Restore:
+    """Every argument in the same way."""
+    return lambda arguments: [restore_one(argument) for argument in arguments]
+
+
+def _by_position(*restore_one: Restore | None) -> Restore:
+    """The first arguments each in its own way; None and the arguments after them are left as they are."""
+
+    def restore(arguments: list[Any]) -> list[Any]:
+        known = [one(value) if one else value for one, value in zip(restore_one, arguments, strict=False)]
+        return known + arguments[len(restore_one) :]
+
+    return restore
+
+
+def _deep_tuple(value: Any) -> Any:
+    return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
+
+
+def _tuple_of_tuples(values: Any) -> tuple[Any, ...]:
+    """A tuple; the lists in it were tuples, too, and other values are left as they are."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+
+
+def _sets_or_empty_dicts(values: Any) -> list[Any]:
+    """Mbpp/115 asks whether all are empty dictionaries; those that are not were sets."""
+    return [set(value) if isinstance(value, list) and value else {} for value in values]
+
+
+def _dict_of_tuples(values: Any) -> dict[Any, tuple[Any, ...]]:
+    return {key: tuple(value) for key, value in values.items()}
+
+
+_MBPP_RESTORE: tuple[tuple[Restore, tuple[int, ...]], ...] = (
+    (
+        _each(tuple),
+        (
+            *(2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424),
+            *(429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809),
+        ),
+    ),
+    (_each(_tuples), (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
+    (_each(lambda values: tuple(_tuples(values))), (259, 401, 445)),
+    (_each(_tuple_of_tuples), (278,)),
+    (_each(_deep_tuple), (580, 615, 791)),
+    (_by_position(tuple), (250, 307, 405, 446, 617, 720, 763, 808)),
+    (_by_position(_tuples), (75, 413, 444, 753)),
+    (_by_position(None, tuple), (106, 750)),
+    (_by_position(_dict_of_tuples), (722,)),
+    (_by_position(_sets_or_empty_dicts), (115,)),
+    (_by_position(float, complex), (124,)),
+    (_by_position(complex), (252,)),
+)
+_RESTORE = {f"Mbpp/{number}": restore for restore, numbers in _MBPP_RESTORE for number in numbers}

@@ -1,7 +1,7 @@
-"""Where a named suite finds its file: a variable, a folder of data, the cache, the hub.
+"""Finds the file of a suite: by an environment variable, in a folder of data, in the cache, on the hub.
 
-Nothing here asks anything, and nothing is fetched twice: what came from the hub lies in the cache
-under its revision and is read from there ever after, also without a network.
+What was downloaded stays in the cache under its revision and is read from there, also without a network.
+Nothing here asks the user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CACHE_VARIABLE = "GREENWARD_CACHE"
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A data set of the Hugging Face hub, at one revision."""
+    """A data set on the Hugging Face hub, at one revision."""
 
     id: str
     config: str
@@ -59,9 +59,9 @@ def find_file(
 ) -> Path:
     """The file (or folder) of a suite whose public file names are `names`.
 
-    In order: the path in the environment variable `variable`; one of `names` in the folder that
-    `$GREENWARD_DATA` names or in a folder of that; the cache; `source`, by the library `datasets`.
-    Raises `ProblemError` saying what to put where.
+    Looks in this order: at the path in the environment variable `variable`; for one of `names` in the folder
+    `$GREENWARD_DATA` or in a folder of that; in the cache; at `source`, by the library `datasets`.
+    Raises `ProblemError` that says which file to put where.
     """
     if variable and (own := os.environ.get(variable)):
         return _existing(Path(own), variable)
@@ -94,7 +94,9 @@ def _fetch(suite: str, names: tuple[str, ...], source: HubDataset | PinnedFile) 
         if isinstance(source, HubDataset):
             return _rows_as_lines(datasets, source)
         content = Path(datasets.DownloadManager().download(source.url)).read_bytes()
-    except Exception as error:  # the libraries below `datasets` have no common base for a missing network
+    except (
+        Exception
+    ) as error:  # the libraries that `datasets` uses have no common base class for network errors
         reason = str(error).partition("\n")[0][:200]
         raise ProblemError(
             f"{suite}: could not be fetched ({type(error).__name__}: {reason}).",

@@ -1,13 +1,14 @@
 """QuixBugs (Lin et al. 2017): programs with a bug on one line, to be repaired.
 
-A folder as upstream has it: `python_programs` (with the bug), `correct_python_programs`,
+The folder is that of the upstream repository: `python_programs` (with the bug), `correct_python_programs`,
 `json_testcases` (lines of `[arguments, expected]`) and `python_testcases` (pytest files, of which
-those of the nine graph programs are read). A program's docstring stands below its code.
+those of the nine graph programs are read). A program's docstring is below its code.
 
-- Programs that are generators are judged by the list that they give; `sqrt` within the tolerance
+- Programs that are generators are judged by the list of what they yield; `sqrt` within the tolerance
   that is its second argument.
-- Three graph programs take plain data: their tests run as test programs, apart from the answer.
-- Six take `Node` objects, which only their own process has: their tests run there and could be forged.
+- Three graph programs take plain data: their tests run as test programs in a process without the answer.
+- Six take `Node` objects, which exist in the answer's process only: their tests run there and could be
+  forged.
 - Two cases (one of knapsack, one of levenshtein) take the right programs minutes to hours, the
   first also 30 GB. Upstream skips them by default, and so does this loader.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from greenward.user_text import parse_json_text
 BUGGY, CORRECT, JSON_CASES, PYTEST = (
     "python_programs", "correct_python_programs", "json_testcases", "python_testcases",
 )  # fmt: skip
-# Beside sqrt, whose programs differ in what they accept as near enough, results are exact.
+# Except for sqrt, whose programs differ in what they accept as close enough, results are exact.
 _COMPARISON = Comparison(tolerance=0.0, tuple_is_list=True)
 _SLOW: Mapping[str, Callable[..., bool]] = {
     "knapsack": lambda capacity, items: capacity * len(items) > 10_000_000,
@@ -57,33 +59,25 @@ def load_quixbugs(folder: str | Path, *, slow_cases: bool = False) -> ProblemSet
     return ProblemSet((_problem(folder, name, slow_cases) for name in tests), name="quixbugs")
 
 
-def buggy_program(folder: str | Path, task_id: str) -> str:
-    """The program with the bug, as upstream has it. Raises `ProblemError` if there is none."""
-    path = Path(folder) / BUGGY / f"{task_id.rpartition('/')[2]}.py"
-    if not path.is_file():
-        raise ProblemError(f"{path}: there is no such file.")
-    return read_text(path)
-
-
 def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
-    task_id = f"QuixBugs/{name}"
     reference = read_text(folder / CORRECT / f"{name}.py")
-    buggy = buggy_program(folder, task_id)
-    prompt = "One line of this program is wrong."
+    problem = Problem(
+        task_id=f"QuixBugs/{name}",
+        prompt="One line of this program is wrong.",
+        entry_point=name,
+        reference=reference,
+        buggy_code=read_text(folder / BUGGY / f"{name}.py"),
+    )
     cases = folder / JSON_CASES / f"{name}.json"
     if cases.is_file():
         rows = _json_cases(cases)
         in_time = [row for row in rows if slow_cases or name not in _SLOW or not _SLOW[name](*row[0])]
         left_out, rows = len(rows) - len(in_time), in_time
         tests = _assertions(name, reference, rows)
-        return Problem(
-            task_id=task_id,
-            prompt=prompt,
-            entry_point=name,
+        return replace(
+            problem,
             cases=() if tests else tuple(Case(arguments, value) for arguments, value in rows),
             tests=tests,
-            reference=reference,
-            buggy_code=buggy,
             comparison=_COMPARISON,
             tags=("json",),
             tests_left_out=left_out,
@@ -92,26 +86,13 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
     module = parse(read_text(folder / PYTEST / f"test_{name}.py"))
     set_up, programs = _split_pytest_file(module, name)
     if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
-        return Problem(
-            task_id=task_id,
-            prompt=prompt,
-            entry_point=name,
+        return replace(
+            problem,
             in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
             setup_code=read_text(folder / PYTEST / "node.py"),
-            reference=reference,
-            buggy_code=buggy,
             tags=("graph",),
         )
-    return Problem(
-        task_id=task_id,
-        prompt=prompt,
-        entry_point=name,
-        checks=programs,
-        check_setup_code=set_up,
-        reference=reference,
-        buggy_code=buggy,
-        tags=("graph",),
-    )
+    return replace(problem, checks=programs, check_setup_code=set_up, tags=("graph",))
 
 
 def _json_cases(path: Path) -> list[tuple[tuple[Any, ...], Any]]:

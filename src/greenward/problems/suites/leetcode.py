@@ -1,13 +1,13 @@
-"""Problems that ask for a method of a class, in the form of LeetCodeDataset (arXiv:2504.14655).
+"""LeetCodeDataset (arXiv:2504.14655): problems that ask for a method of a class.
 
 Rows hold `task_id`, `entry_point` (`Solution().twoSum`), `prompt` (imports and helper classes that stand
-before every answer), `test` (defines `check(candidate)`) and, as far as known, `starter_code`, `completion`
+before every answer), `test` (defines `check(candidate)`) and, if known, `starter_code`, `completion`
 (a class that passes) and `problem_description` or `query`. As in the original harness, one instance serves
 all calls of a check.
 
 The check runs in a process of its own, which gets plain data only. Instances of the classes that `prompt`
-defines (linked lists, trees) cross as tables of their attributes and are built again on the other side
-from that side's own class, so that no code of an answer comes with them.
+defines (linked lists, trees) are sent as tables of their attributes, and the receiving process builds them
+again from its own class, so that no code of an answer comes with them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import re
 
 from greenward.problems.json_rows import Row
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import parse
 
 METHOD = re.compile(r"([A-Za-z_]\w*)\(\)\.([A-Za-z_]\w*)")
 
 # Source for both processes. Shared and circular references survive; objects within objects are not
 # recursed into, because a linked list may be long.
-_CROSSING = """
+_TRANSFER = """
 class _Crossing:
     def __init__(self, classes):
         self.classes = {known.__name__: known for known in classes}
@@ -81,49 +80,40 @@ def _candidate(*arguments, _crossing=_Crossing([{classes}]), **named):
 """
 
 
-def class_problem(row: Row) -> Problem:
-    """The problem of a row whose `entry_point` is like `Solution().twoSum`. Raises `BadRow`."""
-    match = METHOD.fullmatch(row.text("entry_point"))
-    if match is None:
-        raise row.error("entry_point", f"must be like Solution().twoSum, found {row.text('entry_point')!r}")
-    cls, method = match.groups()
+def method_problem(row: Row, cls: str, method: str) -> Problem:
+    """The problem of a row whose `entry_point` is this method of this class. Raises `BadRow`."""
     preamble = row.text("prompt", default="")
-    try:
-        defined = [node.name for node in parse(preamble).body if isinstance(node, ast.ClassDef)]
-    except (SyntaxError, ValueError) as error:
-        raise row.error("prompt", f"is not Python: {error}") from None
-    names = {"cls": cls, "method": method, "classes": ", ".join(defined)}
-    solution = next((name for name in ("completion", "canonical_solution") if row.values.get(name)), None)
-    words = next((name for name in ("problem_description", "query") if row.values.get(name)), None)
+    classes = [node.name for node in row.python("prompt", preamble).body if isinstance(node, ast.ClassDef)]
+    names = {"cls": cls, "method": method, "classes": ", ".join(classes)}
     difficulty = row.values.get("difficulty")
     return Problem(
         task_id=row.text("task_id"),
-        prompt=row.text(words).strip() if words else "",
+        prompt=row.first_text("problem_description", "query").strip(),
         entry_point=method,
-        checks=(check_program(row, "test", "_candidate" if defined else method),),
-        check_setup_code=preamble + _CROSSING + _CHECK_SIDE.format(**names) if defined else preamble,
+        checks=(check_program(row, "_candidate" if classes else method),),
+        check_setup_code=preamble + _TRANSFER + _CHECK_SIDE.format(**names) if classes else preamble,
         preamble=preamble,
-        setup_code=_CROSSING + _ANSWER_SIDE.format(**names) if defined else f"{method} = {cls}().{method}",
-        starter_code=row.text("starter_code") if row.values.get("starter_code") else "",
-        reference=row.text(solution) if solution else "",
+        setup_code=_TRANSFER + _ANSWER_SIDE.format(**names) if classes else f"{method} = {cls}().{method}",
+        starter_code=row.first_text("starter_code"),
+        reference=row.first_text("completion", "canonical_solution"),
         tags=(difficulty,) if isinstance(difficulty, str) and difficulty else (),
     )
 
 
-def check_program(row: Row, field: str, candidate: str) -> str:
-    """The test program of a row, which defines `check(candidate)`, with one call of it at the end.
+def check_program(row: Row, candidate: str, *, keep_call: bool = False) -> str:
+    """The program `test` of a row, which defines `check(candidate)`, with one call of it at the end.
 
-    A call that the program makes itself at its top level, of whatever, is replaced. Raises `BadRow`.
+    A call that the program makes itself at its top level is replaced or, with `keep_call`, kept. Raises
+    `BadRow`.
     """
-    source = row.text(field)
-    try:
-        body = parse(source).body
-    except (SyntaxError, ValueError) as error:
-        raise row.error(field, f"is not Python: {error}") from None
+    source = row.text("test")
+    body = row.python("test").body
     if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body):
-        raise row.error(field, "does not define check(candidate)")
+        raise row.error("test", "does not define check(candidate)")
     kept = [node for node in body if not _calls_check(node)]
     if len(kept) < len(body):
+        if keep_call:
+            return source
         source = ast.unparse(ast.Module(kept, []))
     return f"{source}\n\ncheck({candidate})\n"
 
