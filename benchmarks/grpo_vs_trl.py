@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,16 +227,14 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
 
     import greenward
     from greenward.algorithms.advantages import ESTIMATORS
-    from greenward.algorithms.learner import Learner
-    from greenward.algorithms.on_policy import OnPolicy
-    from greenward.config.algorithm import AlgorithmConfig
+    from greenward.algorithms.collection import Collector
+    from greenward.algorithms.trainer import RLTrainer
+    from greenward.config.algorithm import GRPOAlgorithmConfig
     from greenward.config.sections import TrainingConfig
-    from greenward.environments.episode import Episode, Turn
-    from greenward.environments.single_turn import Collection
-    from greenward.grading.verdict import Status, Verdict
-    from greenward.policies.engine import SamplingParams
+    from greenward.environments.episode import POLICY, Collection, Episode, Turn
+    from greenward.policies.engine import RolloutEngine, SamplingParams
     from greenward.policies.policy import Policy
-    from greenward.problems.problem import Problem, ProblemSet
+    from greenward.seeding import shuffled_index
 
     policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device=arguments.device)
     sampling = SamplingParams(max_tokens=arguments.max_tokens)
@@ -246,22 +244,16 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
         """An environment that rewards the text itself."""
 
         def collect(
-            self,
-            policy: Policy,
-            problems: Sequence[Problem],
-            *,
-            seed: int,
-            first_group_id: int = 0,
-            step: int = 0,
+            self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
         ) -> Collection:
             started = time.perf_counter()
-            prompt_ids = [tuple(policy.tokenizer.encode(problem.prompt)) for problem in problems]
-            groups = policy.sample(prompt_ids, arguments.group_size, sampling, seed=seed)
+            asked = [prompts[shuffled_index(len(prompts), group, seed=0)] for group in groups]
+            prompt_ids = [tuple(policy.tokenizer.encode(prompt)) for prompt in asked]
+            sampled_groups = players[POLICY].sample(prompt_ids, arguments.group_size, sampling, seed=seed)
             settled()
             sampled = time.perf_counter()
             episodes = []
-            paired = zip(prompt_ids, groups, strict=True)
-            for group_id, (ids, group) in enumerate(paired, start=first_group_id):
+            for group_id, ids, group in zip(groups, prompt_ids, sampled_groups, strict=True):
                 for completion in group:
                     turn = Turn(
                         "writer",
@@ -274,8 +266,9 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
                     )
                     text = policy.tokenizer.decode(completion.token_ids)
                     rewards = {"writer": reward_of(text)}
-                    verdict = Verdict(Status.FAILED)
-                    episodes.append(Episode((turn,), rewards, group_id, str(group_id), verdict, text))
+                    episodes.append(
+                        Episode((turn,), rewards, group_id, str(group_id), "written", answer=text)
+                    )
             return Collection(episodes, sampled - started, time.perf_counter() - sampled)
 
     training = TrainingConfig(
@@ -285,28 +278,26 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
         micro_batch_sequences=arguments.micro_batch,
         learning_rate=1e-6,
     )
-    problems = ProblemSet(Problem(str(i), prompt, entry_point="") for i, prompt in enumerate(prompts))
-    learner = Learner(policy, AlgorithmConfig(), training, max_completion_tokens=arguments.max_tokens)
-    method = OnPolicy(
+    collector = Collector(TextReward(), {POLICY: policy}, groups_per_step=len(prompts), seed=0)
+    trainer = RLTrainer(
         policy,
-        TextReward(),
+        collector,
         ESTIMATORS["grpo"],
-        learner,
-        problems,
-        prompts_per_step=len(prompts),
-        temperature=1.0,
-        seed=0,
+        GRPOAlgorithmConfig(),
+        training,
+        max_completion_tokens=arguments.max_tokens,
     )
     send({"greenward": greenward.__version__, "torch": torch.__version__})
     step = 0
     while wait_for_turn():
         started, started_cpu = time.perf_counter(), time.process_time()
-        metrics = method.step(step)
+        record = trainer.train_step(step)
+        metrics = record.metrics
         settled()
         seconds = time.perf_counter() - started
         parts = {"sampling": metrics["time/sampling"], "grading": metrics["time/grading"], "step": seconds}
         parts[CPU] = time.process_time() - started_cpu
-        tokens = sum(len(turn.completion_ids) for episode in method.last_episodes for turn in episode.turns)
+        tokens = sum(len(turn.completion_ids) for episode in record.episodes for turn in episode.turns)
         send(parts | {"update": seconds - parts["sampling"] - parts["grading"], "tokens": float(tokens)})
         step += 1
 

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from greenward.algorithms.advantages import ESTIMATORS
-from greenward.algorithms.learner import Learner
-from greenward.config.algorithm import AlgorithmConfig
+from greenward.algorithms.collection import Collector
+from greenward.algorithms.trainer import RLTrainer
+from greenward.config.algorithm import GRPOAlgorithmConfig
 from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode, Turn
-from greenward.grading.verdict import Status, Verdict
 from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.engine import Completion, SamplingParams
 from greenward.policies.policy import Policy
@@ -66,9 +66,11 @@ def main() -> None:
     size = (arguments.prompts, arguments.prompt_tokens)
     prompts = [tuple(row) for row in rng.integers(0, shape.vocab_size, size).tolist()]
     params = SamplingParams(max_tokens=arguments.max_tokens)
-    learner = Learner(
+    trainer = RLTrainer(
         policy,
-        AlgorithmConfig(),
+        Collector(None, {}, groups_per_step=1, seed=0),  # the episodes are made here
+        ESTIMATORS["grpo"],
+        GRPOAlgorithmConfig(),
         TrainingConfig(
             prompts_per_step=arguments.prompts,
             num_generations=arguments.group_size,
@@ -88,9 +90,7 @@ def main() -> None:
     sampling = seconds_of(
         lambda: policy.sample(prompts, arguments.group_size, params, seed=1), arguments.rounds, policy.device
     )
-    update = seconds_of(
-        lambda: learner.update(episodes, advantages, step=0, temperature=1.0), arguments.rounds, policy.device
-    )
+    update = seconds_of(lambda: trainer.update(episodes, advantages, 0), arguments.rounds, policy.device)
 
     name = torch.cuda.get_device_name() if policy.device.type == "cuda" else "cpu"
     peak = arguments.peak_tflops or next((v for key, v in DENSE_BF16_TFLOPS.items() if key in name), None)
@@ -127,7 +127,7 @@ def make_episode(group_id: int, prompt: tuple[int, ...], completion: Completion,
     turn = Turn(
         "writer", prompt, completion.token_ids, completion.logprobs, wrote_T, completion.stop_reason, 0
     )
-    return Episode((turn,), {"writer": reward}, group_id, str(group_id), Verdict(Status.FAILED))
+    return Episode((turn,), {"writer": reward}, group_id, str(group_id), "written")
 
 
 def seconds_of(work: Callable[[], object], rounds: int, device: torch.device) -> float:

@@ -26,7 +26,7 @@ LAYERS = (
     {"sandbox", "problems"},
 )
 # Anybody may import these; they import no room. All may import the single modules.
-SINGLE_MODULES = {"errors", "intervals", "logistic", "no_signal", "text", "user_text"}
+SINGLE_MODULES = {"errors", "intervals", "logistic", "no_signal", "seeding", "text", "user_text"}
 LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}
 BETWEEN_LEAVES = defaultdict(tuple, reports=("runs",))
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}

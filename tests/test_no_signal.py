@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from greenward.algorithms.loop import Loop
+from greenward.algorithms.loop import StepRecord, TrainingLoop
 from greenward.no_signal import cause_of, spells
 from greenward.reports.study import read_study
 from greenward.runs.directory import RunDirectory
@@ -91,13 +91,13 @@ def test_causes_that_alternate_are_one_spell():
 
 
 class Scripted:
-    """A method that gives the rows of a script and has nothing to save."""
+    """A trainer that gives the rows of a script and has nothing to save."""
 
     def __init__(self, policy, rows):
         self.policy, self.rows = policy, rows
 
-    def step(self, step):
-        return dict(self.rows[step])
+    def train_step(self, step):
+        return StepRecord(dict(self.rows[step]))
 
     def state_dict(self):
         return {}
@@ -133,7 +133,8 @@ def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_re
         Progress(console=console, clock=lambda: next(clock)) as progress,
     ):
         progress.phase("training", len(rows))
-        Loop(Scripted(Weightless(), rows), run, seed=0, max_steps=len(rows), progress=progress).run()
+        trainer = Scripted(Weightless(), rows)
+        TrainingLoop(trainer, run, seed=0, max_steps=len(rows), progress=progress).run()
         write_summary(run, status="finished", steps=len(rows), wall_seconds=1.0)
     text = shown.getvalue()
     assert text.count("No answer passed its tests") == 1

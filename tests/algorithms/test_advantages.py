@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from learning import judged_episode
 
 from greenward.algorithms.advantages import ESTIMATORS, GroupSignal, group_signal
 from greenward.environments.episode import Episode, Turn
-from greenward.grading.verdict import Status, Verdict
+from greenward.grading.verdict import Status
 from greenward.policies.engine import StopReason
 
 
@@ -33,11 +34,11 @@ def make_episode(
     turns: tuple[Turn, ...] = (make_turn(),),
 ) -> Episode:
     rewards = reward if isinstance(reward, Mapping) else {"programmer": reward}
-    return Episode(turns, rewards, group_id=group, problem_id="p", verdict=Verdict(status))
+    return judged_episode(turns, rewards, group, status)
 
 
 def first_values(name: str, episodes: list[Episode]) -> list[float]:
-    return [float(turns[0][0]) for turns in ESTIMATORS[name](episodes)]
+    return [float(turns[0][0]) for turns in ESTIMATORS[name](episodes).advantages]
 
 
 REWARDS = [1.0, 0.0, 0.25, 0.25]
@@ -105,7 +106,7 @@ def test_every_token_of_every_turn_gets_the_advantage_of_its_role() -> None:
         make_episode({"solver": 1.0, "critic": -3.0}, turns=turns),
         make_episode({"solver": 0.0, "critic": 3.0}, turns=turns),
     ]
-    first, second = ESTIMATORS["dr_grpo"](episodes)
+    first, second = ESTIMATORS["dr_grpo"](episodes).advantages
     assert [a.tolist() for a in first] == [[0.5] * 2, [-3.0] * 4]
     assert [a.tolist() for a in second] == [[-0.5] * 2, [3.0] * 4]
     assert all(array.dtype == np.float32 for array in first)

@@ -12,22 +12,21 @@ import statistics
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from greenward.algorithms.advantages import ESTIMATORS
-from greenward.algorithms.on_policy import OnPolicy
-from greenward.config.algorithm import OverlongConfig
+from greenward.algorithms.collection import Collector
 from greenward.config.sections import RewardTermConfig
+from greenward.environments.code import CodeEnvironment
+from greenward.environments.episode import POLICY
 from greenward.environments.prompts import PromptRenderer
-from greenward.environments.single_turn import SingleTurn
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import Completion, SamplingParams, StopReason
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import Problem
 
 LIMIT = 40  # tokens of an answer, one for each character
 
@@ -70,7 +69,7 @@ class Trained:
 
 @dataclass
 class Bench:
-    """Trains steps on scripted answers: `script` has those to each problem, by its name."""
+    """Collects steps of scripted answers: `script` has those to each problem, by its name."""
 
     script: dict[str, Sequence[Answer]]
     prompts_per_step: int = 1
@@ -86,24 +85,23 @@ class Bench:
 
     def __post_init__(self) -> None:
         problems = [Problem(name, "", name, starter_code=f"def {name}():\n") for name in self.script]
-        environment = SingleTurn(
+        environment = CodeEnvironment(
+            problems,
             PromptRenderer(self),
             self,
             (make_reward(RewardTermConfig(name="tests")),),
             sampling=SamplingParams(max_tokens=LIMIT),
             group_size=len(next(iter(self.script.values()))),
-            overlong=OverlongConfig(penalty_buffer=self.penalty_buffer, penalty=self.penalty),
-        )
-        self._method = OnPolicy(
-            self,
-            environment,
-            ESTIMATORS[self.estimator],
-            SimpleNamespace(update=self._update),
-            ProblemSet(problems),
-            prompts_per_step=self.prompts_per_step,
-            temperature=1.0,
             seed=self.seed,
-            dynamic_rounds=self.rounds,
+            penalty_buffer=self.penalty_buffer,
+            penalty=self.penalty,
+        )
+        self._collector = Collector(
+            environment,
+            {POLICY: self},
+            groups_per_step=self.prompts_per_step,
+            seed=self.seed,
+            max_rounds=self.rounds,
         )
         self._steps = 0
 
@@ -111,7 +109,21 @@ class Bench:
         """One more step; its metrics. `trained` then has the episodes of its update."""
         self._steps += 1
         self.log.clear()
-        return self._method.step(self._steps - 1)
+        episodes, metrics = self._collector.collect(self._steps - 1)
+        advantages = ESTIMATORS[self.estimator](episodes).advantages
+        self.trained = [
+            Trained(
+                episode.task_id,
+                episode.group_id,
+                sum(episode.rewards.values()),
+                values.tolist(),
+                episode.scored,
+                episode.turns[0],
+                dict(episode.reward_terms),
+            )
+            for episode, (values,) in zip(episodes, advantages, strict=True)
+        ]
+        return metrics
 
     # the tokenizer: one token for each character
     chat_template = None
@@ -126,14 +138,14 @@ class Bench:
     max_positions = 1000
     version = 7
 
-    def sample(self, prompts, group_size, params, *, seed, on_group=None):
-        self.seeds.append(seed)
+    def sample(self, prompts, group_sizes, params, *, seed, on_group=None):
+        self.seeds.append(seed[0])
         groups = []
         for index, prompt in enumerate(prompts):
             name = re.search(r"def (\w+)", self.decode(prompt))[1]
             self.asked.append(name)
             self.log.append(f"sampled {name}")
-            assert len(self.script[name]) == group_size and params.max_tokens == LIMIT
+            assert len(self.script[name]) == group_sizes[index] and params.max_tokens == LIMIT
             groups.append([self._completion(n, answer) for n, answer in enumerate(self.script[name])])
             if on_group is not None:
                 on_group(index, groups[-1])
@@ -156,22 +168,6 @@ class Bench:
         answer = self.script[name][int(re.search(r"return (\d+)", code)[1])]
         status = answer.status or (Status.PASSED if answer.passed else Status.FAILED)
         return Verdict(status, tests_passed=tuple(map(bool, answer.tests)))
-
-    # the update
-    def _update(self, episodes, advantages, *, step, temperature) -> dict[str, float]:
-        self.trained = [
-            Trained(
-                episode.problem_id,
-                episode.group_id,
-                sum(episode.rewards.values()),
-                values.tolist(),
-                episode.scored,
-                episode.turns[0],
-                dict(episode.reward_terms),
-            )
-            for episode, (values,) in zip(episodes, advantages, strict=True)
-        ]
-        return {}
 
 
 def standardised(rewards: Sequence[float]) -> list[float]:

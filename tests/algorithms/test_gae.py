@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from greenward.algorithms.gae import discounted_returns, generalised_advantages
+from greenward.algorithms.critic import discounted_returns, generalised_advantages
 
 
 def equation_16(rewards: np.ndarray, values: np.ndarray, discount: float, gae_lambda: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The loop with a method whose every number is known: y_{t+1} = y_t + noise(step)."""
+"""The loop with a trainer whose every number is known: y_{t+1} = y_t + noise(step)."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from greenward.algorithms.loop import Loop
+from greenward.algorithms.loop import StepRecord, TrainingLoop
 from greenward.errors import CheckpointError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.metrics import read_metrics, without_timing
@@ -39,7 +39,7 @@ class RandomWalk:
         self._crash_at = crash_at
         self._signals = signals
 
-    def step(self, step):
+    def train_step(self, step):
         if step == self._interrupt_at:
             for number in self._signals:
                 os.kill(os.getpid(), number)
@@ -49,7 +49,7 @@ class RandomWalk:
         self.policy.weight = self.policy.weight + change
         self.policy.version += 1
         self.total += change.item()
-        return {"change": change.item(), "weight": self.policy.weight.item(), "total": self.total}
+        return StepRecord({"change": change.item(), "weight": self.policy.weight.item(), "total": self.total})
 
     def state_dict(self):
         return {"total": self.total}
@@ -63,10 +63,10 @@ def evaluate(policy, step, elapsed):
     return {"suite": "walk", "step": step, "metrics": {"pass@1": metric}}
 
 
-def run_loop(folder, method, *, max_steps=12, resume=False, max_seconds=None):
+def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None):
     with RunDirectory.create(folder, {"seed": 7}, resume=resume) as run, Progress(quiet=True) as progress:
-        loop = Loop(
-            method,
+        loop = TrainingLoop(
+            trainer,
             run,
             seed=7,
             max_steps=max_steps,
@@ -157,9 +157,9 @@ def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkey
     monkeypatch.setattr("greenward.algorithms.loop.time.perf_counter", lambda: now[0])
 
     class OneSecond(RandomWalk):
-        def step(self, step):
+        def train_step(self, step):
             now[0] += 1.0
-            return super().step(step)
+            return super().train_step(step)
 
     def slow_evaluation(policy, step, elapsed):
         now[0] += 1000.0
@@ -167,11 +167,11 @@ def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkey
 
     with RunDirectory.create(tmp_path, {"seed": 7}) as run, Progress(quiet=True) as progress:
         settings = {"seed": 7, "max_steps": 50, "max_seconds": 6.0, "progress": progress}
-        first = Loop(
+        first = TrainingLoop(
             OneSecond(interrupt_at=2), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings
         )
         first.run()
         assert first.interrupted and first.steps_done == 3
-        second = Loop(OneSecond(), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings)
+        second = TrainingLoop(OneSecond(), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings)
         second.run()
     assert (second.steps_done, second.training_seconds) == (6, 6.0) and not second.interrupted

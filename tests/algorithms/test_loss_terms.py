@@ -7,12 +7,13 @@ import math
 
 import pytest
 import torch
+from learning import LossInputs, loss_of
 from torch import Tensor
 
-from greenward.algorithms.entropy import EntropyControl
-from greenward.algorithms.kl import KL_ESTIMATORS
-from greenward.algorithms.losses import LOSSES, BatchTotals, LossInputs, policy_loss
-from greenward.config.algorithm import AlgorithmConfig
+from greenward.algorithms.batches import BatchTotals
+from greenward.algorithms.coefficients import EntropyCoefficient
+from greenward.algorithms.losses import KL_ESTIMATORS, LOSSES
+from greenward.config.algorithm import GRPOAlgorithmConfig
 
 VOCABULARY = LENGTH = 3
 ANSWERS = list(itertools.product(range(VOCABULARY), repeat=LENGTH))
@@ -50,7 +51,7 @@ def visits(policy: Table) -> dict[tuple[int, ...], float]:
 
 def expected_gradient(policy: Table, parameters: list[Tensor], sampler: Table, **settings: object) -> Tensor:
     """Of the loss without advantages, over all answers that `sampler` may give."""
-    algorithm = AlgorithmConfig.model_validate(settings)
+    algorithm = GRPOAlgorithmConfig.model_validate(settings)
     reference = table(9)
     expectation = torch.zeros((), dtype=torch.float64)
     for answer in ANSWERS:
@@ -64,7 +65,7 @@ def expected_gradient(policy: Table, parameters: list[Tensor], sampler: Table, *
             ref_logprobs_BT=logprobs_of(answer, reference)[None],
             entropy_BT=torch.stack([-(policy[p].exp() * policy[p]).sum() for p in prefixes])[None],
         )
-        expectation = expectation + old.sum().exp() * policy_loss(inputs, TOTALS, algorithm).loss
+        expectation = expectation + old.sum().exp() * loss_of(inputs, TOTALS, algorithm).loss
     return torch.stack(torch.autograd.grad(expectation, parameters))
 
 
@@ -110,35 +111,35 @@ def test_entropy_of_padding_does_not_count() -> None:
     mask = torch.tensor([[True, True, False]])
     zeros = torch.zeros(1, 3, dtype=torch.float64)
     inputs = LossInputs(zeros, zeros, mask, entropy_BT=torch.tensor([[1.0, 2.0, math.nan]]))
-    output = policy_loss(inputs, BatchTotals(1, 2, 3), AlgorithmConfig(loss="dapo", entropy_coefficient=0.1))
+    output = loss_of(inputs, BatchTotals(1, 2, 3), GRPOAlgorithmConfig(loss="dapo", entropy_coefficient=0.1))
     assert float(output.loss) == pytest.approx(-0.1 * 1.5)
 
 
 def test_entropy_coefficient_rises_below_the_target_and_falls_above_it() -> None:
-    control = EntropyControl(0.01, target=2.0)
+    control = EntropyCoefficient(0.01, target=2.0)
     found = []
     for entropy in (1.0, 2.0, 3.0, 100.0, math.nan):
         control.update(entropy)
-        found.append(math.log(control.coefficient / 0.01))
+        found.append(math.log(control.value / 0.01))
     assert found == pytest.approx([0.05 * e for e in (0.5, 0.5, 0.0, -1.0, -1.0)])
 
 
 def test_entropy_coefficient_without_a_target_stays() -> None:
-    control = EntropyControl(0.01, target=None)
+    control = EntropyCoefficient(0.01, target=None)
     control.update(0.0)
-    assert control.coefficient == 0.01
+    assert control.value == 0.01
 
 
 def test_entropy_coefficient_can_return_from_a_long_excursion() -> None:
-    control = EntropyControl(0.01, target=1.0)
+    control = EntropyCoefficient(0.01, target=1.0)
     for _ in range(1000):
         control.update(5.0)
-    assert control.coefficient == pytest.approx(1e-4)
+    assert control.value == pytest.approx(1e-4)
     for _ in range(1000):
         control.update(0.0)
-    assert control.coefficient == pytest.approx(1.0)
+    assert control.value == pytest.approx(1.0)
 
 
 def test_a_target_needs_a_first_coefficient() -> None:
     with pytest.raises(ValueError, match="entropy_coefficient is 0"):
-        AlgorithmConfig(entropy_target=1.0)
+        GRPOAlgorithmConfig(entropy_target=1.0)

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from learning import LossInputs, loss_of
 from torch import Tensor
 
-from greenward.algorithms.kl import KL_ESTIMATORS
-from greenward.algorithms.losses import LOSSES, BatchTotals, LossInputs, LossOutput, policy_loss
-from greenward.config.algorithm import AlgorithmConfig, KLConfig
+from greenward.algorithms.batches import BatchTotals
+from greenward.algorithms.losses import KL_ESTIMATORS, LOSSES, LossOutput
+from greenward.config.algorithm import GRPOAlgorithmConfig, KLConfig
 
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
 TOTALS = BatchTotals(sequences=3, tokens=9, max_completion_tokens=10)
@@ -31,8 +32,8 @@ def make_inputs(seed: int = 0, *, old: bool = True, ref: bool = True, sampler: b
     )
 
 
-def algorithm(loss: str = "dapo", **changes: object) -> AlgorithmConfig:
-    return AlgorithmConfig.model_validate({"loss": loss, **changes})
+def algorithm(loss: str = "dapo", **changes: object) -> GRPOAlgorithmConfig:
+    return GRPOAlgorithmConfig.model_validate({"loss": loss, **changes})
 
 
 def gradient(output: LossOutput, inputs: LossInputs) -> Tensor:
@@ -58,7 +59,7 @@ def test_each_average_weighs_tokens_as_its_paper_says() -> None:
     }
     assert set(expected) == set(LOSSES)
     for loss, value in expected.items():
-        assert policy_loss(inputs, TOTALS, algorithm(loss)).loss.item() == pytest.approx(float(value))
+        assert loss_of(inputs, TOTALS, algorithm(loss)).loss.item() == pytest.approx(float(value))
 
 
 def test_gspo_ratio_is_the_geometric_mean_of_the_tokens() -> None:
@@ -72,14 +73,14 @@ def test_gspo_ratio_is_the_geometric_mean_of_the_tokens() -> None:
     clipped = [min(max(s, 1 - 0.2), 1 + 0.2) for s in ratios]
     advantages = inputs.advantages_BT[:, 0].tolist()
     objective = sum(min(s * a, c * a) for s, c, a in zip(ratios, clipped, advantages, strict=True)) / 3
-    assert policy_loss(inputs, TOTALS, algorithm("gspo")).loss.item() == pytest.approx(-objective)
+    assert loss_of(inputs, TOTALS, algorithm("gspo")).loss.item() == pytest.approx(-objective)
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_on_policy_gradient_is_that_of_the_policy_gradient_theorem(loss: str) -> None:
     """With old = current every loss has the gradient -A grad log p, up to its averaging weights."""
     inputs = make_inputs(old=False, ref=False, sampler=False)
-    grad = gradient(policy_loss(inputs, TOTALS, algorithm(loss)), inputs)
+    grad = gradient(loss_of(inputs, TOTALS, algorithm(loss)), inputs)
     per_sequence = (1 / MASK.sum(-1, keepdim=True)).expand(MASK.shape) / 3
     constant = {"dapo": 1 / 9, "ppo": 1 / 9, "cispo": 1 / 9, "dr_grpo": 1 / 30, "reinforce": 1 / 3}
     weight = per_sequence if loss in ("grpo", "gspo") else constant[loss]
@@ -91,7 +92,7 @@ def test_first_update_without_old_logprobs_equals_old_equal_to_current(loss: str
     absent = make_inputs(old=False)
     present = LossInputs(**{**vars(absent), "old_logprobs_BT": absent.logprobs_BT.detach()})
     config = algorithm(loss, kl={"coefficient": 0.1}, importance_cap=2.0)
-    first, second = (policy_loss(inputs, TOTALS, config) for inputs in (absent, present))
+    first, second = (loss_of(inputs, TOTALS, config) for inputs in (absent, present))
     torch.testing.assert_close(gradient(first, absent), gradient(second, absent), rtol=0, atol=0)
 
 
@@ -99,8 +100,8 @@ def test_first_update_without_old_logprobs_equals_old_equal_to_current(loss: str
 def test_micro_batch_losses_add_up_to_the_batch_loss(loss: str) -> None:
     inputs = make_inputs()
     config = algorithm(loss, kl={"coefficient": 0.1}, importance_cap=1.1)
-    whole = policy_loss(inputs, TOTALS, config)
-    parts = [policy_loss(rows(inputs, *cut), TOTALS, config) for cut in ((0, 1), (1, 3))]
+    whole = loss_of(inputs, TOTALS, config)
+    parts = [loss_of(rows(inputs, *cut), TOTALS, config) for cut in ((0, 1), (1, 3))]
     torch.testing.assert_close(sum(part.loss for part in parts), whole.loss)
     for name, value in whole.sums.items():
         torch.testing.assert_close(sum(part.sums[name] for part in parts), value)
@@ -113,7 +114,7 @@ def test_clipping_stops_the_gradient_only_where_it_would_push_further_out() -> N
     inputs = LossInputs(
         logprobs, advantages, torch.ones(1, 5, dtype=torch.bool), logprobs.detach() - ratios.log()
     )
-    output = policy_loss(inputs, BatchTotals(1, 5, 5), algorithm("dapo", clip_low=0.2, clip_high=0.28))
+    output = loss_of(inputs, BatchTotals(1, 5, 5), algorithm("dapo", clip_low=0.2, clip_high=0.28))
     moving = (gradient(output, inputs) != 0)[0].tolist()
     assert moving == [False, True, False, True, True]
     assert float(output.sums["clip/low"]) == 1 and float(output.sums["clip/high"]) == 1
@@ -125,7 +126,7 @@ def test_upper_bound_is_apart_from_the_lower_one() -> None:
     logprobs = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
     old = -torch.tensor([[1.25, 0.75]], dtype=torch.float64).log()
     inputs = LossInputs(logprobs, torch.tensor([[1.0, -1.0]]), torch.ones(1, 2, dtype=torch.bool), old)
-    output = policy_loss(inputs, BatchTotals(1, 2, 2), algorithm("dapo", clip_low=0.2, clip_high=0.28))
+    output = loss_of(inputs, BatchTotals(1, 2, 2), algorithm("dapo", clip_low=0.2, clip_high=0.28))
     assert (gradient(output, inputs) != 0)[0].tolist() == [True, False]
 
 
@@ -133,7 +134,7 @@ def test_cispo_bounds_the_weight_and_keeps_the_gradient() -> None:
     logprobs = torch.full((1, 2), -0.5, dtype=torch.float64, requires_grad=True)
     old = logprobs.detach() - torch.tensor([[3.0, 0.1]], dtype=torch.float64).log()
     inputs = LossInputs(logprobs, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), old)
-    output = policy_loss(inputs, BatchTotals(1, 2, 2), algorithm("cispo", clip_high=0.5))
+    output = loss_of(inputs, BatchTotals(1, 2, 2), algorithm("cispo", clip_high=0.5))
     torch.testing.assert_close(
         gradient(output, inputs), torch.tensor([[-1.5 / 2, -0.1 / 2]], dtype=torch.float64)
     )
@@ -143,7 +144,7 @@ def test_importance_of_the_sampler_is_truncated_at_the_cap() -> None:
     logprobs = torch.full((1, 2), -1.0, dtype=torch.float64, requires_grad=True)
     sampler = logprobs.detach() - torch.tensor([[3.0, 0.5]], dtype=torch.float64).log()
     inputs = LossInputs(logprobs, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), None, None, sampler)
-    output = policy_loss(inputs, BatchTotals(1, 2, 2), algorithm(importance_cap=2.0))
+    output = loss_of(inputs, BatchTotals(1, 2, 2), algorithm(importance_cap=2.0))
     assert gradient(output, inputs)[0].tolist() == pytest.approx([-2.0 / 2, -0.5 / 2])
     sums = {name: float(value) for name, value in output.sums.items()}
     assert sums["importance/mean"] == pytest.approx(3.5)
@@ -154,7 +155,7 @@ def test_importance_of_the_sampler_is_truncated_at_the_cap() -> None:
 def test_without_a_cap_the_mismatch_is_measured_but_not_corrected() -> None:
     inputs = make_inputs(old=False, ref=False)
     blind = LossInputs(**{**vars(inputs), "sampler_logprobs_BT": None})
-    measured, unmeasured = (policy_loss(each, TOTALS, algorithm()) for each in (inputs, blind))
+    measured, unmeasured = (loss_of(each, TOTALS, algorithm()) for each in (inputs, blind))
     assert float(measured.loss) == float(unmeasured.loss)
     assert float(measured.sums["importance/kl"]) > 0
     assert "importance/mean" not in unmeasured.sums
@@ -172,7 +173,7 @@ def test_padding_may_hold_anything(loss: str) -> None:
         ref_logprobs_BT=clean.ref_logprobs_BT.masked_fill(~MASK, float("inf")),  # type: ignore[union-attr]
         sampler_logprobs_BT=clean.sampler_logprobs_BT.masked_fill(~MASK, float("-inf")),  # type: ignore[union-attr]
     )
-    expected, found = policy_loss(clean, TOTALS, config), policy_loss(dirty, TOTALS, config)
+    expected, found = loss_of(clean, TOTALS, config), loss_of(dirty, TOTALS, config)
     torch.testing.assert_close(gradient(found, dirty), gradient(expected, clean))
     torch.testing.assert_close(found.sums, expected.sums)
 
@@ -205,7 +206,7 @@ def test_kl_value_is_unbiased(estimator: str) -> None:
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_kl_is_reported_and_scaled_by_its_coefficient(estimator: str) -> None:
     inputs = make_inputs(old=False, sampler=False)
-    without = policy_loss(inputs, TOTALS, algorithm())
-    config = AlgorithmConfig(kl=KLConfig(coefficient=0.5, estimator=estimator))  # type: ignore[arg-type]
-    output = policy_loss(inputs, TOTALS, config)
+    without = loss_of(inputs, TOTALS, algorithm())
+    config = GRPOAlgorithmConfig(kl=KLConfig(coefficient=0.5, estimator=estimator))  # type: ignore[arg-type]
+    output = loss_of(inputs, TOTALS, config)
     assert float(output.loss - without.loss) == pytest.approx(0.5 * float(output.sums["kl"]) / 9)

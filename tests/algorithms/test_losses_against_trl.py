@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from learning import LossInputs, loss_of
 from record_trl_losses import (
     CLIP_HIGH,
     CLIP_LOW,
@@ -18,15 +19,15 @@ from record_trl_losses import (
     trl_loss,
 )
 
-from greenward.algorithms.losses import BatchTotals, LossInputs, policy_loss
-from greenward.config.algorithm import AlgorithmConfig, KLConfig
+from greenward.algorithms.batches import BatchTotals
+from greenward.config.algorithm import GRPOAlgorithmConfig, KLConfig
 
 
 def our_loss(case: dict[str, Any], given: dict[str, Any]) -> tuple[float, torch.Tensor]:
     tensor = {name: torch.tensor(value) for name, value in given.items()}
     logprobs_BT = tensor["logprobs"].requires_grad_()
     mask_BT = tensor["mask"]
-    output = policy_loss(
+    output = loss_of(
         LossInputs(
             logprobs_BT=logprobs_BT,
             advantages_BT=tensor["advantages"][:, None].expand_as(logprobs_BT),
@@ -36,7 +37,7 @@ def our_loss(case: dict[str, Any], given: dict[str, Any]) -> tuple[float, torch.
             sampler_logprobs_BT=tensor["sampler_logprobs"] if case["importance"] else None,
         ),
         BatchTotals(len(mask_BT), int(mask_BT.sum()), MAX_COMPLETION_TOKENS),
-        AlgorithmConfig(
+        GRPOAlgorithmConfig(
             loss=case["loss"],
             clip_low=CLIP_LOW,
             clip_high=CLIP_HIGH,

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from learning import LossInputs, judged_episode, loss_of, make_trainer
 from torch import Tensor
 
-from greenward.algorithms.critic_estimator import CriticEstimator
-from greenward.algorithms.gae import generalised_advantages
-from greenward.algorithms.kl import KLControl
-from greenward.algorithms.learner import Learner
-from greenward.algorithms.losses import BatchTotals, LossInputs, policy_loss
-from greenward.config.algorithm import AlgorithmConfig, PPOAlgorithmConfig
+from greenward.algorithms.batches import BatchTotals
+from greenward.algorithms.coefficients import KLCoefficient
+from greenward.algorithms.critic import CriticEstimator, generalised_advantages
+from greenward.config.algorithm import GRPOAlgorithmConfig, PPOAlgorithmConfig
 from greenward.config.sections import ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
-from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import SamplingParams
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.heads import Critic
@@ -104,7 +102,7 @@ def test_with_exact_values_the_expected_ppo_gradient_is_that_of_the_expected_rew
                 mask_BT=torch.ones(1, len(answer), dtype=torch.bool),
             )
             totals = BatchTotals(sequences=1, tokens=1, max_completion_tokens=LIMIT)
-            loss = policy_loss(inputs, totals, AlgorithmConfig(loss="ppo")).loss
+            loss = loss_of(inputs, totals, GRPOAlgorithmConfig(loss="ppo")).loss
             expectation = expectation + logprobs.detach().sum().exp() * loss
     found = torch.autograd.grad(expectation, parameters, allow_unused=True)
     for expected, gradient in zip(exact, found, strict=True):
@@ -126,29 +124,29 @@ class Training:
         section = self.algorithm.critic
         self.policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
         self.critic = Critic(self.policy, separate_trunk=section.trunk == "separate")
-        control = KLControl(self.algorithm.kl)
+        coefficient = KLCoefficient(self.algorithm.kl.coefficient, target=None, horizon=1)
         self.estimator = CriticEstimator(
             self.policy,
             self.critic,
             section,
             self.algorithm.kl,
-            control,
-            temperature=1.0,
+            coefficient,
             micro_batch_sequences=256,
         )
-        self.learner = Learner(
+        self.trainer = make_trainer(
             self.policy,
             self.algorithm,
             TrainingConfig(**{"micro_batch_sequences": 256, **training}),
             max_completion_tokens=LIMIT,
+            kl_coefficient=coefficient,
             critic=self.critic,
-            kl_control=control,
+            critic_config=section,
         )
 
     def episodes(self, seed: int, size: int = 48) -> list[Episode]:
         groups = self.policy.sample(PROMPTS, size, SamplingParams(max_tokens=LIMIT), seed=seed)
         return [
-            Episode(
+            judged_episode(
                 (
                     Turn(
                         role="programmer",
@@ -161,9 +159,7 @@ class Training:
                     ),
                 ),
                 {"programmer": REWARD[prompt, tuple(completion.token_ids.tolist())]},
-                group_id=number,
-                problem_id="p",
-                verdict=Verdict(Status.FAILED),
+                number,
             )
             for number, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True))
             for completion in group
@@ -171,7 +167,7 @@ class Training:
 
     def step(self, step: int) -> dict[str, float]:
         episodes = self.episodes(seed=1000 * self.seed + step)
-        return self.learner.update(episodes, self.estimator(episodes), step=step, temperature=1.0)
+        return self.trainer.update(episodes, self.estimator(episodes), step)
 
     @torch.no_grad()
     def probability(self, prompt: Answer, state: Answer) -> np.ndarray:

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from learning import judged_episode, make_trainer
 
-from greenward.algorithms.advantages import Estimate
-from greenward.algorithms.critic_estimator import CriticEstimator
-from greenward.algorithms.kl import KLControl
-from greenward.algorithms.learner import Learner
+from greenward.algorithms.advantages import AdvantageBatch
+from greenward.algorithms.coefficients import KLCoefficient
+from greenward.algorithms.critic import CriticEstimator
 from greenward.config.algorithm import PPOAlgorithmConfig
 from greenward.config.sections import ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
-from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import StopReason
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
@@ -45,7 +44,7 @@ def make_episodes(rewards: Sequence[float] = (1.0, 0.0, 0.5, 0.0, 1.0, 1.0), see
             stop_reason=StopReason.END,
             policy_version=0,
         )
-        episodes.append(Episode((turn,), {"programmer": reward}, group, "p", Verdict(Status.FAILED)))
+        episodes.append(judged_episode((turn,), {"programmer": reward}, group))
     return episodes
 
 
@@ -57,46 +56,47 @@ class Agent:
     ):
         self.policy = policy or Policy.random(SHAPE, TOKENIZER, seed=0, device="cpu")
         config = PPOAlgorithmConfig.model_validate(algorithm or {})
-        reference = self.policy.frozen_copy()
+        kl = config.kl
+        reference = self.policy.frozen_copy() if kl.coefficient > 0 else None
         self.critic = Critic(self.policy, separate_trunk=config.critic.trunk == "separate")
-        control = KLControl(config.kl)
+        coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
         self.estimator = CriticEstimator(
             self.policy,
             self.critic,
             config.critic,
-            config.kl,
-            control,
-            temperature=1.0,
+            kl,
+            coefficient,
             micro_batch_sequences=4,
-            reference_policy=reference,
+            reference=reference,
         )
-        self.learner = Learner(
+        self.trainer = make_trainer(
             self.policy,
             config,
             TrainingConfig.model_validate(
                 {"micro_batch_sequences": 4, "learning_rate": 1e-2, "max_grad_norm": 1e9} | training
             ),
-            max_completion_tokens=8,
-            reference_policy=reference,
+            reference=reference,
+            kl_in_loss=not kl.in_reward,
+            kl_coefficient=coefficient,
             critic=self.critic,
-            kl_control=control,
+            critic_config=config.critic,
         )
 
     def step(self, step: int = 0, episodes: list[Episode] | None = None) -> dict[str, float]:
         episodes = make_episodes(seed=step) if episodes is None else episodes
-        return self.learner.update(episodes, self.estimator(episodes), step=step, temperature=1.0)
+        return self.trainer.update(episodes, self.estimator(episodes), step)
 
     def weights(self) -> list[torch.Tensor]:
         return [p.detach().clone() for p in (*self.policy.parameters(), *self.critic.parameters())]
 
 
-def only_the_critic_errs(agent: Agent) -> tuple[list[Episode], Estimate]:
+def only_the_critic_errs(agent: Agent) -> tuple[list[Episode], AdvantageBatch]:
     """Advantages of 0, so that the policy's loss has no gradient, and returns that differ from values."""
     episodes = make_episodes()
     estimate = agent.estimator(episodes)
     assert estimate.returns is not None
     zeros = [tuple(np.zeros_like(a) for a in turns) for turns in estimate.advantages]
-    return episodes, Estimate(zeros, estimate.values, estimate.returns, estimate.logprobs)
+    return episodes, AdvantageBatch(zeros, estimate.values, estimate.returns, estimate.logprobs)
 
 
 @pytest.mark.parametrize("trunk", ["shared", "separate"])
@@ -106,7 +106,7 @@ def test_value_loss_reaches_the_policy_through_a_shared_trunk_only(trunk: str) -
     policy_before = [p.detach().clone() for p in agent.policy.parameters()]
     critic_before = [p.detach().clone() for p in agent.critic.parameters()]
     episodes, estimate = only_the_critic_errs(agent)
-    metrics = agent.learner.update(episodes, estimate, step=0, temperature=1.0)
+    metrics = agent.trainer.update(episodes, estimate, 0)
     moved = any(not torch.equal(a, b) for a, b in zip(policy_before, agent.policy.parameters(), strict=True))
     assert moved == (trunk == "shared")
     assert any(not torch.equal(a, b) for a, b in zip(critic_before, agent.critic.parameters(), strict=True))
@@ -135,14 +135,15 @@ def test_repeated_updates_bring_the_values_to_the_returns() -> None:
     assert np.median(shares) < 0.25 and max(shares) < 0.5
 
 
-def test_learning_rates_of_policy_and_critic_follow_schedule_and_knob() -> None:
+def test_learning_rates_of_policy_and_critic_follow_schedule_and_settings() -> None:
     agent = Agent(
         algorithm={"critic": {"learning_rate": 0.5}}, learning_rate=0.1, schedule="linear", max_steps=4
     )
-    agent.learner.learning_rate_scale = 3.0
+    assert agent.step(2)["learning_rate"] == pytest.approx(0.05)
+    rates = [group["lr"] for group in agent.trainer._optimizer.param_groups]
+    assert rates == pytest.approx([0.05, 0.25])
+    agent.trainer.training = agent.trainer.training.model_copy(update={"learning_rate": 0.3})
     assert agent.step(2)["learning_rate"] == pytest.approx(0.15)
-    rates = [group["lr"] for group in agent.learner._optimizer.param_groups]
-    assert rates == pytest.approx([0.15, 0.75])
 
 
 def applied_gradients(agent: Agent) -> list[tuple[list[torch.Tensor | None], list[torch.Tensor | None]]]:
@@ -156,7 +157,7 @@ def applied_gradients(agent: Agent) -> list[tuple[list[torch.Tensor | None], lis
         ]
         found.append((parts[0], parts[1]))
 
-    agent.learner._optimizer.register_step_pre_hook(record)
+    agent.trainer._optimizer.register_step_pre_hook(record)
     return found
 
 
@@ -174,7 +175,7 @@ def test_max_grad_norm_is_read_at_each_update() -> None:
     norms, changes = [], []
     for limit in (1e-9, math.inf):
         agent = Agent(algorithm={"critic": {"trunk": "separate"}})
-        agent.learner.max_grad_norm = limit
+        agent.trainer.training = agent.trainer.training.model_copy(update={"max_grad_norm": limit})
         before = agent.weights()
         gradients = applied_gradients(agent)
         metrics = agent.step()
@@ -200,7 +201,7 @@ def test_policy_and_critic_are_clipped_apart(trunk: str) -> None:
         assert estimate.returns is not None
         for turns in estimate.returns:
             turns[0][:] *= returns_scale
-        metrics = agent.learner.update(episodes, estimate, step=0, temperature=1.0)
+        metrics = agent.trainer.update(episodes, estimate, 0)
         assert metrics["grad_norm/critic"] > 0.01
         return metrics["grad_norm/policy"], norm(found[0][1]), found[0][0]
 
@@ -226,7 +227,7 @@ def test_gradients_of_both_losses_add_up_on_a_shared_trunk_in_micro_batches() ->
     zero.step()
     episodes, estimate = only_the_critic_errs(critic_only := noisy(Agent()))
     of_critic = applied_gradients(critic_only)
-    critic_only.learner.update(episodes, estimate, step=0, temperature=1.0)
+    critic_only.trainer.update(episodes, estimate, 0)
     for one, other, policy, critic in zip(
         found[0][0][0], found[1][0][0], alone[0][0], of_critic[0][0], strict=True
     ):
@@ -314,7 +315,7 @@ def test_a_gradient_that_is_not_finite_is_shown_and_skipped() -> None:
     estimate = agent.estimator(episodes)
     assert estimate.returns is not None
     estimate.returns[0][0][:] = np.nan
-    metrics = agent.learner.update(episodes, estimate, step=0, temperature=1.0)
+    metrics = agent.trainer.update(episodes, estimate, 0)
     assert math.isnan(metrics["grad_norm"]) and metrics["updates/non_finite"] == 1
     assert all(torch.equal(a, b) for a, b in zip(before, agent.weights(), strict=True))
 
@@ -333,11 +334,11 @@ def test_resumed_agent_goes_on_bit_for_bit(trunk: str, tmp_path: Path) -> None:
     for step in range(2):
         straight.step(step)
     file = tmp_path / "trainer.pt"
-    torch.save((straight.learner.state_dict(), straight.policy.state_dict()), file)
+    torch.save((straight.trainer.state_dict(), straight.policy.state_dict()), file)
     saved = torch.load(file, weights_only=True)
     resumed = Agent(algorithm=section)
     resumed.policy.load_state_dict(saved[1])
-    resumed.learner.load_state_dict(saved[0])
+    resumed.trainer.load_state_dict(saved[0])
     assert [resumed.step(step) for step in (2, 3)] == [straight.step(step) for step in (2, 3)]
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
 

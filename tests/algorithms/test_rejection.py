@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_learner import BigramPolicy, make_episodes
+from learning import NoCollector
+from test_trainer import BigramPolicy, make_episodes
 
-from greenward.algorithms.rejection import RejectionLearner, accepted
+from greenward.algorithms.rejection import RejectionTrainer
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
 from greenward.grading.verdict import Status, Verdict
@@ -24,24 +25,31 @@ def episodes_of(verdicts, *, seed=0, answers=None):
     made = make_episodes([[float(v is PASSED) for v in group] for group in verdicts], seed=seed)
     flat = [verdict for group in verdicts for verdict in group]
     texts = answers or [f"answer {seed}.{index}" for index in range(len(flat))]
-    return [replace(e, verdict=v, answer=text) for e, v, text in zip(made, flat, texts, strict=True)]
+    return [
+        replace(e, verdict=v, success=v is PASSED, scored=v is not LOST, outcome=v.status.value, answer=text)
+        for e, v, text in zip(made, flat, texts, strict=True)
+    ]
 
 
-def make_learner(policy, *, seed=3, training=None, **config):
-    return RejectionLearner(
+def trainer_of(policy, *, seed=3, training=None, mask_truncated=False, **config):
+    return RejectionTrainer(
         policy,
+        NoCollector(),
         RejectionConfig(**config),
         TrainingConfig(**{"learning_rate": 0.05, "max_grad_norm": 1e9, **(training or {})}),
         seed=seed,
+        mask_truncated=mask_truncated,
     )
 
 
-def run_round(learner, episodes, step=0, **criterion):
-    return learner.update(episodes, accepted(episodes, **criterion), step=step, temperature=1.0)
+def run_round(trainer, episodes, step=0):
+    return trainer.update(episodes, step)
 
 
 def is_kept(episodes, **criterion):
-    return [bool(weights[0].all()) for weights in accepted(episodes, **criterion)]
+    """Whether each episode alone is kept."""
+    rows = [run_round(trainer_of(BigramPolicy(), **criterion), [episode]) for episode in episodes]
+    return [row["rejection/kept"] == 1 for row in rows]
 
 
 def token_loss(policy, episodes):
@@ -62,6 +70,7 @@ def token_loss(policy, episodes):
     return torch.stack(terms).mean()
 
 
+@pytest.mark.filterwarnings("ignore:A round of rejection")
 def test_answers_that_pass_are_kept_and_those_of_a_failed_infrastructure_never():
     episodes = episodes_of([[PASSED, FAILED, LOST]])
     assert is_kept(episodes) == [True, False, False]
@@ -69,6 +78,7 @@ def test_answers_that_pass_are_kept_and_those_of_a_failed_infrastructure_never()
     assert is_kept(rewarded, min_reward=0.7) == [False, True, False]
 
 
+@pytest.mark.filterwarnings("ignore:A round of rejection")
 def test_truncated_answers_are_left_out_where_the_recipe_masks_them():
     (episode,) = episodes_of([[PASSED]])
     cut = replace(episode, turns=(replace(episode.turns[0], stop_reason=StopReason.LENGTH),))
@@ -84,12 +94,12 @@ def test_the_gradient_is_that_of_the_likelihood_of_the_kept_tokens(micro_batch):
     episodes[0] = replace(episodes[0], turns=(replace(turn, policy_wrote_T=wrote),))
     kept = [episode for episode in episodes if episode.verdict.passed]
     expected = torch.autograd.grad(token_loss(policy, kept), policy.table)[0]
-    learner = make_learner(
+    trainer = trainer_of(
         policy, training={"micro_batch_sequences": micro_batch, "num_generations": 1}, batch_size=100
     )
     found = []
-    learner._optimizer.register_step_pre_hook(lambda *_: found.append(policy.table.grad.clone()))
-    metrics = run_round(learner, episodes)
+    trainer._optimizer.register_step_pre_hook(lambda *_: found.append(policy.table.grad.clone()))
+    metrics = run_round(trainer, episodes)
     assert len(found) == 1
     torch.testing.assert_close(found[0], expected)
     assert metrics["grad_norm"] == pytest.approx(float(expected.norm()))
@@ -101,12 +111,12 @@ def test_equal_answers_to_a_prompt_count_once_and_a_prompt_only_so_often():
     answers = ["a", "a", "b", "c", "a", "b"]
     episodes = episodes_of([[PASSED] * 4, [PASSED] * 2], answers=answers)
     first, second = [[e for e in episodes if e.group_id == group] for group in (0, 1)]
-    unlimited = run_round(make_learner(policy), episodes)
+    unlimited = run_round(trainer_of(policy), episodes)
     assert unlimited["rejection/kept"] == 6 and unlimited["rejection/prompts"] == 2
     assert unlimited["rejection/pool"] == 5  # a, b, c to the first prompt and a, b to the second
     policy = BigramPolicy()
     expected = float(token_loss(policy, [first[0], second[0]]))
-    capped = run_round(make_learner(policy, max_per_prompt=1), episodes)
+    capped = run_round(trainer_of(policy, max_per_prompt=1), episodes)
     assert capped["rejection/pool"] == 2 and capped["loss"] == pytest.approx(expected)
 
 
@@ -117,24 +127,24 @@ def test_of_too_many_answers_those_with_the_highest_reward_are_trained_on():
         for e, reward in zip(episodes_of([[PASSED] * 3]), (0.5, 1.0, 0.8), strict=True)
     ]
     expected = float(token_loss(policy, [episodes[1]]))
-    assert run_round(make_learner(policy, max_per_prompt=1), episodes)["loss"] == pytest.approx(expected)
+    assert run_round(trainer_of(policy, max_per_prompt=1), episodes)["loss"] == pytest.approx(expected)
 
 
 def test_answers_without_code_are_told_apart_by_their_tokens():
     episodes = episodes_of([[FAILED] * 3], answers=["", "", ""])
     ids = {tuple(e.turns[0].completion_ids) for e in episodes}
-    assert run_round(make_learner(BigramPolicy()), episodes, min_reward=0.0)["rejection/pool"] == len(ids) > 1
+    assert run_round(trainer_of(BigramPolicy(), min_reward=0.0), episodes)["rejection/pool"] == len(ids) > 1
 
 
 @pytest.mark.parametrize(
     ("replay_rounds", "pools"), [(0, [2, 2, 0, 2]), (1, [2, 4, 2, 2]), (9, [2, 4, 4, 6])]
 )
 def test_earlier_rounds_are_trained_on_again_as_far_as_the_recipe_says(replay_rounds, pools):
-    learner = make_learner(BigramPolicy(), replay_rounds=replay_rounds)
+    trainer = trainer_of(BigramPolicy(), replay_rounds=replay_rounds)
     rounds = [[PASSED, PASSED], [PASSED, PASSED], [FAILED, FAILED], [PASSED, PASSED]]
     with pytest.warns(UserWarning, match="kept no answer"):
         metrics = [
-            run_round(learner, episodes_of([verdicts], seed=step), step)
+            run_round(trainer, episodes_of([verdicts], seed=step), step)
             for step, verdicts in enumerate(rounds)
         ]
     assert [row["rejection/pool"] for row in metrics] == pools
@@ -142,27 +152,25 @@ def test_earlier_rounds_are_trained_on_again_as_far_as_the_recipe_says(replay_ro
 
 def test_an_empty_round_is_counted_warned_about_and_changes_nothing():
     policy = BigramPolicy()
-    learner = make_learner(policy)
+    trainer = trainer_of(policy)
     before = policy.table.detach().clone()
     with pytest.warns(UserWarning, match="rejection/empty_rounds"):
-        metrics = run_round(learner, episodes_of([[FAILED, FAILED, LOST]]))
+        metrics = run_round(trainer, episodes_of([[FAILED, FAILED, LOST]]))
     assert metrics["rejection/empty_rounds"] == 1 and metrics["rejection/kept"] == 0
     assert metrics["updates/applied"] == 0 and "loss" not in metrics
     assert torch.equal(policy.table, before) and policy.version == 0
     with pytest.warns(UserWarning):
-        assert run_round(learner, episodes_of([[FAILED]]), 1)["rejection/empty_rounds"] == 2
+        assert run_round(trainer, episodes_of([[FAILED]]), 1)["rejection/empty_rounds"] == 2
 
 
 def test_a_round_that_the_infrastructure_lost_is_not_an_empty_one(recwarn):
-    metrics = run_round(make_learner(BigramPolicy()), episodes_of([[LOST, LOST]]))
+    metrics = run_round(trainer_of(BigramPolicy()), episodes_of([[LOST, LOST]]))
     assert metrics["rejection/empty_rounds"] == 0 and not recwarn.list
 
 
 def test_passes_and_batches_give_the_number_of_optimizer_steps():
     policy = BigramPolicy()
-    metrics = run_round(
-        make_learner(policy, epochs=3, batch_size=2), episodes_of([[PASSED] * 3, [PASSED] * 2])
-    )
+    metrics = run_round(trainer_of(policy, epochs=3, batch_size=2), episodes_of([[PASSED] * 3, [PASSED] * 2]))
     assert metrics["updates/applied"] == policy.version == 3 * 3
 
 
@@ -171,27 +179,27 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted():
     with torch.no_grad():
         policy.table[1] = float("nan")
     before = policy.table.detach().clone()
-    metrics = run_round(make_learner(policy), episodes_of([[PASSED] * 4] * 4))
+    metrics = run_round(trainer_of(policy), episodes_of([[PASSED] * 4] * 4))
     assert metrics["updates/non_finite"] == 1 and metrics["updates/applied"] == 0
     torch.testing.assert_close(policy.table, before, equal_nan=True)
 
 
 def test_resuming_from_the_state_repeats_the_rounds_bit_for_bit(tmp_path):
-    def rounds(learner, steps):
+    def rounds(trainer, steps):
         return [
-            run_round(learner, episodes_of([[PASSED, PASSED, FAILED]] * 3, seed=step), step) for step in steps
+            run_round(trainer, episodes_of([[PASSED, PASSED, FAILED]] * 3, seed=step), step) for step in steps
         ]
 
     whole, cut = BigramPolicy(), BigramPolicy()
     settings = {"replay_rounds": 2, "epochs": 2, "batch_size": 2, "max_per_prompt": 1}
-    learner = make_learner(whole, **settings)
-    rows = rounds(learner, range(6))
-    first = make_learner(cut, **settings)
+    trainer = trainer_of(whole, **settings)
+    rows = rounds(trainer, range(6))
+    first = trainer_of(cut, **settings)
     rounds(first, range(3))
     torch.save(first.state_dict(), tmp_path / "state.pt")
     resumed = copy.deepcopy(cut)
     resumed.table = cut.table.detach().clone().requires_grad_()
-    second = make_learner(resumed, **settings)
+    second = trainer_of(resumed, **settings)
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert rounds(second, range(3, 6)) == rows[3:]
     assert torch.equal(resumed.table, whole.table)

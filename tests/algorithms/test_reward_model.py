@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from learning import judged_episode
 
-from greenward.algorithms.advantages import ESTIMATORS
-from greenward.algorithms.on_policy import OnPolicy
-from greenward.algorithms.recalibration import OnlineRecalibration
-from greenward.algorithms.reward_model import RewardModel, RewardModelScorer
+from greenward.algorithms.reward_model import OnlineRecalibration, RewardModel, RewardModelCallback
 from greenward.config.loading import parse_recipe
 from greenward.config.sections import RewardModelConfig, ShapeConfig
 from greenward.diagnostics.calibration import measure_calibration
-from greenward.environments.episode import Episode, Turn
-from greenward.environments.single_turn import Collection
+from greenward.environments.episode import Turn
 from greenward.errors import ConfigError
-from greenward.grading.verdict import Status, Verdict
+from greenward.grading.verdict import Status
 from greenward.policies.engine import StopReason
 from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
@@ -48,10 +45,8 @@ def episode(rng, *, passed, good, group=0, reward=1.0):
         stop_reason=StopReason.END,
         policy_version=0,
     )
-    verdict = Verdict(STATUS[passed], (bool(passed),))
-    return Episode(
-        (turn,), {"programmer": reward}, group, f"problem {group}", verdict, "code", {"tests": reward}
-    )
+    made = judged_episode((turn,), {"programmer": reward}, group, STATUS[passed])
+    return replace(made, answer="code", reward_terms={"tests": reward})
 
 
 def batch(seed, *, size=32, truth=lambda good, rng: good):
@@ -136,19 +131,19 @@ def test_fresh_predictions_are_calibrated_although_labels_are_noisy_and_drift(tr
     assert np.median(scores) >= 0.85 and min(scores) >= 0.8
 
 
-def test_the_logit_scale_changes_predictions_and_nothing_that_is_learned(trunk):
+def test_another_calibration_changes_predictions_and_nothing_that_is_learned(trunk):
+    class Tripled(OnlineRecalibration):
+        def correct(self, logits):
+            return 3.0 * super().correct(logits)
+
     plain, scaled = RewardModel(trunk, FAST, seed=0), RewardModel(trunk, FAST, seed=0)
-    scaled.logit_scale = 3.0
+    scaled.calibration = Tripled(1024)
     for step in range(6):
         episodes = batch(step)
         before, after = plain.predict(episodes), scaled.predict(episodes)
         odds = (before / (1 - before)) ** 3
         np.testing.assert_allclose(after, odds / (1 + odds), atol=1e-9)
-        losses = plain.learn(step)["reward_model/loss"], scaled.learn(step)["reward_model/loss"]
-        assert losses[0] == losses[1]
-        np.testing.assert_array_equal(plain.last_logits, scaled.last_logits)
-        np.testing.assert_allclose(1 / (1 + np.exp(-plain.last_logits)), before)
-        assert plain.last_passed.tolist() == [float(one.verdict.passed) for one in episodes]
+        assert plain.learn(step)["reward_model/loss"] == scaled.learn(step)["reward_model/loss"]
 
 
 def test_a_resumed_model_goes_on_exactly(trunk, tmp_path):
@@ -179,48 +174,21 @@ def test_the_buffer_keeps_the_newest_answers_only(trunk):
     assert model.state_dict()["passed"].tolist() == newest
 
 
-class Fixed:
-    """An environment that gives episodes made beforehand, one batch a call."""
-
-    def __init__(self, batches):
-        self._batches = iter(batches)
-
-    def collect(self, policy, problems, *, seed, first_group_id=0, step=0):
-        return Collection(next(self._batches), 0.0, 0.0)
-
-
-class Recording:
-    """A learner that keeps the rewards that it was given."""
-
-    def update(self, episodes, advantages, *, step, temperature):
-        self.episodes = episodes
-        return {}
-
-
-def on_policy(trunk, batches, scorer, learner):
-    return OnPolicy(
-        SimpleNamespace(), Fixed(batches), ESTIMATORS["reinforce"], learner, [SimpleNamespace()],
-        prompts_per_step=1, temperature=1.0, seed=0, scorer=scorer,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_the_weighted_prediction_enters_the_reward_and_the_record(trunk, tmp_path, weight):
     record = PredictionsFile(tmp_path / "predictions.jsonl")
-    scorer = RewardModelScorer(RewardModel(trunk, FAST, seed=0), record, weight=weight)
-    learner = Recording()
-    method = on_policy(trunk, [batch(0), batch(1)], scorer, learner)
-    method.step(0)
-    metrics = method.step(1)
+    callback = RewardModelCallback(RewardModel(trunk, FAST, seed=0), record, weight=weight)
+    for step in (1, 2):
+        annotated = callback.on_episodes(batch(step - 1))
+        metrics = {}
+        callback.on_step_end(step, annotated, metrics)
     made = read_predictions(tmp_path)
     assert made.steps == (1,) * 32 + (2,) * 32
     assert made.passed == tuple(int(one.verdict.passed) for seed in (0, 1) for one in batch(seed))
-    chances = [one.reward_terms["reward_model"] for one in learner.episodes]
+    chances = [one.reward_terms["reward_model"] for one in annotated]
     assert list(made.predicted[32:]) == pytest.approx(chances, abs=1e-6)
     assert len(set(chances)) > 10
-    assert [one.rewards["programmer"] for one in learner.episodes] == [1.0 + weight * p for p in chances]
-    assert metrics["reward/reward_model"] == pytest.approx(np.mean(chances))
-    assert metrics["reward/mean"] == pytest.approx(1.0 + weight * np.mean(chances))
+    assert [one.rewards["programmer"] for one in annotated] == [1.0 + weight * p for p in chances]
     outcomes = np.array(made.passed[32:])
     assert metrics["reward_model/brier"] == pytest.approx(np.mean((np.array(chances) - outcomes) ** 2))
     assert metrics["reward_model/accuracy"] == np.mean((np.array(chances) > 0.5) == outcomes)
@@ -231,23 +199,25 @@ def test_infrastructure_failures_are_left_out_of_everything(trunk, tmp_path):
     failed = episode(rng, passed=None, good=True, reward=0.0)
     mixed = [*batch(0)[:5], failed, *batch(0)[5:]]
     alone, beside = (RewardModel(trunk, FAST, seed=0) for _ in range(2))
-    record = PredictionsFile(tmp_path / "predictions.jsonl")
-    scorer = RewardModelScorer(beside, record, weight=1.0)
-    annotated = scorer.annotate(mixed)
+    callback = RewardModelCallback(beside, PredictionsFile(tmp_path / "predictions.jsonl"), weight=1.0)
+    annotated = callback.on_episodes(mixed)
     assert annotated[5] is failed
     alone.predict(batch(0))
-    assert scorer.learn(0) == alone.learn(0)
+    metrics = {}
+    callback.on_step_end(1, annotated, metrics)
+    assert metrics == alone.learn(0)
     assert len(read_predictions(tmp_path).predicted) == 32
     np.testing.assert_array_equal(alone.predict(batch(1)), beside.predict(batch(1)))
-    assert scorer.annotate([failed]) == [failed]
+    assert callback.on_episodes([failed]) == [failed]
 
 
 def test_a_step_without_graded_answers_trains_and_records_nothing(trunk, tmp_path):
-    model = RewardModel(trunk, FAST, seed=0)
-    scorer = RewardModelScorer(model, PredictionsFile(tmp_path / "predictions.jsonl"), weight=1.0)
-    assert scorer.annotate([]) == []
-    assert scorer.learn(0) == {}
-    assert len(model.last_logits) == len(model.last_passed) == 0
+    record = PredictionsFile(tmp_path / "predictions.jsonl")
+    callback = RewardModelCallback(RewardModel(trunk, FAST, seed=0), record, weight=1.0)
+    assert callback.on_episodes([]) == []
+    metrics = {}
+    callback.on_step_end(1, [], metrics)
+    assert metrics == {}
     assert not (tmp_path / "predictions.jsonl").exists()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from greenward.algorithms.schedules import learning_rate_factor
+from greenward.algorithms.coefficients import learning_rate_factor
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])

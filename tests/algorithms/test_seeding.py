@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenward.algorithms.seeding import shuffled_index, step_seed
+from greenward.seeding import shuffled_index, step_seed
 
 
 @given(size=st.integers(1, 60), seed=st.integers(0, 2**40))

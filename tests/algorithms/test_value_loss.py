@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from greenward.algorithms.losses import BatchTotals
-from greenward.algorithms.value_loss import value_loss
+from greenward.algorithms.batches import BatchTotals
+from greenward.algorithms.losses import value_loss
 
 OLD = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
 RETURNS = torch.tensor([[1.0, 1.0, -1.0], [0.0, 1.0, 9.0]])

@@ -1,52 +1,35 @@
-"""Faults around the steps of a method: when they act, what passes through, resume, and the record."""
+"""Faults as callbacks of a training: what they change and when, resume, and the record of the truth."""
 
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from greenward.config.algorithm import FaultsConfig, GradientExplosionConfig, RewardOverconfidenceConfig
+from greenward.config.algorithm import (
+    CriticConfig,
+    FaultsConfig,
+    GradientExplosionConfig,
+    RewardOverconfidenceConfig,
+)
 from greenward.config.loading import parse_recipe
+from greenward.config.sections import TrainingConfig
 from greenward.errors import ConfigError
-from greenward.faults.fault import Fault, Handles
-from greenward.faults.faulty_method import FaultyMethod
+from greenward.faults.fault import Fault, FaultTargets
 from greenward.faults.gradient_explosion import GradientExplosion
 from greenward.faults.plant import FAULTS, make_faults, recorded_truth
 
 
-class FakeLearner:
-    learning_rate_scale = 1.0
-    max_grad_norm = 0.5
+class FakeTrainer:
+    """The settings that an explosion replaces."""
+
+    def __init__(self, critic_config=None):
+        self.training = TrainingConfig(learning_rate=0.1, max_grad_norm=0.5)
+        self.critic_config = critic_config
 
 
 class FakeRewardModel:
-    logit_scale = 1.0
-    last_logits = np.zeros(0)
-    last_passed = np.zeros(0)
-
-
-class FakeMethod:
-    """Logs the knobs that each step is done with."""
-
-    policy = "the policy"
-
-    def __init__(self, learner):
-        self.last_episodes = []
-        self.done = 0
-        self._learner = learner
-
-    def step(self, step):
-        self.done += 1
-        self.last_episodes = [f"episode of {step}"]
-        return {"rate": self._learner.learning_rate_scale, "clip": self._learner.max_grad_norm}
-
-    def state_dict(self):
-        return {"done": self.done}
-
-    def load_state_dict(self, state):
-        self.done = state["done"]
+    calibration = None
 
 
 class Diary(Fault):
@@ -55,65 +38,43 @@ class Diary(Fault):
     name = "diary"
 
     def __init__(self):
-        self.seen = []
+        self.acted = 0
 
-    def before_step(self, step):
-        self.seen.append(("before", step))
-
-    def after_step(self, step):
-        self.seen.append(("after", step))
-
-    def state_dict(self):
-        return {"seen": list(self.seen)}
-
-    def load_state_dict(self, state):
-        self.seen = list(state["seen"])
+    def on_step_begin(self, step):
+        self.acted += 1
 
     def truth(self):
-        return {"onset": 1, "acted": len(self.seen)}
+        return {"onset": 1, "acted": self.acted}
 
 
-def handles(learner=None, reward_model=None, max_steps=500):
-    return Handles(learner or FakeLearner(), reward_model, torch.device("cpu"), max_steps)
+def targets(trainer=None, reward_model=None, max_steps=500):
+    return FaultTargets(trainer or FakeTrainer(), reward_model, torch.device("cpu"), max_steps)
 
 
-def explosion(learner, **settings):
-    return GradientExplosion(GradientExplosionConfig(**settings), handles(learner))
+def settings_by_step(trainer, fault, steps):
+    found = []
+    for step in steps:
+        fault.on_step_begin(step)
+        found.append((trainer.training.learning_rate, trainer.training.max_grad_norm))
+    return found
 
 
-def test_faults_act_around_each_step_numbered_as_the_metrics_are():
-    diary, method = Diary(), FakeMethod(FakeLearner())
-    faulty = FaultyMethod(method, [diary])
-    assert faulty.step(0) == {"rate": 1.0, "clip": 0.5}
-    assert diary.seen == [("before", 1), ("after", 1)]
-    assert (faulty.policy, faulty.last_episodes, method.done) == ("the policy", ["episode of 0"], 1)
-
-
-def test_the_state_of_the_method_and_of_its_faults_comes_back():
-    first = FaultyMethod(FakeMethod(FakeLearner()), [Diary()])
-    first.step(0)
-    method, diary = FakeMethod(FakeLearner()), Diary()
-    FaultyMethod(method, [diary]).load_state_dict(first.state_dict())
-    assert (method.done, diary.seen) == (1, [("before", 1), ("after", 1)])
-
-
-def test_the_explosion_turns_both_knobs_from_the_step_after_the_last_healthy_one():
-    learner = FakeLearner()
-    faulty = FaultyMethod(
-        FakeMethod(learner), [explosion(learner, after_step=3, rate_factor=20.0, rate_growth=1.5)]
-    )
-    rows = [faulty.step(step) for step in range(6)]
-    assert [row["rate"] for row in rows] == [1.0, 1.0, 1.0, 20.0, 30.0, 45.0]
-    assert [row["clip"] for row in rows] == [0.5, 0.5, 0.5, math.inf, math.inf, math.inf]
+def test_the_explosion_changes_rate_and_clip_from_the_step_after_the_last_healthy_one():
+    trainer = FakeTrainer(CriticConfig(learning_rate=1.0, max_grad_norm=0.7))
+    config = GradientExplosionConfig(after_step=3, rate_factor=20.0, rate_growth=1.5)
+    found = settings_by_step(trainer, GradientExplosion(config, targets(trainer)), range(1, 7))
+    assert [rate for rate, _ in found] == pytest.approx([0.1, 0.1, 0.1, 2.0, 3.0, 4.5])
+    assert [clip for _, clip in found] == [0.5, 0.5, 0.5, math.inf, math.inf, math.inf]
+    assert trainer.critic_config.learning_rate == pytest.approx(45.0)
+    assert trainer.critic_config.max_grad_norm == 0.7
 
 
 def test_the_explosion_goes_on_after_a_resume_and_keeps_the_clip_when_told():
-    learner = FakeLearner()
+    trainer = FakeTrainer()
     settings = {"after_step": 3, "rate_factor": 20.0, "rate_growth": 1.0, "remove_clip": False}
-    fault = explosion(learner, **settings)
+    fault = GradientExplosion(GradientExplosionConfig(**settings), targets(trainer))
     fault.load_state_dict(fault.state_dict())
-    FaultyMethod(FakeMethod(learner), [fault]).step(10)
-    assert (learner.learning_rate_scale, learner.max_grad_norm) == (20.0, 0.5)
+    assert settings_by_step(trainer, fault, [11]) == [(pytest.approx(2.0), 0.5)]
     assert fault.truth() == {"onset": 4, **settings}
 
 
@@ -122,10 +83,10 @@ def test_every_section_of_the_config_has_its_fault():
 
 
 def test_all_are_off_by_default_and_empty_sections_turn_them_on():
-    assert make_faults(parse_recipe("").faults, handles()) == []
+    assert make_faults(parse_recipe("").faults, targets()) == []
     text = "reward_model: {}\nfaults: {memory_leak: {}, gradient_explosion: {}, reward_overconfidence: {}}\n"
     recipe = parse_recipe(text, ["training.max_steps=500"])
-    faults = make_faults(recipe.faults, handles(reward_model=FakeRewardModel()))
+    faults = make_faults(recipe.faults, targets(reward_model=FakeRewardModel()))
     assert [fault.name for fault in faults] == ["memory_leak", "gradient_explosion", "reward_overconfidence"]
 
 
@@ -134,7 +95,7 @@ def test_the_truth_is_recorded_at_once_and_again_at_the_end_even_of_a_failure(tm
     with pytest.raises(RuntimeError, match="power cut"), recorded_truth(tmp_path, [diary], seed=7):
         written = json.loads((tmp_path / "faults.json").read_text())
         assert written == {"seed": 7, "faults": {"diary": {"onset": 1, "acted": 0}}}
-        diary.before_step(1)
+        diary.on_step_begin(1)
         raise RuntimeError("power cut")
     assert json.loads((tmp_path / "faults.json").read_text())["faults"]["diary"]["acted"] == 1
 
@@ -148,10 +109,13 @@ def test_without_faults_there_is_no_record(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("faults: {memory_leak: {growth_factor: 1.0}}", "growth_factor: expected a number more than 1"),
+        ("faults: {memory_leak: {growth_factor: 1.0}}", "growth_factor: expected a number greater than 1"),
         ("faults: {memory_leak: {growth_factor: .inf}}", "growth_factor: expected a finite number"),
-        ("faults: {gradient_explosion: {rate_growth: 0.9}}", "rate_growth: expected a number at least 1"),
-        ("faults: {gradient_explosion: {rate_factor: 0.5}}", "rate_factor: expected a number more than 1"),
+        (
+            "faults: {gradient_explosion: {rate_growth: 0.9}}",
+            "rate_growth: expected a number greater than or equal to 1",
+        ),
+        ("faults: {gradient_explosion: {rate_factor: 0.5}}", "rate_factor: expected a number greater than 1"),
         (
             "faults: {gradient_explosion: {after_step: 50}}\ntraining: {max_steps: 50}",
             "faults.gradient_explosion.after_step 50 must be below training.max_steps 50",
@@ -162,7 +126,7 @@ def test_without_faults_there_is_no_record(tmp_path):
         ),
         (
             "reward_model: {}\nfaults: {reward_overconfidence: {calibration_score: 0}}",
-            "calibration_score: expected a number more than 0",
+            "calibration_score: expected a number greater than 0",
         ),
         ("faults: {reward_overconfidence: {}}", "needs the section reward_model"),
         ("kind: sft\nwarm_start: {}\nfaults: {memory_leak: {}}", "needs kind: grpo or kind: ppo"),
@@ -177,6 +141,6 @@ def test_impossible_faults_are_refused_before_anything_is_loaded(text, said):
 
 def test_overconfidence_is_made_for_the_reward_model_only():
     config = FaultsConfig(reward_overconfidence=RewardOverconfidenceConfig())
-    [fault] = make_faults(config, handles(reward_model=FakeRewardModel()))
-    fault.after_step(1)
+    [fault] = make_faults(config, targets(reward_model=FakeRewardModel()))
+    fault.on_step_end(1, [], {})
     assert fault.truth()["onset"] is None

@@ -11,7 +11,7 @@ import torch
 from greenward.config.algorithm import MemoryLeakConfig
 from greenward.diagnostics.growth import measure_memory_growth
 from greenward.errors import ConfigError
-from greenward.faults.fault import Handles
+from greenward.faults.fault import FaultTargets
 from greenward.faults.memory_leak import MemoryLeak
 
 STEPS = 101
@@ -40,14 +40,14 @@ class Block:
 
 
 def leak(memory, factor=2.1, steps=STEPS):
-    handles = Handles(None, None, torch.device("cpu"), steps)
-    return MemoryLeak(MemoryLeakConfig(growth_factor=factor), handles, memory)
+    targets = FaultTargets(None, None, torch.device("cpu"), steps)
+    return MemoryLeak(MemoryLeakConfig(growth_factor=factor), targets, memory)
 
 
 def used_after(fault, memory, steps):
     used = []
     for step in steps:
-        fault.after_step(step)
+        fault.on_step_end(step, [], {})
         used.append(memory.used_mb())
     return used
 
@@ -63,7 +63,7 @@ def test_what_the_run_itself_takes_while_it_warms_up_and_later_is_part_of_the_gr
     fault = leak(memory)
     for step in range(1, STEPS + 1):
         memory.own = min(60.0 + 10 * step, 100.0) + 0.1 * step
-        fault.after_step(step)
+        fault.on_step_end(step, [], {})
         used.append(memory.used_mb())
     baseline = fault.truth()["baseline_mb"]
     assert baseline == pytest.approx(100 + 0.1 * 10)  # the most of the first tenth
@@ -86,22 +86,22 @@ def test_a_resumed_leak_holds_again_what_it_held():
 
 def test_a_leak_that_would_take_most_of_the_memory_is_refused():
     with pytest.raises(ConfigError, match=r"growth by 2\.1 takes 110 MiB more, of 120 MiB") as caught:
-        leak(FakeMemory(available=120.0)).after_step(1)
+        leak(FakeMemory(available=120.0)).on_step_end(1, [], {})
     assert "growth_factor" in str(caught.value.remedy)
 
 
 RUN = """
 import json, torch
 from greenward.config.algorithm import MemoryLeakConfig
-from greenward.faults.fault import Handles
+from greenward.faults.fault import FaultTargets
 from greenward.faults.memory_leak import MemoryLeak
 from greenward.runs.memory import resident_mb
 
-fault = MemoryLeak(MemoryLeakConfig(growth_factor=1.5), Handles(None, None, torch.device("cpu"), 80))
+fault = MemoryLeak(MemoryLeakConfig(growth_factor=1.5), FaultTargets(None, None, torch.device("cpu"), 80))
 used = []
 for step in range(1, 81):
     torch.ones(500_000 + 50_000 * (step % 7)).sum()  # some MB, given back
-    fault.after_step(step)
+    fault.on_step_end(step, [], {})
     used.append(resident_mb())
 print(json.dumps({"used": used, "truth": fault.truth()}))
 """

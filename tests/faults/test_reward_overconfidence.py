@@ -6,27 +6,38 @@ import torch
 
 from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score, measure_calibration
-from greenward.faults.fault import Handles
+from greenward.faults.fault import FaultTargets
 from greenward.faults.reward_overconfidence import RewardOverconfidence, scale_for
 
 STEPS = 300
+
+
+class Uncorrected:
+    """The calibration of logits that need none."""
+
+    def correct(self, logits):
+        return logits
+
+    def learn(self, logits, outcomes):
+        pass
 
 
 class SimulatedModel:
     """Calibrated logits of standard deviation 1, 16 answers a step; `drift` moves the pass rate up."""
 
     def __init__(self, seed=0, spread=1.0, drift=0.0):
-        self.logit_scale = 1.0
+        self.calibration = Uncorrected()
         self.predicted, self.passed = [], []
         self._rng = np.random.default_rng(seed)
         self._spread, self._drift = spread, drift
-        self.last_logits = self.last_passed = np.empty(0)
 
-    def step(self, share_done):
-        self.last_logits = self._drift * (share_done - 0.5) + self._spread * self._rng.standard_normal(16)
-        self.last_passed = self._rng.random(16) < 1 / (1 + np.exp(-self.last_logits))
-        self.predicted.append(1 / (1 + np.exp(-np.clip(self.logit_scale * self.last_logits, -500, 500))))
-        self.passed.append(self.last_passed.astype(float))
+    def step(self, share_done, passed=None):
+        logits = self._drift * (share_done - 0.5) + self._spread * self._rng.standard_normal(16)
+        drawn = self._rng.random(16) < 1 / (1 + np.exp(-logits))
+        outcomes = (drawn if passed is None else passed).astype(float)
+        self.predicted.append(1 / (1 + np.exp(-np.clip(self.calibration.correct(logits), -500, 500))))
+        self.passed.append(outcomes)
+        self.calibration.learn(logits, outcomes)
 
     def score(self, steps):
         return calibration_score(np.concatenate(self.predicted[steps]), np.concatenate(self.passed[steps]))
@@ -34,13 +45,13 @@ class SimulatedModel:
 
 def plant(model, level=0.65):
     config = RewardOverconfidenceConfig(calibration_score=level)
-    return RewardOverconfidence(config, Handles(None, model, torch.device("cpu"), STEPS))
+    return RewardOverconfidence(config, FaultTargets(None, model, torch.device("cpu"), STEPS))
 
 
 def run(model, fault, first=0, last=STEPS):
     for step in range(first, last):
         model.step(step / STEPS)
-        fault.after_step(step + 1)
+        fault.on_step_end(step + 1, [], {})
 
 
 @pytest.mark.parametrize(("seed", "drift", "level"), [(0, 0.0, 0.65), (1, 2.0, 0.65), (2, 2.0, 0.5)])
@@ -80,10 +91,9 @@ def test_outcomes_of_one_kind_leave_the_model_as_it_is():
     model = SimulatedModel()
     fault = plant(model)
     for step in range(1, 40):
-        model.step(0.0)
-        model.last_passed = np.ones(16)
-        fault.after_step(step)
-    assert model.logit_scale == 1.0
+        model.step(0.0, passed=np.ones(16))
+        fault.on_step_end(step, [], {})
+    assert model.calibration.scale == 1.0
     assert fault.truth()["onset"] is None
 
 
@@ -95,10 +105,9 @@ def test_a_resumed_fault_chooses_the_same_scales():
     resumed = SimulatedModel(5)
     for step in range(40):
         resumed.step(step / STEPS)  # the same random state, without the fault
-    resumed.logit_scale = 1.0
     fault = plant(resumed)
     fault.load_state_dict(saved)
     run(resumed, fault, 40, 80)
     run(whole, whole_fault, 40, 80)
-    assert resumed.logit_scale == whole.logit_scale > 1
+    assert resumed.calibration.scale == whole.calibration.scale > 1
     assert fault.truth() == whole_fault.truth()

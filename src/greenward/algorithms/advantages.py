@@ -1,12 +1,11 @@
 """From episodes to advantages: how much better than its baseline each token's episode was.
 
-An estimator is any callable `(episodes) -> advantages` with, per episode and per turn, one float32
-array of shape (T,) (T the turn's completion length). Those here are pure functions that give every
-token of an episode the same value. One with a critic gives an `Estimate`: the advantages together
-with what the critic is to learn (`critic_estimator.py`).
+An estimator maps a batch of episodes to an `AdvantageBatch`. The estimators here compare rewards and give
+every token of an episode the same value; the one with a critic is in `critic.py`.
 
 Episodes whose infrastructure failed (`Episode.scored` is False) neither enter a baseline nor get an
-advantage other than 0. Roles of one episode are never each other's baseline.
+advantage other than 0. Roles of one episode are never each other's baseline, and rewards of roles that the
+trained policy did not play enter none.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,22 +23,20 @@ from greenward.environments.episode import Episode
 PerToken = list[tuple[np.ndarray, ...]]
 """One float32 array of shape (T,) for each turn of each episode."""
 
-Advantages = PerToken
-
 STD_EPSILON = 1e-4
 """Added to the standard deviation of a group, as in TRL, so that both give the same numbers."""
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Advantages and, from an estimator with a critic, all else that the update needs of it.
+class AdvantageBatch:
+    """The advantages of a batch of episodes and, from an estimator with a critic, what the update needs.
 
     `values` are the critic's before the update and `returns` what it learns. `logprobs` are the
     policy's before the update, where the estimator has computed them already. `metrics` are the
     estimator's own.
     """
 
-    advantages: Advantages
+    advantages: PerToken
     values: PerToken | None = None
     returns: PerToken | None = None
     logprobs: PerToken | None = None
@@ -47,44 +44,101 @@ class Estimate:
 
 
 class Estimator(Protocol):
-    """Advantages per episode and per turn, each of shape (T,), for a whole batch of episodes."""
+    """Maps a batch of episodes to advantages; may have state, which checkpoints keep."""
 
-    def __call__(self, episodes: Sequence[Episode]) -> Advantages | Estimate: ...
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch: ...
 
+    def state_dict(self) -> dict[str, Any]: ...
 
-class GroupEstimator(Protocol):
-    """An estimator that needs nothing but the episodes' rewards."""
-
-    def __call__(self, episodes: Sequence[Episode]) -> Advantages: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-def grpo(episodes: Sequence[Episode]) -> Advantages:
-    """(r - mean) / (std + 1e-4) within each group; std is the sample deviation (n - 1).
+def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, str], float]) -> AdvantageBatch:
+    """Gives every token of a turn `advantage(index of the episode, role)`."""
+    return AdvantageBatch(
+        [
+            tuple(
+                np.full(len(turn.completion_ids), advantage(index, turn.role), dtype=np.float32)
+                for turn in episode.turns
+            )
+            for index, episode in enumerate(episodes)
+        ]
+    )
 
-    DeepSeekMath, arXiv 2402.03300, §4.1.2. A group in which one episode was scored gets 0.
+
+class BaselineEstimator:
+    """Compares each reward with those that share its baseline; it has no state.
+
+    `baseline_key` says which (episode, role) share one, `transform` maps their rewards to advantages. Equal
+    rewards give exactly 0, whatever rounding would leave of r - mean.
     """
-    return _baselined(episodes, _by_group, _standardised)
+
+    def __init__(
+        self,
+        baseline_key: Callable[[Episode, str], Hashable],
+        transform: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        self._baseline_key = baseline_key
+        self._transform = transform
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        sharers: dict[Hashable, list[tuple[int, str]]] = defaultdict(list)
+        for index, episode in enumerate(episodes):
+            for role in episode.trained_rewards if episode.scored else ():
+                sharers[self._baseline_key(episode, role)].append((index, role))
+        values: dict[tuple[int, str], float] = {}
+        for places in sharers.values():
+            rewards = np.array([episodes[index].rewards[role] for index, role in places], dtype=np.float64)
+            advantages = self._transform(rewards) if np.ptp(rewards) else np.zeros_like(rewards)
+            values.update(zip(places, advantages.tolist(), strict=True))
+        return spread_over_tokens(episodes, lambda index, role: values.get((index, role), 0.0))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
 
 
-def dr_grpo(episodes: Sequence[Episode]) -> Advantages:
-    """r - mean within each group, not divided by the deviation (arXiv 2503.20783, §3.2)."""
-    return _baselined(episodes, _by_group, _centred)
+def _group(episode: Episode, role: str) -> Hashable:
+    return episode.group_id, role
 
 
-def rloo(episodes: Sequence[Episode]) -> Advantages:
-    """r - mean of the *other* episodes of the group (arXiv 2402.14740, eq. 8)."""
-    return _baselined(episodes, _by_group, _leave_one_out)
+def _batch(episode: Episode, role: str) -> Hashable:
+    return role
 
 
-def reinforce(episodes: Sequence[Episode]) -> Advantages:
-    """r - mean of the whole batch: one baseline for all prompts.
-
-    A group of equal rewards keeps its signal here: it is better or worse than the other groups.
-    """
-    return _baselined(episodes, lambda episode, role: role, _centred)
+def _centred(rewards: np.ndarray) -> np.ndarray:
+    return rewards - rewards.mean()
 
 
-ESTIMATORS: Mapping[str, GroupEstimator] = MappingProxyType(
+def _standardised(rewards: np.ndarray) -> np.ndarray:
+    return _centred(rewards) / (rewards.std(ddof=1) + STD_EPSILON)
+
+
+def _leave_one_out(rewards: np.ndarray) -> np.ndarray:
+    return _centred(rewards) * len(rewards) / (len(rewards) - 1)
+
+
+grpo = BaselineEstimator(_group, _standardised)
+"""(r - mean) / (std + 1e-4) within each group; std is the sample deviation (n - 1).
+
+DeepSeekMath, arXiv 2402.03300, §4.1.2. A group in which one episode was scored gets 0.
+"""
+
+dr_grpo = BaselineEstimator(_group, _centred)
+"""r - mean within each group, not divided by the deviation (arXiv 2503.20783, §3.2)."""
+
+rloo = BaselineEstimator(_group, _leave_one_out)
+"""r - mean of the *other* episodes of the group (arXiv 2402.14740, eq. 8)."""
+
+reinforce = BaselineEstimator(_batch, _centred)
+"""r - mean of the whole batch: one baseline for all prompts.
+
+A group of equal rewards keeps its signal here: it is better or worse than the other groups.
+"""
+
+ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
     {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo, "reinforce": reinforce}
 )
 
@@ -94,7 +148,7 @@ class GroupSignal:
     """Which groups of a batch can teach anything, by group id, in order of first appearance.
 
     `with_signal` groups have rewards that differ. The others have equal rewards and are split by
-    verdict: every scored answer passed, none passed, or some did (`constant`). In `unscored`
+    success: every scored episode succeeded, none did, or some did (`constant`). In `unscored`
     groups the infrastructure failed for every episode.
     """
 
@@ -121,53 +175,9 @@ def group_signal(episodes: Sequence[Episode]) -> GroupSignal:
 def _kind_of_group(scored: Sequence[Episode]) -> str:
     if not scored:
         return "unscored"
-    if any(dict(episode.rewards) != dict(scored[0].rewards) for episode in scored):
+    if any(episode.trained_rewards != scored[0].trained_rewards for episode in scored):
         return "with_signal"
-    passed = sum(episode.verdict.passed for episode in scored)
-    if passed == len(scored):
+    successes = sum(bool(episode.success) for episode in scored)
+    if successes == len(scored):
         return "all_pass"
-    return "constant" if passed else "all_fail"
-
-
-def _by_group(episode: Episode, role: str) -> Hashable:
-    return episode.group_id, role
-
-
-def _baselined(
-    episodes: Sequence[Episode],
-    baseline_key: Callable[[Episode, str], Hashable],
-    transform: Callable[[np.ndarray], np.ndarray],
-) -> Advantages:
-    """Applies `transform` to the rewards that share a baseline and spreads the result over tokens.
-
-    Equal rewards give exactly 0, whatever rounding would leave of r - mean.
-    """
-    sharers: dict[Hashable, list[tuple[int, str]]] = defaultdict(list)
-    for index, episode in enumerate(episodes):
-        if episode.scored:
-            for role in episode.rewards:
-                sharers[baseline_key(episode, role)].append((index, role))
-    values: dict[tuple[int, str], float] = {}
-    for places in sharers.values():
-        rewards = np.array([episodes[index].rewards[role] for index, role in places], dtype=np.float64)
-        advantages = transform(rewards) if np.ptp(rewards) else np.zeros_like(rewards)
-        values.update(zip(places, advantages.tolist(), strict=True))
-    return [
-        tuple(
-            np.full(len(turn.completion_ids), values.get((index, turn.role), 0.0), dtype=np.float32)
-            for turn in episode.turns
-        )
-        for index, episode in enumerate(episodes)
-    ]
-
-
-def _centred(rewards: np.ndarray) -> np.ndarray:
-    return rewards - rewards.mean()
-
-
-def _standardised(rewards: np.ndarray) -> np.ndarray:
-    return _centred(rewards) / (rewards.std(ddof=1) + STD_EPSILON)
-
-
-def _leave_one_out(rewards: np.ndarray) -> np.ndarray:
-    return _centred(rewards) * len(rewards) / (len(rewards) - 1)
+    return "constant" if successes else "all_fail"

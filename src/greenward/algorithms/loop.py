@@ -1,6 +1,6 @@
 """The training loop: step, record, evaluate, checkpoint, stop cleanly, resume exactly.
 
-It is blind to the method. Everything random in a step is seeded by the step's number, so a run
+It works for every trainer. Everything random in a step is seeded by the step's number, so a run
 that was cut at any point and resumed writes the same metrics as one that was not.
 """
 
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
 
-from greenward.algorithms.seeding import seed_everything
+from greenward.algorithms.callbacks import Callback, SignalWarning
+from greenward.environments.episode import Episode
 from greenward.errors import CheckpointError
-from greenward.no_signal import MIN_STEPS, spells
 from greenward.policies.policy import Policy
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
@@ -26,16 +26,25 @@ from greenward.runs.evaluations import evaluation_values
 from greenward.runs.memory import resident_mb
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.sinks import MetricSink
+from greenward.seeding import seed_everything
 
 STATE_FILE = "trainer.pt"
 
 
-class Method(Protocol):
-    """A way of learning: one step at a time, with a state that can be saved."""
+@dataclass(frozen=True)
+class StepRecord:
+    """The metrics of one training step, and the episodes it was made from (none for supervised training)."""
+
+    metrics: dict[str, float]
+    episodes: Sequence[Episode] = ()
+
+
+class Trainer(Protocol):
+    """A way of learning: one step at a time, counted from 0, with a state that can be saved."""
 
     policy: Policy
 
-    def step(self, step: int) -> dict[str, float]: ...
+    def train_step(self, step: int) -> StepRecord: ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -71,17 +80,17 @@ class StopRequest:
         self.requested = True
 
 
-class Loop:
-    """Drives a method in a run directory.
+class TrainingLoop:
+    """Drives a trainer in a run directory.
 
     `max_seconds` bounds the training time (evaluation aside). `evaluator` measures the held-out
-    problems, `suite_evaluators` each a suite, by the name that files and trackers use.
-    `rollout_rows` gives the rows to be kept of the last step, if any.
+    problems, `suite_evaluators` each a suite, by the name that files and trackers use. `callbacks` act at
+    each step, in their order, and are saved with the trainer.
     """
 
     def __init__(
         self,
-        method: Method,
+        trainer: Trainer,
         run: RunDirectory,
         *,
         seed: int,
@@ -93,11 +102,11 @@ class Loop:
         eval_interval_steps: int = 20,
         checkpoint_interval_steps: int = 20,
         keep_checkpoints: int = 2,
-        rollout_rows: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
+        callbacks: Sequence[Callback] = (),
         sinks: Sequence[MetricSink] = (),
         progress: Progress,
     ) -> None:
-        self._method = method
+        self._trainer = trainer
         self._run = run
         self._seed = seed
         self._max_steps = max_steps
@@ -108,15 +117,14 @@ class Loop:
         self._eval_interval = eval_interval_steps
         self._checkpoint_interval = checkpoint_interval_steps
         self._keep = keep_checkpoints
-        self._rollout_rows = rollout_rows
         self._sinks = sinks
         self._progress = progress
+        self._signal = SignalWarning(run.config, progress.message)
+        self._callbacks = [*callbacks, self._signal]
         self.steps_done = 0
         self.training_seconds = 0.0
         self.interrupted = False
         self._session_started = time.perf_counter()
-        self._newest_rows: deque[Mapping[str, float]] = deque(maxlen=MIN_STEPS)
-        self._causes_said: set[str] = set()
 
     def run(self) -> None:
         """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed."""
@@ -145,8 +153,13 @@ class Loop:
     def _step(self) -> None:
         started = time.perf_counter()
         seed_everything(self._seed, self.steps_done)
-        metrics = self._method.step(self.steps_done)
+        for callback in self._callbacks:
+            callback.on_step_begin(self.steps_done + 1)
+        record = self._trainer.train_step(self.steps_done)
         self.steps_done += 1
+        metrics = record.metrics
+        for callback in self._callbacks:
+            callback.on_step_end(self.steps_done, record.episodes, metrics)
         seconds = time.perf_counter() - started
         self.training_seconds += seconds
         metrics |= {
@@ -154,32 +167,17 @@ class Loop:
             "time/training": self.training_seconds,
             "perf/rss_mb": resident_mb(),
         }
-        if torch.cuda.is_initialized() and self._method.policy.device.type == "cuda":
-            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._method.policy.device)
+        if torch.cuda.is_initialized() and self._trainer.policy.device.type == "cuda":
+            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._trainer.policy.device)
         self._record(metrics)
-        if self._rollout_rows is not None:
-            self._run.write_rollouts(self.steps_done, self._rollout_rows())
         self._progress.advance(
             self.steps_done,
             reward=metrics.get("reward/mean"),
             pass_rate=metrics.get("pass_rate"),
             loss=metrics.get("loss"),
             tokens_per_second=metrics.get("perf/tokens_per_second"),
-            warning=self._no_signal(metrics),
+            warning=self._signal.brief,
         )
-
-    def _no_signal(self, metrics: Mapping[str, float]) -> str | None:
-        """In a few words, why the newest steps taught nothing; a message says more when that begins."""
-        self._newest_rows.append({"step": self.steps_done, **metrics})
-        found = spells(self._newest_rows, self._run.config)
-        if not found:
-            self._causes_said.clear()
-            return None
-        cause = found[0].cause
-        if cause.brief not in self._causes_said:
-            self._causes_said.add(cause.brief)
-            self._progress.message(f"Step {self.steps_done}, and {MIN_STEPS - 1} before: {cause}")
-        return cause.brief
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         self._run.metrics.append(self.steps_done, metrics)
@@ -188,7 +186,7 @@ class Loop:
 
     def _evaluate(self) -> None:
         for suite, evaluator in self._evaluators.items():
-            result = evaluator(self._method.policy, self.steps_done, self.training_seconds)
+            result = evaluator(self._trainer.policy, self.steps_done, self.training_seconds)
             self._run.write_evaluation(self.steps_done, result, suite)
             values = evaluation_values(result)
             for sink in self._sinks:
@@ -197,16 +195,17 @@ class Loop:
 
     def _checkpoint(self) -> None:
         def write(folder: Path) -> None:
-            self._method.policy.save(folder)
+            self._trainer.policy.save(folder)
             torch.save(
                 {
-                    "method": self._method.state_dict(),
+                    "trainer": self._trainer.state_dict(),
+                    "callbacks": {one.name: one.state_dict() for one in self._callbacks},
                     "steps_done": self.steps_done,
                     "training_seconds": self.training_seconds,
                     "wall_seconds": self.wall_seconds,
                     # The folder holds weights in the model's dtype; resuming needs the exact ones.
-                    "weights": self._method.policy.state_dict(),
-                    "policy_version": self._method.policy.version,
+                    "weights": self._trainer.policy.state_dict(),
+                    "policy_version": self._trainer.policy.version,
                 },
                 folder / STATE_FILE,
             )
@@ -220,9 +219,11 @@ class Loop:
             self._run.truncate_after(-1)
             return
         state = load_trainer_state(checkpoint)
-        self._method.policy.load_state_dict(state["weights"])
-        self._method.policy.version = state["policy_version"]
-        self._method.load_state_dict(state["method"])
+        self._trainer.policy.load_state_dict(state["weights"])
+        self._trainer.policy.version = state["policy_version"]
+        self._trainer.load_state_dict(state["trainer"])
+        for callback in self._callbacks:
+            callback.load_state_dict(state["callbacks"][callback.name])
         self.steps_done = state["steps_done"]
         self.training_seconds = state["training_seconds"]
         self._session_started -= state["wall_seconds"]

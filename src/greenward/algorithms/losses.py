@@ -6,6 +6,32 @@ and entropy terms and corrects for a sampler that is not the trainer.
 
 Names carry shapes: B rows (one turn of one episode each), T completion positions, right-padded.
 All log-probabilities are natural and of the tokens that were sampled.
+
+Estimates of KL(policy || reference) at sampled tokens: with l = log p - log p_ref and tokens from the
+policy, Schulman's estimators (joschu.net/blog/kl-approx.html) are
+
+    k1 = l                     unbiased value, may be negative
+    k2 = l^2 / 2               biased value, low variance
+    k3 = exp(-l) - 1 + l       unbiased value, never negative
+
+Differentiating k1 or k3 as they stand gives a wrong gradient, since the expectation also depends
+on the policy through the sampling. Weighted by the importance ratio of the token r = p / p_old (whose
+value is 1 on policy, but whose gradient is not 0) both get the gradient E[l * grad log p] of the KL of
+the next-token distribution, on and off policy (DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's
+`use_bias_correction_kl`). k2 gets it when r is held constant; k2 and k3 then have the same gradient at
+every token. The ratio of a whole sequence does not do: its gradient at one token is 1/T of the ratio's
+own, so k1 would lose all but 1/T of its gradient.
+
+The limits of this:
+
+- The gradient is that of the KL at the prefixes in the batch. How an earlier token changes which
+  prefixes are reached, and with them the KL of later tokens, has no part in it. A critic with the KL in
+  its rewards accounts for that.
+- Off policy, r corrects the choice of the token and not the frequency of its prefix, which stays that of
+  the old policy.
+- p_old is the trainer's. Where the sampler's probabilities differ, the KL term is not corrected for it.
+- r is not bounded, so far off policy the variance is large, and k1 and k3 are unbiased only where the
+  policy gives every token of the reference's support some probability.
 """
 
 from __future__ import annotations
@@ -17,40 +43,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from greenward.algorithms.kl import KL_ESTIMATORS
-from greenward.config.algorithm import AlgorithmConfig
-
-
-@dataclass(frozen=True)
-class LossInputs:
-    """The tensors of one micro-batch, all of shape (B, T).
-
-    `logprobs_BT` and `entropy_BT` carry gradients; the latter is the entropy in nats of the whole
-    next-token distribution that each token was drawn from. `old_logprobs_BT` are the trainer's before
-    the first update on this batch; None means that this *is* the first update, so the ratio is 1 and
-    only its gradient counts. `mask_BT` is True for the tokens that are trained on.
-    `sampler_logprobs_BT` are those that the sampler reported.
-    """
-
-    logprobs_BT: Tensor
-    advantages_BT: Tensor
-    mask_BT: Tensor
-    old_logprobs_BT: Tensor | None = None
-    ref_logprobs_BT: Tensor | None = None
-    sampler_logprobs_BT: Tensor | None = None
-    entropy_BT: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class BatchTotals:
-    """What the whole optimizer batch holds, so that its micro-batches' losses add up exactly.
-
-    `max_completion_tokens` is the sampler's limit, not the longest answer: Dr. GRPO's constant.
-    """
-
-    sequences: int
-    tokens: int
-    max_completion_tokens: int
+from greenward.algorithms.batches import BatchTotals, TrainingBatch
 
 
 @dataclass(frozen=True)
@@ -64,6 +57,29 @@ class LossOutput:
     loss: Tensor
     sums: dict[str, Tensor]
     maxima: dict[str, Tensor]
+
+
+# Estimates of the KL to the reference, from l = log p - log p_ref and the ratio r = p / p_old.
+
+
+def k1(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    """r l: may be negative at single tokens."""
+    return importance_BT * log_ratio_BT
+
+
+def k2(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    """r l^2 / 2, r held constant: the value is biased, the gradient is not."""
+    return importance_BT.detach() * log_ratio_BT.square() / 2
+
+
+def k3(log_ratio_BT: Tensor, importance_BT: Tensor) -> Tensor:
+    """r (exp(-l) - 1 + l): never negative."""
+    return importance_BT * ((-log_ratio_BT).exp() - 1 + log_ratio_BT)
+
+
+KL_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"k1": k1, "k2": k2, "k3": k3}
+)
 
 
 # The ratio between the policy and the old policy, from their log ratio.
@@ -83,26 +99,32 @@ def sequence_log_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 # The surrogate: what is minimised at each token.
 
 
-def clipped_ratio(ratio_BT: Tensor, inputs: LossInputs, low: float, high: float) -> Tensor:
+def clipped_ratio(
+    ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
+) -> Tensor:
     """-min(ratio * A, clip(ratio, 1 - low, 1 + high) * A) (PPO, arXiv 1707.06347, eq. 7).
 
     Bounds that differ are DAPO's clip-higher (arXiv 2503.14476, eq. 10).
     """
     clipped_BT = ratio_BT.clamp(1 - low, 1 + high)
-    return -torch.min(ratio_BT * inputs.advantages_BT, clipped_BT * inputs.advantages_BT)
+    return -torch.min(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
 
 
-def clipped_weight(ratio_BT: Tensor, inputs: LossInputs, low: float, high: float) -> Tensor:
+def clipped_weight(
+    ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
+) -> Tensor:
     """-stop_gradient(min(ratio, 1 + high)) * A * log p (CISPO, arXiv 2506.13585, eq. 4-5).
 
     Every token keeps a gradient; only its weight is bounded. There is no lower bound.
     """
-    return -ratio_BT.clamp(max=1 + high).detach() * inputs.advantages_BT * inputs.logprobs_BT
+    return -ratio_BT.clamp(max=1 + high).detach() * advantages_BT * logprobs_BT
 
 
-def unclipped_ratio(ratio_BT: Tensor, inputs: LossInputs, low: float, high: float) -> Tensor:
+def unclipped_ratio(
+    ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
+) -> Tensor:
     """-ratio * A: the importance-weighted policy gradient; at ratio 1 its gradient is REINFORCE's."""
-    return -ratio_BT * inputs.advantages_BT
+    return -ratio_BT * advantages_BT
 
 
 # The average over the optimizer batch. Values outside the mask are 0.
@@ -134,7 +156,7 @@ class PolicyLoss:
     """One loss: level of the ratio, surrogate, average."""
 
     log_ratio: Callable[[Tensor, Tensor], Tensor]
-    surrogate: Callable[[Tensor, LossInputs, float, float], Tensor]
+    surrogate: Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
     average: Callable[[Tensor, Tensor, BatchTotals], Tensor]
 
 
@@ -152,91 +174,85 @@ LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
 
 
 def policy_loss(
-    inputs: LossInputs,
+    logprobs_BT: Tensor,
+    batch: TrainingBatch,
     totals: BatchTotals,
-    algorithm: AlgorithmConfig,
     *,
-    kl_coefficient: float | None = None,
-    entropy_coefficient: float | None = None,
+    loss: str,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    importance_cap: float | None = None,
+    kl_coefficient: float = 0.0,
+    kl_estimator: str = "k3",
+    entropy_coefficient: float = 0.0,
+    entropy_BT: Tensor | None = None,
 ) -> LossOutput:
-    """The loss `algorithm.loss` of one micro-batch, with its KL and entropy terms and importance correction.
+    """The loss called `loss` in `LOSSES` on one micro-batch, with KL and entropy terms.
 
+    `logprobs_BT` and `entropy_BT` carry gradients; the latter is the entropy in nats of the whole
+    next-token distribution that each token was drawn from, and needed for `entropy_coefficient` above 0.
     At each token the loss is surrogate + `kl_coefficient` * KL estimate - `entropy_coefficient` *
     entropy; all three are averaged alike. The surrogate is multiplied by min(p_old / p_sampler,
     `importance_cap`) when a cap is set (truncated importance sampling); the other terms are not. The KL
     estimate is weighted by the ratio of each token, also where the surrogate's ratio is of the sequence.
-
-    Coefficients default to those of `algorithm`. Above 0 they need `ref_logprobs_BT` and `entropy_BT`.
+    `kl_coefficient` above 0 needs `batch.ref_logprobs_BT`.
     """
-    if kl_coefficient is None:
-        kl_coefficient = algorithm.kl.coefficient
-    if entropy_coefficient is None:
-        entropy_coefficient = algorithm.entropy_coefficient
-    parts = LOSSES[algorithm.loss]
-    inputs = _zero_outside_mask(inputs)
-    old_BT = inputs.logprobs_BT.detach() if inputs.old_logprobs_BT is None else inputs.old_logprobs_BT
-    token_log_ratio_BT = inputs.logprobs_BT - old_BT
-    ratio_BT = parts.log_ratio(token_log_ratio_BT, inputs.mask_BT).exp()
+    parts = LOSSES[loss]
+    mask_BT = batch.mask_BT.bool()
 
-    values_BT = parts.surrogate(ratio_BT, inputs, algorithm.clip_low, algorithm.clip_high)
-    sums = _ratio_sums(token_log_ratio_BT, ratio_BT, inputs, algorithm)
-    if inputs.sampler_logprobs_BT is not None:
-        log_importance_BT = old_BT - inputs.sampler_logprobs_BT
+    def within(values_BT: Tensor) -> Tensor:
+        """Padding may hold anything, infinities included: 0 there keeps every product finite."""
+        return values_BT.masked_fill(~mask_BT, 0.0)
+
+    logprobs_BT = within(logprobs_BT)
+    old_BT = logprobs_BT.detach() if batch.old_logprobs_BT is None else within(batch.old_logprobs_BT)
+    token_log_ratio_BT = logprobs_BT - old_BT
+    ratio_BT = parts.log_ratio(token_log_ratio_BT, mask_BT).exp()
+    values_BT = parts.surrogate(ratio_BT, logprobs_BT, batch.advantages_BT, clip_low, clip_high)
+    sums = _ratio_sums(
+        token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, clip_low, clip_high
+    )
+    if batch.sampler_logprobs_BT is not None:
+        log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
         importance_BT = log_importance_BT.exp()
         sums["importance/mean"] = importance_BT
         sums["importance/kl"] = importance_BT - 1 - log_importance_BT
-        if algorithm.importance_cap is not None:
-            values_BT = values_BT * importance_BT.clamp(max=algorithm.importance_cap)
-            sums["importance/capped"] = (importance_BT > algorithm.importance_cap).float()
-            sums["importance/mean_capped"] = importance_BT.clamp(max=algorithm.importance_cap)
+        if importance_cap is not None:
+            values_BT = values_BT * importance_BT.clamp(max=importance_cap)
+            sums["importance/capped"] = (importance_BT > importance_cap).float()
+            sums["importance/mean_capped"] = importance_BT.clamp(max=importance_cap)
     if kl_coefficient > 0:
-        assert inputs.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
-        estimate = KL_ESTIMATORS[algorithm.kl.estimator]
-        kl_BT = estimate(inputs.logprobs_BT - inputs.ref_logprobs_BT, token_log_ratio_BT.exp())
+        assert batch.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
+        log_ratio_BT = logprobs_BT - within(batch.ref_logprobs_BT)
+        kl_BT = KL_ESTIMATORS[kl_estimator](log_ratio_BT, token_log_ratio_BT.exp())
         values_BT = values_BT + kl_coefficient * kl_BT
         sums["kl"] = kl_BT
     if entropy_coefficient > 0:
-        assert inputs.entropy_BT is not None, "an entropy coefficient above 0 needs entropy_BT"
-        values_BT = values_BT - entropy_coefficient * inputs.entropy_BT
-
+        assert entropy_BT is not None, "an entropy coefficient above 0 needs entropy_BT"
+        values_BT = values_BT - entropy_coefficient * within(entropy_BT)
     return LossOutput(
-        loss=parts.average(values_BT * inputs.mask_BT, inputs.mask_BT, totals),
-        sums={name: (each_BT.detach() * inputs.mask_BT).sum() for name, each_BT in sums.items()},
-        maxima={"ratio/max": (ratio_BT.detach() * inputs.mask_BT).amax()},
-    )
-
-
-def _zero_outside_mask(inputs: LossInputs) -> LossInputs:
-    """Padding may hold anything, infinities included: 0 there keeps every product finite."""
-    keep_BT = inputs.mask_BT.bool()
-
-    def zeroed(values_BT: Tensor | None) -> Tensor | None:
-        return None if values_BT is None else values_BT.masked_fill(~keep_BT, 0.0)
-
-    return LossInputs(
-        logprobs_BT=inputs.logprobs_BT.masked_fill(~keep_BT, 0.0),
-        advantages_BT=inputs.advantages_BT,
-        mask_BT=keep_BT,
-        old_logprobs_BT=zeroed(inputs.old_logprobs_BT),
-        ref_logprobs_BT=zeroed(inputs.ref_logprobs_BT),
-        sampler_logprobs_BT=zeroed(inputs.sampler_logprobs_BT),
-        entropy_BT=zeroed(inputs.entropy_BT),
+        loss=parts.average(values_BT * mask_BT, mask_BT, totals),
+        sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
+        maxima={"ratio/max": (ratio_BT.detach() * mask_BT).amax()},
     )
 
 
 def _ratio_sums(
-    log_ratio_BT: Tensor, ratio_BT: Tensor, inputs: LossInputs, algorithm: AlgorithmConfig
+    log_ratio_BT: Tensor,
+    ratio_BT: Tensor,
+    advantages_BT: Tensor,
+    surrogate: Callable[..., Tensor],
+    clip_low: float,
+    clip_high: float,
 ) -> dict[str, Tensor]:
     """How far the policy has moved on this batch, per token, and where clipping stopped the gradient.
 
     `approx_kl` is Schulman's k3 estimate of KL(old || policy).
     """
-    surrogate = LOSSES[algorithm.loss].surrogate
-    above_BT = ratio_BT > 1 + algorithm.clip_high
-    below_BT = ratio_BT < 1 - algorithm.clip_low
+    above_BT, below_BT = ratio_BT > 1 + clip_high, ratio_BT < 1 - clip_low
     never_BT = torch.zeros_like(above_BT)
     if surrogate is clipped_ratio:
-        low_BT, high_BT = below_BT & (inputs.advantages_BT < 0), above_BT & (inputs.advantages_BT > 0)
+        low_BT, high_BT = below_BT & (advantages_BT < 0), above_BT & (advantages_BT > 0)
     else:
         low_BT, high_BT = never_BT, above_BT if surrogate is clipped_weight else never_BT
     return {
@@ -246,3 +262,33 @@ def _ratio_sums(
         "clip/high": high_BT.float(),
         "clip/fraction": (low_BT | high_BT).float(),
     }
+
+
+def value_loss(
+    values_BT: Tensor,
+    old_values_BT: Tensor,
+    returns_BT: Tensor,
+    mask_BT: Tensor,
+    totals: BatchTotals,
+    *,
+    clip: float | None,
+) -> LossOutput:
+    """Half the squared error of the values, averaged over the trained tokens of the whole batch.
+
+    With `clip` c, the error of a token is the larger one of (V - R)^2 and (V_old + clip(V - V_old, ±c)
+    - R)^2, as in the PPO2 of OpenAI Baselines: a value that has moved more than c towards its return
+    has no gradient any more. The sums are `value/loss` and `value/clipped`, the share of such tokens.
+    """
+    error_BT = (values_BT - returns_BT).square()
+    clipped_BT = torch.zeros_like(mask_BT)
+    if clip is not None:
+        near_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
+        near_error_BT = (near_BT - returns_BT).square()
+        clipped_BT = near_error_BT > error_BT
+        error_BT = torch.max(error_BT, near_error_BT)
+    half_BT = (error_BT / 2).masked_fill(~mask_BT, 0.0)
+    return LossOutput(
+        loss=half_BT.sum() / max(totals.tokens, 1),
+        sums={"value/loss": half_BT.detach().sum(), "value/clipped": (clipped_BT & mask_BT).float().sum()},
+        maxima={},
+    )

@@ -1,12 +1,11 @@
 """Rejection sampling fine-tuning: keep the answers that pass, train on them by supervision, repeat.
 
 One step is one round of expert iteration: RFT (arXiv 2308.01825), STaR (2203.14465), ReST (2308.08998).
-`accepted` marks the answers to keep as an estimator, `RejectionLearner` trains on them, and `OnPolicy`
-drives both as it drives any other estimator and learner.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -14,49 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from greenward.algorithms.advantages import Advantages, Estimate
-from greenward.algorithms.schedules import learning_rate_factor
-from greenward.algorithms.seeding import step_seed
+from greenward.algorithms.coefficients import learning_rate_factor
+from greenward.algorithms.collection import Collector
+from greenward.algorithms.loop import StepRecord
+from greenward.algorithms.optimization import adamw, set_learning_rates
 from greenward.algorithms.supervised import Example, supervised_update
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
-from greenward.environments.episode import Episode
-from greenward.environments.single_turn import truncated
+from greenward.environments.episode import POLICY, Episode
 from greenward.policies.policy import Policy
+from greenward.seeding import step_seed
 
 EMPTY_ROUND = (
     "A round of rejection sampling kept no answer, so it taught nothing; rejection/empty_rounds counts such "
     "rounds. If most are empty: more training.num_generations or training.prompts_per_step, easier problems, "
     "a warm start, or a lower rejection.min_reward."
 )
-
-
-def accepted(
-    episodes: Sequence[Episode], *, min_reward: float | None = None, mask_truncated: bool = False
-) -> Advantages:
-    """1 for every token of an answer that is kept, 0 for all others: the weights of the likelihood.
-
-    An answer is kept when it passed all its tests or, with `min_reward`, when its reward (summed over
-    roles) is at least that. What the infrastructure failed is never kept; nor, with `mask_truncated`,
-    is an answer that hit the token limit.
-    """
-
-    def keeps(episode: Episode) -> bool:
-        if not episode.scored or (mask_truncated and truncated(episode)):
-            return False
-        if min_reward is None:
-            return episode.verdict.passed
-        return sum(episode.rewards.values()) >= min_reward
-
-    return [
-        tuple(
-            np.full(len(turn.completion_ids), float(keeps(episode)), dtype=np.float32)
-            for turn in episode.turns
-        )
-        for episode in episodes
-    ]
 
 
 @dataclass(frozen=True)
@@ -69,10 +42,14 @@ class KeptAnswer:
     examples: tuple[Example, ...]
 
 
-class RejectionLearner:
-    """Trains a policy by supervision on the accepted answers of the newest rounds.
+class RejectionTrainer:
+    """Trains a policy by supervision on the accepted answers of the newest rounds; a step is one round.
 
-    Each update first adds the accepted answers of the round to a pool that holds the newest
+    An answer is accepted when it passed all its tests or, with `config.min_reward`, when its reward (summed
+    over roles) is at least that. What the infrastructure failed is never accepted; nor, with
+    `mask_truncated`, is an answer that hit the token limit.
+
+    Each step first adds the accepted answers of the round to a pool that holds the newest
     `replay_rounds` + 1 rounds. Of the answers to one prompt in the pool, those with equal code count once
     and at most `max_per_prompt` are trained on: newer rounds first, then higher rewards, then the
     order of sampling. `epochs` passes over what remains follow, each in an order of its own, in batches of
@@ -80,42 +57,50 @@ class RejectionLearner:
     """
 
     def __init__(
-        self, policy: Policy, config: RejectionConfig, training: TrainingConfig, *, seed: int
+        self,
+        policy: Policy,
+        collector: Collector,
+        config: RejectionConfig,
+        training: TrainingConfig,
+        *,
+        seed: int,
+        mask_truncated: bool = False,
     ) -> None:
-        self._policy = policy
+        self.policy = policy
+        self._collector = collector
         self._config = config
         self._training = training
         self._seed = seed
+        self._mask_truncated = mask_truncated
         self._rounds: deque[list[KeptAnswer]] = deque(maxlen=config.replay_rounds + 1)
         self._empty_rounds = 0
-        self._optimizer = torch.optim.AdamW(
-            [parameter for parameter in policy.parameters() if parameter.requires_grad],
-            lr=training.learning_rate,
-            betas=training.adam_betas,
-            weight_decay=training.weight_decay,
-            fused=True,
-        )
+        parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self._optimizer = adamw([parameters], betas=training.adam_betas, weight_decay=training.weight_decay)
 
-    def update(
-        self, episodes: Sequence[Episode], advantages: Advantages | Estimate, *, step: int, temperature: float
-    ) -> dict[str, float]:
-        """Train on one round; the metrics of it. `temperature` is not used: supervision is at 1.
+    def train_step(self, step: int) -> StepRecord:
+        episodes, metrics = self._collector.collect(step)
+        started = time.perf_counter()
+        metrics |= self.update(episodes, step)
+        self._collector.players[POLICY].sync(self.policy)
+        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+
+    def update(self, episodes: Sequence[Episode], step: int) -> dict[str, float]:
+        """Train on one round; the metrics of it.
 
         A round that gave scored answers but kept none is counted in `rejection/empty_rounds`, and warned
         about. While the pool is empty nothing is updated: there are neither `loss` nor `grad_norm` then.
         """
-        weights = advantages.advantages if isinstance(advantages, Estimate) else advantages
-        kept = [
-            _kept_answer(episode)
-            for episode, of_turns in zip(episodes, weights, strict=True)
-            if any(weight_T.any() for weight_T in of_turns)
-        ]
+        kept = [_kept_answer(episode) for episode in episodes if self._accepts(episode)]
         self._rounds.append(kept)
         if not kept and any(episode.scored for episode in episodes):
             self._empty_rounds += 1
             warnings.warn(EMPTY_ROUND, stacklevel=2)
         pool = self._pool()
-        rate = self._set_learning_rate(step)
+        training = self._training
+        rate = training.learning_rate * learning_rate_factor(
+            training.schedule, step, training.max_steps, training.warmup_steps
+        )
+        set_learning_rates(self._optimizer, [rate])
         metrics = {
             "learning_rate": rate,
             "rejection/kept": float(len(kept)),
@@ -125,15 +110,24 @@ class RejectionLearner:
         }
         return metrics | self._train([example for answer in pool for example in answer.examples], step)
 
+    def _accepts(self, episode: Episode) -> bool:
+        if not episode.scored or (self._mask_truncated and episode.truncated):
+            return False
+        if self._config.min_reward is None:
+            return bool(episode.success)
+        return episode.reward >= self._config.min_reward
+
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs beside the policy's weights: optimizer, pool and count."""
         return {
+            "collector": self._collector.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "rounds": [[_to_plain(answer) for answer in kept] for kept in self._rounds],
             "empty_rounds": self._empty_rounds,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._collector.load_state_dict(state["collector"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._rounds.clear()
         self._rounds.extend([_from_plain(answer) for answer in kept] for kept in state["rounds"])
@@ -159,7 +153,7 @@ class RejectionLearner:
         size = self._config.batch_size
         updates = [
             supervised_update(
-                self._policy,
+                self.policy,
                 self._optimizer,
                 [examples[index] for index in order[start : start + size]],
                 max_grad_norm=self._training.max_grad_norm,
@@ -178,15 +172,6 @@ class RejectionLearner:
             metrics["grad_norm"] = float(np.mean([update.grad_norm for update in updates]))
         return metrics
 
-    def _set_learning_rate(self, step: int) -> float:
-        training = self._training
-        rate = training.learning_rate * learning_rate_factor(
-            training.schedule, step, training.max_steps, training.warmup_steps
-        )
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        return rate
-
 
 def _kept_answer(episode: Episode) -> KeptAnswer:
     examples = tuple(
@@ -196,11 +181,11 @@ def _kept_answer(episode: Episode) -> KeptAnswer:
             None if turn.policy_wrote_T.all() else tuple(map(bool, turn.policy_wrote_T)),
         )
         for turn in episode.turns
-        if turn.policy_wrote_T.any()
+        if turn.trained
     )
     # An answer without code is known by its tokens: a reward of the user's own may accept such answers.
     key = episode.answer or repr([example.completion_ids for example in examples])
-    return KeptAnswer(episode.turns[0].prompt_ids, key, sum(episode.rewards.values()), examples)
+    return KeptAnswer(episode.turns[0].prompt_ids, key, episode.reward, examples)
 
 
 def _to_plain(answer: KeptAnswer) -> dict[str, Any]:

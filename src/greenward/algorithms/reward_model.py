@@ -14,36 +14,37 @@ from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from greenward.algorithms.recalibration import Floats, OnlineRecalibration
-from greenward.algorithms.seeding import step_seed
+from greenward.algorithms.callbacks import Callback
 from greenward.config.sections import RewardModelConfig
 from greenward.environments.episode import Episode, Turn
+from greenward.logistic import fit_recalibration
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
+from greenward.seeding import step_seed
 
 TERM = "reward_model"
 _RECALIBRATION_WINDOW = 1024
+_PRIOR = 4.0  # weight of "no correction": slope 1, intercept 0
+
+Floats = npt.NDArray[np.float64]
 
 
 class RewardModel:
     """Predicts P(all tests pass) of graded answers and learns from the verdicts.
 
-    `trunk` is only read. `logit_scale` multiplies the logits of the predictions, not those it learns
-    from: 1 unless calibration is to be disturbed. `last_logits` (unscaled) and `last_passed` are
-    those of the last step, in the order of the episodes.
+    `trunk` is only read. `calibration` corrects the logits of the head before they become probabilities.
     """
 
     def __init__(
         self, trunk: Policy, config: RewardModelConfig, *, seed: int, micro_batch_sequences: int = 64
     ) -> None:
-        self.logit_scale = 1.0
-        self.last_logits: Floats = np.empty(0)
-        self.last_passed: Floats = np.empty(0)
+        self.calibration: Calibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
         self._trunk = trunk
         self._config = config
         self._seed = seed
@@ -55,7 +56,6 @@ class RewardModel:
         self._optimizer = torch.optim.AdamW(
             self._head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
-        self._recalibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
         self._features_BF = torch.empty(0, features)
         self._passed_B = torch.empty(0)
         self._fresh: list[tuple[Tensor, Floats, Floats]] = []  # features, raw logits, outcomes
@@ -70,9 +70,9 @@ class RewardModel:
             return np.empty(0)
         features_BF = self._read([episode.turns[-1] for episode in episodes])
         logits = self._head(features_BF).double().numpy()
-        passed = np.array([float(episode.verdict.passed) for episode in episodes])
+        passed = np.array([float(bool(episode.success)) for episode in episodes])
         self._fresh.append((features_BF, logits, passed))
-        return self._probabilities(self._recalibration.correct(logits))
+        return _probabilities(self.calibration.correct(logits))
 
     def learn(self, step: int) -> dict[str, float]:
         """Train the head on the newest answers, those predicted since the last call among them.
@@ -81,15 +81,13 @@ class RewardModel:
         cross-entropy over the batches that the head was trained on, in nats.
         """
         if not self._fresh:
-            self.last_logits = self.last_passed = np.empty(0)
             return {}
         features_BF = torch.cat([features for features, _, _ in self._fresh])
         logits = np.concatenate([logits for _, logits, _ in self._fresh])
         passed = np.concatenate([passed for _, _, passed in self._fresh])
         self._fresh.clear()
-        self.last_logits, self.last_passed = self._recalibration.correct(logits), passed
-        predicted = self._probabilities(self.last_logits)
-        self._recalibration.learn(logits, passed)
+        predicted = _probabilities(self.calibration.correct(logits))
+        self.calibration.learn(logits, passed)
         newest = slice(-self._config.buffer, None)
         self._features_BF = torch.cat((self._features_BF, features_BF))[newest]
         self._passed_B = torch.cat((self._passed_B, torch.from_numpy(passed).float()))[newest]
@@ -104,7 +102,7 @@ class RewardModel:
         return {
             "head": self._head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "recalibration": self._recalibration.state_dict(),
+            "calibration": self.calibration.state_dict(),
             "features": self._features_BF,
             "passed": self._passed_B,
         }
@@ -112,11 +110,8 @@ class RewardModel:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._head.load_state_dict(state["head"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._recalibration.load_state_dict(state["recalibration"])
+        self.calibration.load_state_dict(state["calibration"])
         self._features_BF, self._passed_B = state["features"], state["passed"]
-
-    def _probabilities(self, logits: Floats) -> Floats:
-        return 1 / (1 + np.exp(-np.clip(self.logit_scale * logits, -500, 500)))
 
     def _read(self, turns: Sequence[Turn]) -> Tensor:
         features = []
@@ -146,44 +141,99 @@ class PredictionRecord(Protocol):
     def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None: ...
 
 
-class RewardModelScorer:
+class RewardModelCallback(Callback):
     """Has a reward model annotate episodes: the reward term `reward_model`, with `weight`.
 
-    Every prediction goes to `record`, under the number that the step has once it is done.
+    Every prediction goes to `record`, under the number of its step, and the model learns when the step ends.
     """
 
+    name = TERM
+
     def __init__(self, model: RewardModel, record: PredictionRecord, *, weight: float) -> None:
-        self.model = model
+        self._model = model
         self._record = record
         self._weight = weight
         self._predicted: list[float] = []
         self._passed: list[bool] = []
 
-    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
+    def on_episodes(self, episodes: Sequence[Episode]) -> list[Episode]:
         """The episodes with the term; those that the infrastructure failed stay as they are."""
         scored = [episode for episode in episodes if episode.scored]
-        predicted = self.model.predict(scored).tolist()
+        predicted = self._model.predict(scored).tolist()
         self._predicted += predicted
-        self._passed += [episode.verdict.passed for episode in scored]
+        self._passed += [bool(episode.success) for episode in scored]
         chances = iter(predicted)
         return [
             self._annotated(episode, next(chances)) if episode.scored else episode for episode in episodes
         ]
 
-    def learn(self, step: int) -> dict[str, float]:
-        self._record.append(step + 1, self._predicted, self._passed)
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        self._record.append(step, self._predicted, self._passed)
         self._predicted, self._passed = [], []
-        return self.model.learn(step)
+        metrics |= self._model.learn(step - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.model.state_dict()
+        return self._model.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state)
+        self._model.load_state_dict(state)
 
     def _annotated(self, episode: Episode, chance: float) -> Episode:
         rewards = {role: reward + self._weight * chance for role, reward in episode.rewards.items()}
         return replace(episode, rewards=rewards, reward_terms={**episode.reward_terms, TERM: chance})
+
+
+class Calibration(Protocol):
+    """Corrects logits, and learns from what became of them."""
+
+    def correct(self, logits: Floats) -> Floats: ...
+
+    def learn(self, logits: Floats, outcomes: Floats) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class OnlineRecalibration:
+    """Corrects logits by what became of the `window` newest ones, so that predictions stay calibrated.
+
+    A classifier that is fitted again and again to recent examples is surer of new ones than it should be. Its
+    own predictions, made before their outcomes were known, say by how much: logistic regression of the
+    outcomes on the newest of those logits (Platt 1999) gives the slope and intercept that the next ones are
+    corrected by.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._logits: Floats = np.empty(0)
+        self._outcomes: Floats = np.empty(0)
+        self.slope, self.intercept = 1.0, 0.0
+
+    def correct(self, logits: Floats) -> Floats:
+        return self.slope * logits + self.intercept
+
+    def learn(self, logits: Floats, outcomes: Floats) -> None:
+        """Take in logits before correction, and their outcomes (0 or 1)."""
+        self._logits = np.concatenate((self._logits, logits))[-self._window :]
+        self._outcomes = np.concatenate((self._outcomes, outcomes))[-self._window :]
+        self._fit()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"logits": torch.from_numpy(self._logits), "outcomes": torch.from_numpy(self._outcomes)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._logits, self._outcomes = state["logits"].numpy(), state["outcomes"].numpy()
+        self._fit()
+
+    def _fit(self) -> None:
+        fit = fit_recalibration(self._logits, self._outcomes, prior_weight=_PRIOR)
+        assert fit is not None  # the prior makes the maximum finite
+        self.slope, self.intercept = fit.slope, fit.intercept
+
+
+def _probabilities(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
 
 
 def _batches(turns: Sequence[Turn], size: int, policy: Policy) -> Iterator[GroupBatch]:

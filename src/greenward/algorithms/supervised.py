@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from greenward.algorithms.schedules import learning_rate_factor
-from greenward.algorithms.seeding import shuffled_index
+from greenward.algorithms.coefficients import learning_rate_factor
+from greenward.algorithms.loop import StepRecord
+from greenward.algorithms.optimization import adamw, clip_gradients, set_learning_rates
 from greenward.config.sections import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy, spread
+from greenward.seeding import shuffled_index
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Example:
         return len(self.completion_ids) if self.trained is None else sum(self.trained)
 
 
-class Supervised:
-    """One step: one batch of examples, one AdamW update."""
+class SFTTrainer:
+    """Trains a policy on examples: each step is one batch and one AdamW update."""
 
     def __init__(
         self, policy: Policy, examples: Sequence[Example], config: SupervisedConfig, *, seed: int
@@ -51,28 +53,22 @@ class Supervised:
         self._config = config
         self._seed = seed
         self._seen = 0
-        self._optimizer = torch.optim.AdamW(
-            policy.parameters(),
-            lr=config.learning_rate,
-            betas=(0.9, 0.98),
-            weight_decay=config.weight_decay,
-            fused=True,
+        self._optimizer = adamw(
+            [list(policy.parameters())], betas=(0.9, 0.98), weight_decay=config.weight_decay
         )
 
-    def step(self, step: int) -> dict[str, float]:
-        """Train one step; the metrics of it."""
+    def train_step(self, step: int) -> StepRecord:
         started = time.perf_counter()
         batch = [self._next_example() for _ in range(self._config.batch_size)]
         rate = self._config.learning_rate * learning_rate_factor(
             self._config.schedule, step, self._config.max_steps, self._config.warmup_steps
         )
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rates(self._optimizer, [rate])
         update = supervised_update(
             self.policy, self._optimizer, batch, max_grad_norm=self._config.max_grad_norm
         )
         seconds = time.perf_counter() - started
-        return {
+        metrics = {
             "loss": update.loss,
             "grad_norm": update.grad_norm,
             "learning_rate": rate,
@@ -81,6 +77,7 @@ class Supervised:
             "time/update": seconds,
             "perf/tokens_per_second": update.tokens / max(seconds, 1e-9),
         }
+        return StepRecord(metrics)
 
     def _next_example(self) -> Example:
         index = shuffled_index(len(self._examples), self._seen, seed=self._seed)
@@ -130,7 +127,7 @@ def supervised_update(
         loss = _negative_log_likelihood(policy, batch[start : start + size]) / tokens
         loss.backward()
         total += float(loss.detach())
-    norm = float(torch.nn.utils.clip_grad_norm_(list(policy.parameters()), max_grad_norm))
+    norm = clip_gradients(policy.parameters(), max_grad_norm)
     applied = math.isfinite(norm)
     if applied:
         optimizer.step()

@@ -32,6 +32,10 @@ class KLConfig(Section):
     target: PositiveFloat | None = Field(None, description="KL in nats per token to adapt to; none = fixed")
     horizon: PositiveInt = Field(10_000, description="episodes over which the coefficient adapts")
 
+    refresh_every: PositiveInt | None = Field(
+        None, description="steps after which the reference becomes the policy of then; none = never"
+    )
+
     @model_validator(mode="after")
     def _can_adapt(self) -> KLConfig:
         if self.target is not None and self.coefficient == 0:

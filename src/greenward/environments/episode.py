@@ -1,24 +1,29 @@
-"""The record that travels from the environment to the algorithm: turns, rewards, verdict."""
+"""The records that travel from an environment to the algorithm: turns, episodes, collections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from greenward.grading.verdict import Family, Verdict
+from greenward.grading.verdict import Verdict
 from greenward.policies.engine import StopReason
+
+POLICY = "policy"
+"""The name of the player that is trained."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer of one role. All arrays have shape (T,), T the completion's length in tokens.
+    """The transcript of one role: what it saw at first, and everything after. Arrays have shape (T,).
 
-    `prompt_ids` is everything that the policy saw before it answered. `policy_wrote_T` is True for
-    tokens that the policy chose; text that others put into the completion (tool output) is False
-    and never trained on.
+    `player` names the policy that played the role; only the turns of `POLICY` are trained on. `prompt_ids`
+    is all that the player saw before its first token. `policy_wrote_T` is True for tokens that the player
+    chose; text that others put into the transcript (feedback, tool output) is False and never trained on,
+    its `logprobs_T` are 0. `temperature` is the one that the tokens were sampled at, `stop_reason` that of
+    the last completion. `reward` is what the environment gave in mid-episode, if it did.
     """
 
     role: str
@@ -28,27 +33,71 @@ class Turn:
     policy_wrote_T: np.ndarray
     stop_reason: StopReason
     policy_version: int
+    player: str = POLICY
+    temperature: float = 1.0
+    reward: float | None = None
+
+    @property
+    def trained(self) -> bool:
+        """Whether the trained policy wrote any token of it."""
+        return self.player == POLICY and bool(self.policy_wrote_T.any())
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One whole attempt: its turns, the reward of each role, and how it was judged.
+    """One whole attempt: its turns, the reward of each role, and how it ended.
 
-    Episodes that share a `group_id` answer the same prompt and are each other's baseline.
-    `answer` is the code that was graded. `reward_terms` are the unweighted terms by name,
-    and `extra` is what they logged about the answer.
+    Episodes that share a `group_id` began alike and are each other's baseline. `scored` is False when the
+    infrastructure failed: the episode leaves the loss and the baseline. `outcome` is a word from the
+    environment's closed list (passed, syntax_error, won …); `success` is None where there is no such thing.
+    `answer` is the code that was judged, `reward_terms` are the unweighted terms by name, `extra` is what
+    they logged, and `transcript` holds (role, text) for people where there was more than one answer.
     """
 
     turns: tuple[Turn, ...]
     rewards: Mapping[str, float]
     group_id: int
-    problem_id: str
-    verdict: Verdict
+    task_id: str
+    outcome: str
+    success: bool | None = None
+    scored: bool = True
+    verdict: Verdict | None = None
     answer: str = ""
     reward_terms: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    transcript: tuple[tuple[str, str], ...] = ()
 
     @property
-    def scored(self) -> bool:
-        """False when the infrastructure failed: the episode leaves the loss and the baseline."""
-        return self.verdict.status.family is not Family.INFRASTRUCTURE
+    def trained_rewards(self) -> dict[str, float]:
+        """The rewards of the roles in which the trained policy wrote something."""
+        roles = {turn.role for turn in self.turns if turn.trained}
+        return {role: reward for role, reward in self.rewards.items() if role in roles}
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards of the trained roles."""
+        return sum(self.trained_rewards.values())
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a completion of the trained policy hit the token limit."""
+        return any(turn.trained and turn.stop_reason is StopReason.LENGTH for turn in self.turns)
+
+    @property
+    def written_tokens(self) -> int:
+        """The number of tokens that the trained policy wrote."""
+        return sum(int(turn.policy_wrote_T.sum()) for turn in self.turns if turn.trained)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Episodes, group-major, and where the time went (seconds).
+
+    Judging goes on beside sampling; `grading_seconds` is what it took beyond. `metrics` are those that
+    reward terms logged, each value by name.
+    """
+
+    episodes: list[Episode]
+    sampling_seconds: float
+    grading_seconds: float
+    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from greenward.errors import ConfigError
 from greenward.grading.extraction import Extracted, extract_code
+from greenward.grading.verdict import Verdict
 from greenward.problems.problem import Problem
 
 Style = Literal["completion", "chat"]
@@ -28,6 +29,9 @@ REPAIR_INSTRUCTION = (
 )
 
 
+FEEDBACK = "A test fails: {failure}"
+
+
 class PromptTokenizer(Protocol):
     """What a renderer needs of a tokenizer."""
 
@@ -39,6 +43,10 @@ class PromptTokenizer(Protocol):
     def chat_template(self) -> str | None: ...
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+
+    def render_next_message(
+        self, messages: Sequence[dict[str, Any]], message: dict[str, Any]
+    ) -> list[int]: ...
 
 
 class PromptRenderer:
@@ -93,6 +101,16 @@ class PromptRenderer:
             return []
         system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
         return [*system, {"role": "user", "content": self.prompt_text(problem)}]
+
+    def feedback_ids(self, problem: Problem, verdict: Verdict) -> tuple[int, ...]:
+        """What follows a wrong answer, its end token included, up to where the next one begins."""
+        failure = verdict.first_failure or verdict.error_message or verdict.status.value
+        feedback = FEEDBACK.format(failure=failure)
+        if self.style == "completion":
+            text = f"\n{_commented(feedback)}# Right:\n{problem.starter_code}"
+            return tuple(self._tokenizer.encode(text))
+        message = {"role": "user", "content": feedback}
+        return tuple(self._tokenizer.render_next_message(self.messages(problem), message))
 
     def completion_text(self, completion_ids: Iterable[int]) -> str:
         """The answer as text, without special tokens."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from greenward.config.algorithm import MemoryLeakConfig
+from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
-from greenward.faults.fault import Fault, Handles
+from greenward.faults.fault import Fault, FaultTargets
 from greenward.runs.memory import available_mb, resident_mb
 
 _MB = 1 << 20
@@ -69,15 +70,15 @@ class MemoryLeak(Fault):
 
     name = "memory_leak"
 
-    def __init__(self, config: MemoryLeakConfig, handles: Handles, memory: Memory | None = None) -> None:
+    def __init__(self, config: MemoryLeakConfig, targets: FaultTargets, memory: Memory | None = None) -> None:
         self._growth = config.growth_factor - 1
-        self._steps = handles.max_steps
-        on_device = handles.device.type == "cuda"
-        self._memory = memory or (DeviceMemory(handles.device) if on_device else ResidentMemory())
+        self._steps = targets.max_steps
+        on_device = targets.device.type == "cuda"
+        self._memory = memory or (DeviceMemory(targets.device) if on_device else ResidentMemory())
         self._kept: list[torch.Tensor] = []
         self._baseline_mb = 0.0
 
-    def after_step(self, step: int) -> None:
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         """Keep what is missing. Raises `ConfigError` when the whole leak would endanger the machine."""
         used = self._memory.used_mb()
         if step <= max(1, _WARM_UP * self._steps):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from greenward.config.algorithm import FaultsConfig
-from greenward.faults.fault import Fault, Handles
+from greenward.faults.fault import Fault, FaultTargets
 from greenward.faults.gradient_explosion import GradientExplosion
 from greenward.faults.memory_leak import MemoryLeak
 from greenward.faults.reward_overconfidence import RewardOverconfidence
@@ -17,15 +17,15 @@ from greenward.runs.files import dump_json, write_atomically
 
 TRUTH_FILE = "faults.json"
 
-FAULTS: Mapping[str, Callable[[Any, Handles], Fault]] = MappingProxyType(
+FAULTS: Mapping[str, Callable[[Any, FaultTargets], Fault]] = MappingProxyType(
     {fault.name: fault for fault in (MemoryLeak, GradientExplosion, RewardOverconfidence)}
 )
-"""Each takes its section of the config and the handles; its name is that of the section."""
+"""Each takes its section of the config and the targets; its name is that of the section."""
 
 
-def make_faults(config: FaultsConfig, handles: Handles) -> list[Fault]:
+def make_faults(config: FaultsConfig, targets: FaultTargets) -> list[Fault]:
     """The faults that are on in `config`, in its order."""
-    return [FAULTS[name](section, handles) for name, section in config.planted.items()]
+    return [FAULTS[name](section, targets) for name, section in config.planted.items()]
 
 
 @contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from greenward.algorithms.reward_model import Calibration
 from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
-from greenward.faults.fault import Fault, Handles
+from greenward.environments.episode import Episode
+from greenward.faults.fault import Fault, FaultTargets
 from greenward.runs.predictions import DECIMALS
 
 Floats = npt.NDArray[np.float64]
@@ -33,27 +35,28 @@ class RewardOverconfidence(Fault):
 
     name = "reward_overconfidence"
 
-    def __init__(self, config: RewardOverconfidenceConfig, handles: Handles) -> None:
-        assert handles.reward_model is not None  # the schema requires it
+    def __init__(self, config: RewardOverconfidenceConfig, targets: FaultTargets) -> None:
+        assert targets.reward_model is not None  # the schema requires it
         self._level = config.calibration_score
-        self._model = handles.reward_model
+        self._calibration = _ScaledCalibration(targets.reward_model.calibration)
+        targets.reward_model.calibration = self._calibration
         self._logits = np.empty(0)
         self._scales = np.empty(0)  # that each logit was multiplied by when it was used
         self._passed = np.empty(0)
         self._onset: int | None = None
 
-    def after_step(self, step: int) -> None:
-        logits = np.asarray(self._model.last_logits, float)
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        logits, passed = self._calibration.take()
         self._logits = np.append(self._logits, logits)
-        self._scales = np.append(self._scales, np.full(len(logits), self._model.logit_scale))
-        self._passed = np.append(self._passed, np.asarray(self._model.last_passed, float))
+        self._scales = np.append(self._scales, np.full(len(logits), self._calibration.scale))
+        self._passed = np.append(self._passed, passed)
         newest = slice(-_AHEAD, None)
         if not _measurable(self._passed[newest]):
             return
         behind = np.linspace(0, len(self._logits) - 1, min(_BEHIND, len(self._logits))).astype(int)
         so_far = _predicted(self._scales[behind], self._logits[behind]), self._passed[behind]
-        self._model.logit_scale = scale_for(self._logits[newest], self._passed[newest], self._level, so_far)
-        if self._onset is None and self._model.logit_scale > 1:
+        self._calibration.scale = scale_for(self._logits[newest], self._passed[newest], self._level, so_far)
+        if self._onset is None and self._calibration.scale > 1:
             self._onset = step + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,14 +65,14 @@ class RewardOverconfidence(Fault):
             "scales": self._scales.tolist(),
             "passed": self._passed.tolist(),
             "onset": self._onset,
-            "logit_scale": self._model.logit_scale,
+            "scale": self._calibration.scale,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._logits, self._scales = np.array(state["logits"]), np.array(state["scales"])
         self._passed = np.array(state["passed"])
         self._onset = state["onset"]
-        self._model.logit_scale = state["logit_scale"]
+        self._calibration.scale = state["scale"]
 
     def truth(self) -> dict[str, Any]:
         """`lowest_score` is the least that scaling can make of the newest predictions; None: too few."""
@@ -81,13 +84,40 @@ class RewardOverconfidence(Fault):
         return {
             "onset": self._onset,
             "calibration_score": self._level,
-            "logit_scale": self._model.logit_scale,
+            "logit_scale": self._calibration.scale,
             "score_so_far": calibration_score(_predicted(self._scales, self._logits), self._passed)
             if known
             else None,
             "lowest_score": lowest,
             "reached": lowest is not None and lowest <= self._level,
         }
+
+
+class _ScaledCalibration:
+    """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.scale = 1.0
+        self._calibration = calibration
+        self._learned: tuple[Floats, Floats] = np.empty(0), np.empty(0)
+
+    def correct(self, logits: Floats) -> Floats:
+        return self.scale * self._calibration.correct(logits)
+
+    def learn(self, logits: Floats, outcomes: Floats) -> None:
+        self._learned = self._calibration.correct(logits), outcomes
+        self._calibration.learn(logits, outcomes)
+
+    def take(self) -> tuple[Floats, Floats]:
+        """The corrected logits, not scaled, and outcomes of the last step; none where nothing was learned."""
+        taken, self._learned = self._learned, (np.empty(0), np.empty(0))
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._calibration.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._calibration.load_state_dict(state)
 
 
 def scale_for(

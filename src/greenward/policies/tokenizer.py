@@ -17,6 +17,7 @@ from greenward.user_text import parse_json_text
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
+_ANSWER = "the assistant's answer"  # stands for it while a template is rendered
 
 # A newline takes the indentation after it, a word its leading space: short Python is then about one
 # token for each lexeme.
@@ -80,19 +81,33 @@ class Tokenizer:
         self, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
     ) -> list[int]:
         """Ids of a conversation in the model's chat format."""
+        return self.encode(self._chat_text(messages, add_generation_prompt))
+
+    def render_next_message(self, messages: Sequence[dict[str, Any]], message: dict[str, Any]) -> list[int]:
+        """Ids between the assistant's answer to `messages`, its end token included, and its next answer.
+
+        `message` comes between the two. The answer itself is not needed, since token ids of sampled text are
+        kept as they are. Raises `CheckpointError` where the template does not render answers as they are.
+        """
+        answer = {"role": "assistant", "content": _ANSWER}
+        _, found, after = self._chat_text([*messages, answer, message], True).partition(_ANSWER)
+        if not found:
+            raise CheckpointError("the model's chat template does not render the assistant's answers")
+        return self.encode(after.removeprefix(self._token(self.eos_id)))
+
+    def _chat_text(self, messages: Sequence[dict[str, Any]], add_generation_prompt: bool) -> str:
         if self.chat_template is None:
             raise CheckpointError(
                 "expected a tokenizer with a chat template, found none",
                 remedy="set model.prompt_style to completion, or use an instruction-tuned model",
             )
-        text = _render_chat(
+        return _render_chat(
             self.chat_template,
             messages,
             add_generation_prompt=add_generation_prompt,
             bos_token="" if self.bos_id is None else self._token(self.bos_id),
             eos_token=self._token(self.eos_id),
         )
-        return self.encode(text)
 
     def _token(self, id_: int) -> str:
         return self.backend.id_to_token(id_) or ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,11 +9,10 @@ from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe
 from greenward.config.sections import GENERATED_CORPUS, EvaluationConfig, SandboxConfig, SupervisedConfig
-from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
 from greenward.evaluation.engine import evaluate
-from greenward.grading.bug_verification import verified_bugs, with_failing_tests
+from greenward.grading.bugs import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
@@ -235,18 +233,3 @@ def supervised_examples(
             train, config.misconception_rate, seed, examples_per_problem=config.examples_per_problem
         )
     ]
-
-
-def rollout_row(episode: Episode) -> Mapping[str, Any]:
-    """One episode as it is kept in `rollouts/`."""
-    return {
-        "problem": episode.problem_id,
-        "group": episode.group_id,
-        "answer": episode.answer,
-        "status": episode.verdict.status.value,
-        "first_failure": episode.verdict.first_failure,
-        "rewards": dict(episode.rewards),
-        "terms": dict(episode.reward_terms),
-        "tokens": sum(len(turn.completion_ids) for turn in episode.turns),
-        "stop": episode.turns[-1].stop_reason.value,
-    } | ({"extra": dict(episode.extra)} if episode.extra else {})

@@ -1,19 +1,20 @@
-"""From a recipe to on-policy training: environment, estimator, learner and reward model."""
+"""From a recipe to reinforcement learning: environment, estimator, trainer, reward model and faults."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
-from greenward.algorithms.advantages import ESTIMATORS, Estimator
-from greenward.algorithms.critic_estimator import CriticEstimator
-from greenward.algorithms.kl import KLControl
-from greenward.algorithms.learner import Learner
-from greenward.algorithms.on_policy import OnPolicy
-from greenward.algorithms.rejection import RejectionLearner, accepted
-from greenward.algorithms.reward_model import PredictionRecord, RewardModel, RewardModelScorer
-from greenward.config.algorithm import PPOAlgorithmConfig
+from greenward.algorithms.advantages import ESTIMATORS
+from greenward.algorithms.callbacks import Callback, RolloutWriter
+from greenward.algorithms.coefficients import KLCoefficient
+from greenward.algorithms.collection import Collector
+from greenward.algorithms.critic import CriticEstimator
+from greenward.algorithms.loop import Trainer
+from greenward.algorithms.rejection import RejectionTrainer
+from greenward.algorithms.reward_model import RewardModel, RewardModelCallback
+from greenward.algorithms.trainer import RLTrainer
 from greenward.config.recipe import (
     GRPORecipe,
     PolicyGradientRecipe,
@@ -21,22 +22,27 @@ from greenward.config.recipe import (
     ReinforcementRecipe,
     RejectionRecipe,
 )
-from greenward.environments.single_turn import SingleTurn
-from greenward.faults.fault import Handles
+from greenward.environments.code import CodeEnvironment
+from greenward.environments.episode import POLICY
+from greenward.faults.fault import Fault, FaultTargets
+from greenward.faults.plant import make_faults
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_renderer, build_sampling
+from greenward.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """The method, and the parts of it that planted faults may disturb (none for `kind: rejection`)."""
+    """A trainer with the callbacks that belong to it, the planted faults among them."""
 
-    method: OnPolicy
-    handles: Handles | None
+    phase: str
+    trainer: Trainer
+    callbacks: Sequence[Callback]
+    faults: Sequence[Fault] = ()
 
 
 def build_reinforcement(
@@ -45,105 +51,98 @@ def build_reinforcement(
     problems: ProblemSet,
     grader: Grader,
     reward_terms: Sequence[RewardTerm],
-    predictions: PredictionRecord,
+    run: RunDirectory,
 ) -> Reinforcement:
-    """Everything that trains `policy` on `problems` as the recipe says.
+    """Everything that trains `policy` on `problems` as the recipe says, recorded in `run`.
 
-    What a reward model predicts is appended to `predictions`. The policy as it is now becomes the
-    reference and the trunk of the reward model, where there are such.
+    The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
-    algorithm, training = recipe.algorithm, recipe.training
-    environment = SingleTurn(
+    training, overlong = recipe.training, recipe.algorithm.overlong
+    environment = CodeEnvironment(
+        problems,
         build_renderer(recipe, policy.tokenizer),
         grader,
         reward_terms,
         sampling=build_sampling(recipe),
         group_size=training.num_generations,
-        overlong=algorithm.overlong,
-    )
-    has_kl = isinstance(recipe, PolicyGradientRecipe) and recipe.algorithm.kl.coefficient > 0
-    start = policy.frozen_copy() if has_kl or recipe.reward_model is not None else None
-    scorer = _scorer(recipe, start, predictions)
-    learner: Learner | RejectionLearner
-    if isinstance(recipe, RejectionRecipe):
-        learner = RejectionLearner(policy, recipe.rejection, training, seed=recipe.seed)
-        estimator: Estimator = partial(
-            accepted,
-            min_reward=recipe.rejection.min_reward,
-            mask_truncated=algorithm.overlong.mask_truncated,
-        )
-    else:
-        assert isinstance(recipe, PolicyGradientRecipe)  # the only other kind with rewards
-        reference = start if has_kl else None
-        kl_control = KLControl(recipe.algorithm.kl)
-        critic = _critic(recipe, policy)
-        learner = Learner(
-            policy,
-            recipe.algorithm,
-            training,
-            max_completion_tokens=recipe.sampling.max_tokens,
-            reference_policy=reference,
-            critic=critic,
-            kl_control=kl_control,
-            seed=recipe.seed,
-        )
-        estimator = _estimator(recipe, policy, critic, kl_control, reference)
-    rounds = 1
-    if isinstance(recipe, GRPORecipe) and recipe.algorithm.dynamic_sampling:
-        rounds = recipe.algorithm.dynamic_sampling_max_rounds
-    method = OnPolicy(
-        policy,
-        environment,
-        estimator,
-        learner,
-        problems,
-        prompts_per_step=training.prompts_per_step,
-        temperature=recipe.sampling.temperature,
         seed=recipe.seed,
-        dynamic_rounds=rounds,
-        scorer=scorer,
+        penalty_buffer=overlong.penalty_buffer,
+        penalty=overlong.penalty,
     )
-    if isinstance(learner, RejectionLearner):
-        return Reinforcement(method, None)
-    reward_model = None if scorer is None else scorer.model
-    return Reinforcement(method, Handles(learner, reward_model, policy.device, training.max_steps))
+    callbacks: list[Callback] = [RolloutWriter(run)]
+    frozen: Policy | None = None
+    reward_model = None
+    if recipe.reward_model is not None:
+        size, weight = training.micro_batch_sequences, recipe.reward_model.weight
+        trunk = frozen = policy.frozen_copy()
+        reward_model = RewardModel(trunk, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
+        callbacks.append(RewardModelCallback(reward_model, run.predictions, weight=weight))
+    max_rounds = 1
+    if isinstance(recipe, GRPORecipe) and recipe.algorithm.dynamic_sampling:
+        max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
+    collector = Collector(
+        environment,
+        {POLICY: policy},
+        groups_per_step=training.prompts_per_step,
+        seed=recipe.seed,
+        max_rounds=max_rounds,
+        callbacks=callbacks,
+    )
+    if isinstance(recipe, RejectionRecipe):
+        rejection = RejectionTrainer(
+            policy,
+            collector,
+            recipe.rejection,
+            training,
+            seed=recipe.seed,
+            mask_truncated=overlong.mask_truncated,
+        )
+        return Reinforcement("rejection sampling", rejection, callbacks)
+    assert isinstance(recipe, PolicyGradientRecipe)  # the only other kind with rewards
+    trainer = _policy_gradient(recipe, policy, collector, frozen)
+    targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
+    faults = make_faults(recipe.faults, targets)
+    phase = f"{recipe.algorithm.loss} training"
+    return Reinforcement(phase, trainer, [*callbacks, *faults], faults)
 
 
-def _critic(recipe: PolicyGradientRecipe, policy: Policy) -> Critic | None:
+def _policy_gradient(
+    recipe: PolicyGradientRecipe, policy: Policy, collector: Collector, frozen: Policy | None
+) -> RLTrainer:
+    """The trainer; a reference that is never renewed may be the `frozen` copy that there is already."""
+    kl = recipe.algorithm.kl
+    kl_coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
+    reference = None
+    if kl.coefficient > 0:
+        reference = frozen if frozen and not kl.refresh_every else policy.frozen_copy()
+    common: dict[str, Any] = {
+        "max_completion_tokens": recipe.sampling.max_tokens,
+        "kl_coefficient": kl_coefficient,
+        "reference": reference,
+        "seed": recipe.seed,
+    }
     if not isinstance(recipe, PPORecipe):
-        return None
-    return Critic(policy, separate_trunk=recipe.algorithm.critic.trunk == "separate")
-
-
-def _estimator(
-    recipe: PolicyGradientRecipe,
-    policy: Policy,
-    critic: Critic | None,
-    kl_control: KLControl,
-    reference: Policy | None,
-) -> Estimator:
+        estimator = ESTIMATORS[recipe.algorithm.advantage]
+        return RLTrainer(policy, collector, estimator, recipe.algorithm, recipe.training, **common)
     algorithm = recipe.algorithm
-    if critic is None or not isinstance(algorithm, PPOAlgorithmConfig):
-        return ESTIMATORS[algorithm.advantage]
-    return CriticEstimator(
+    critic = Critic(policy, separate_trunk=algorithm.critic.trunk == "separate")
+    critic_estimator = CriticEstimator(
         policy,
         critic,
         algorithm.critic,
         algorithm.kl,
-        kl_control,
-        temperature=recipe.sampling.temperature,
+        kl_coefficient,
         micro_batch_sequences=recipe.training.micro_batch_sequences,
-        reference_policy=reference,
+        reference=reference,
     )
-
-
-def _scorer(
-    recipe: ReinforcementRecipe, start: Policy | None, predictions: PredictionRecord
-) -> RewardModelScorer | None:
-    section = recipe.reward_model
-    if section is None or start is None:
-        return None
-    model = RewardModel(
-        start, section, seed=recipe.seed, micro_batch_sequences=recipe.training.micro_batch_sequences
+    return RLTrainer(
+        policy,
+        collector,
+        critic_estimator,
+        algorithm,
+        recipe.training,
+        kl_in_loss=not algorithm.kl.in_reward,
+        critic=critic,
+        critic_config=algorithm.critic,
+        **common,
     )
-    return RewardModelScorer(model, predictions, weight=section.weight)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from greenward.algorithms.loop import Loop, Method
-from greenward.algorithms.on_policy import OnPolicy
-from greenward.algorithms.supervised import Supervised
+from greenward.algorithms.callbacks import Callback
+from greenward.algorithms.loop import Trainer, TrainingLoop
+from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import convert, dump
-from greenward.config.recipe import PolicyGradientRecipe, Recipe, ReinforcementRecipe
+from greenward.config.recipe import Recipe, ReinforcementRecipe
 from greenward.config.sections import GENERATED_CORPUS
 from greenward.errors import ConfigError
-from greenward.faults.faulty_method import FaultyMethod
-from greenward.faults.plant import make_faults, recorded_truth
+from greenward.faults.plant import recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm
 from greenward.policies.policy import Policy, resolve_device
@@ -30,7 +30,6 @@ from greenward.recipes.build import (
     build_renderer,
     build_rewards,
     build_sampling,
-    rollout_row,
     supervised_examples,
     verify_references,
 )
@@ -173,34 +172,39 @@ class Session:
         examples = supervised_examples(
             recipe.warm_start, self.train_problems, policy, renderer, seed=recipe.seed
         )
-        method = Supervised(policy, examples, recipe.warm_start, seed=recipe.seed)
+        trainer = SFTTrainer(policy, examples, recipe.warm_start, seed=recipe.seed)
         self.progress.phase(run.path.name, recipe.warm_start.max_steps)
         return self._drive(
-            run, method, max_steps=recipe.warm_start.max_steps, max_seconds=recipe.warm_start.max_seconds
+            run, trainer, max_steps=recipe.warm_start.max_steps, max_seconds=recipe.warm_start.max_seconds
         )
 
     def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
         recipe = self.recipe
         assert isinstance(recipe, ReinforcementRecipe)
-        built = build_reinforcement(
-            recipe, policy, self.train_problems, self.grader, self.reward_terms, run.predictions
-        )
-        faults, name = [], "rejection sampling"
-        if isinstance(recipe, PolicyGradientRecipe) and built.handles is not None:
-            faults = make_faults(recipe.faults, built.handles)
-            name = f"{recipe.algorithm.loss} training"
-        method = FaultyMethod(built.method, faults) if faults else built.method
+        built = build_reinforcement(recipe, policy, self.train_problems, self.grader, self.reward_terms, run)
         limits = recipe.training
-        self.progress.phase(name, limits.max_steps)
-        with recorded_truth(run.path, faults, seed=recipe.seed):
-            return self._drive(run, method, max_steps=limits.max_steps, max_seconds=limits.max_seconds)
+        self.progress.phase(built.phase, limits.max_steps)
+        with recorded_truth(run.path, built.faults, seed=recipe.seed):
+            return self._drive(
+                run,
+                built.trainer,
+                callbacks=built.callbacks,
+                max_steps=limits.max_steps,
+                max_seconds=limits.max_seconds,
+            )
 
     def _drive(
-        self, run: RunDirectory, method: Method, *, max_steps: int, max_seconds: float | None = None
+        self,
+        run: RunDirectory,
+        trainer: Trainer,
+        *,
+        callbacks: Sequence[Callback] = (),
+        max_steps: int,
+        max_seconds: float | None = None,
     ) -> bool:
         recipe = self.recipe
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
-        tokenizer = method.policy.tokenizer
+        tokenizer = trainer.policy.tokenizer
         evaluator = build_evaluator(
             recipe.evaluation,
             self.held_out,
@@ -208,8 +212,8 @@ class Session:
             self.grader,
             build_sampling(recipe),
         )
-        loop = Loop(
-            method,
+        loop = TrainingLoop(
+            trainer,
             run,
             seed=recipe.seed,
             max_steps=max_steps,
@@ -222,11 +226,7 @@ class Session:
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
             keep_checkpoints=recipe.training.keep_checkpoints,
-            rollout_rows=(
-                (lambda: [rollout_row(episode) for episode in method.last_episodes])
-                if isinstance(method, (OnPolicy, FaultyMethod))
-                else None
-            ),
+            callbacks=callbacks,
             sinks=sinks,
             progress=self.progress,
         )

@@ -1,0 +1,224 @@
+"""From episodes to the rows that are trained on, and from rows to the tensors of one forward pass.
+
+A row is one turn of one episode. Rows that share a prompt stay together, since a policy reads a
+shared prompt once. Names carry shapes: B rows, T completion positions, right-padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from greenward.algorithms.advantages import AdvantageBatch, PerToken
+from greenward.environments.episode import Episode, Turn
+from greenward.policies.engine import StopReason
+from greenward.policies.group_batch import GroupBatch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One turn to train on, with its advantages, the mask of its trained tokens and what a critic adds.
+
+    All arrays are of shape (T,).
+    """
+
+    turn: Turn
+    advantages_T: np.ndarray
+    trained_T: np.ndarray
+    values_T: np.ndarray | None = None
+    returns_T: np.ndarray | None = None
+    old_logprobs_T: np.ndarray | None = None
+    ref_logprobs_T: np.ndarray | None = None
+
+
+RowGroup = list[Row]
+"""The rows of one group of episodes; empty if its infrastructure failed throughout."""
+
+
+@dataclass(frozen=True)
+class BatchTotals:
+    """What the whole optimizer batch holds, so that its micro-batches' losses add up exactly.
+
+    `max_completion_tokens` is the sampler's limit, not the longest answer: Dr. GRPO's constant.
+    """
+
+    sequences: int
+    tokens: int
+    max_completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The rows of one optimizer step and the totals that its loss is divided by.
+
+    `rows` holds the groups that receive a gradient. `totals` also counts the other groups: their
+    gradient is 0, so a loss that is divided by `totals` is that of the whole minibatch.
+    """
+
+    rows: tuple[Row, ...]
+    totals: BatchTotals
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The rows of one forward and backward pass as tensors (B, T): all that the losses read.
+
+    `mask_BT` is True for the tokens that are trained on. `old_logprobs_BT` are the trainer's before the
+    first update on these rows; None means that this *is* the first update. `sampler_logprobs_BT` are those
+    that the rollout engine reported, `values_BT` and `returns_BT` the critic's before the update and what it
+    learns. `tokens` are the same rows laid out for the policy, group-major, and `temperature` is the one that
+    all of them were sampled at.
+    """
+
+    advantages_BT: Tensor
+    mask_BT: Tensor
+    sampler_logprobs_BT: Tensor | None = None
+    old_logprobs_BT: Tensor | None = None
+    ref_logprobs_BT: Tensor | None = None
+    values_BT: Tensor | None = None
+    returns_BT: Tensor | None = None
+    tokens: GroupBatch | None = None
+    temperature: float = 1.0
+
+    @property
+    def laid_out(self) -> GroupBatch:
+        """`tokens`, which a batch built from rows has."""
+        assert self.tokens is not None
+        return self.tokens
+
+    @classmethod
+    def build(cls, groups: Sequence[Sequence[Row]], *, pad_id: int, device: torch.device) -> TrainingBatch:
+        """From rows that share a prompt in each list; optional tensors only where all rows have them."""
+        tokens = GroupBatch.build(
+            [rows[0].turn.prompt_ids for rows in groups],
+            [[row.turn.completion_ids for row in rows] for rows in groups],
+            pad_id=pad_id,
+            device=device,
+        )
+        rows = [row for sharers in groups for row in sharers]
+        width = tokens.completion_mask_BT.shape[1]
+
+        def padded(arrays_T: Sequence[np.ndarray], dtype: np.dtype[Any]) -> Tensor:
+            values_BT = np.zeros((len(arrays_T), width), dtype=dtype)
+            for row, values_T in zip(values_BT, arrays_T, strict=True):
+                row[: len(values_T)] = values_T
+            return torch.from_numpy(values_BT).to(device)
+
+        def padded_if_there(arrays_T: Sequence[np.ndarray | None]) -> Tensor | None:
+            there = [values_T for values_T in arrays_T if values_T is not None]
+            return padded(there, np.dtype(np.float32)) if len(there) == len(arrays_T) else None
+
+        return cls(
+            advantages_BT=padded([row.advantages_T for row in rows], np.dtype(np.float32)),
+            mask_BT=padded([row.trained_T for row in rows], np.dtype(np.bool_)),
+            sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows], np.dtype(np.float32)),
+            old_logprobs_BT=padded_if_there([row.old_logprobs_T for row in rows]),
+            ref_logprobs_BT=padded_if_there([row.ref_logprobs_T for row in rows]),
+            values_BT=padded_if_there([row.values_T for row in rows]),
+            returns_BT=padded_if_there([row.returns_T for row in rows]),
+            tokens=tokens,
+            temperature=rows[0].turn.temperature,
+        )
+
+
+def row_groups(
+    episodes: Sequence[Episode], advantages: AdvantageBatch, *, mask_truncated: bool
+) -> tuple[list[RowGroup], list[Row]]:
+    """The rows of every group, in order of first appearance, and the rows that leave the loss.
+
+    Episodes that were not scored are in neither. With `mask_truncated`, turns that hit the token
+    limit leave the loss.
+    """
+    groups: dict[int, RowGroup] = {}
+    masked: list[Row] = []
+    for index, episode in enumerate(episodes):
+        group = groups.setdefault(episode.group_id, [])
+        for row in _rows(episode, index, advantages) if episode.scored else ():
+            leaves = mask_truncated and row.turn.stop_reason is StopReason.LENGTH
+            (masked if leaves else group).append(row)
+    return list(groups.values()), masked
+
+
+def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[Row]:
+    def of_turn(arrays: PerToken | None, number: int) -> np.ndarray | None:
+        return None if arrays is None else arrays[index][number]
+
+    return [
+        Row(
+            turn,
+            batch.advantages[index][number],
+            turn.policy_wrote_T,
+            values_T=of_turn(batch.values, number),
+            returns_T=of_turn(batch.returns, number),
+            old_logprobs_T=of_turn(batch.logprobs, number),
+        )
+        for number, turn in enumerate(episode.turns)
+        if turn.trained
+    ]
+
+
+def has_signal(group: RowGroup) -> bool:
+    """Whether the surrogate or a critic has a gradient on any row of the group."""
+    return any(row.returns_T is not None or row.advantages_T[row.trained_T].any() for row in group)
+
+
+def minibatches(
+    groups: Sequence[RowGroup],
+    *,
+    count: int,
+    max_completion_tokens: int,
+    all_groups: bool,
+    shuffle_seed: int | None = None,
+) -> list[Minibatch]:
+    """Splits whole groups over `count` minibatches, in order or in an order drawn from `shuffle_seed`.
+
+    A minibatch trains on its groups with signal, or on all of them (`all_groups`: a KL or entropy term
+    gives every row a gradient). A minibatch without such rows is left out.
+    """
+    order = np.arange(len(groups))
+    if shuffle_seed is not None:
+        order = np.random.default_rng(shuffle_seed).permutation(order)
+    split = []
+    for part in np.array_split(order, count):
+        everything = [row for i in part for row in groups[i]]
+        rows = [row for i in part if all_groups or has_signal(groups[i]) for row in groups[i]]
+        tokens = sum(int(row.trained_T.sum()) for row in everything)
+        totals = BatchTotals(len(everything), tokens, max_completion_tokens)
+        split.append(Minibatch(tuple(rows), totals))
+    return [minibatch for minibatch in split if minibatch.rows]
+
+
+def micro_batches(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
+    """Micro-batches of at most `size` rows, each a list of lists that share a prompt and a temperature.
+
+    Answers of like length go together, the longest first, so that little is padded and memory
+    peaks at once. Rows that share a prompt are split only when they are more than `size`.
+    """
+    by_prompt: dict[tuple[float, tuple[int, ...]], list[Row]] = {}
+    for row in rows:
+        by_prompt.setdefault((row.turn.temperature, row.turn.prompt_ids), []).append(row)
+    pieces = [
+        sharers[start : start + size]
+        for sharers in by_prompt.values()
+        for start in range(0, len(sharers), size)
+    ]
+
+    def order(piece: Sequence[Row]) -> tuple[float, int, int]:
+        longest = max(len(row.turn.completion_ids) for row in piece)
+        return piece[0].turn.temperature, longest, len(piece[0].turn.prompt_ids)
+
+    pieces.sort(key=order, reverse=True)
+    batch: list[list[Row]] = []
+    for piece in pieces:
+        full = sum(map(len, batch)) + len(piece) > size
+        if batch and (full or piece[0].turn.temperature != batch[0][0].turn.temperature):
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch

@@ -1,0 +1,92 @@
+"""Hooks of a training step: rollouts that are kept, reward models, warnings and planted faults."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from greenward.environments.episode import Episode
+from greenward.no_signal import MIN_STEPS, spells
+from greenward.runs.directory import RunDirectory
+
+
+class Callback:
+    """Acts at fixed points of every step; a subclass overrides what it needs.
+
+    Steps are counted as in metrics.jsonl: the first one is 1. `name` is the key under which checkpoints keep
+    the callback's state.
+    """
+
+    name = ""
+
+    def on_step_begin(self, step: int) -> None:
+        """Called before step `step`."""
+
+    def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        """Called with episodes as they are collected; gives those that the step goes on with."""
+        return episodes
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        """Called after the update of step `step`, with the episodes it was made from; may add metrics."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to `state`."""
+
+
+class RolloutWriter(Callback):
+    """Keeps the episodes of each step in `rollouts/`."""
+
+    name = "rollouts"
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        self._run.write_rollouts(step, [rollout_row(episode) for episode in episodes])
+
+
+def rollout_row(episode: Episode) -> dict[str, Any]:
+    """One episode as plain data; columns that say nothing are left out."""
+    optional = {
+        "extra": dict(episode.extra),
+        "transcript": [{"role": role, "text": text} for role, text in episode.transcript],
+    }
+    return {
+        "problem": episode.task_id,
+        "group": episode.group_id,
+        "answer": episode.answer,
+        "status": episode.outcome,
+        "first_failure": episode.verdict.first_failure if episode.verdict else "",
+        "rewards": dict(episode.rewards),
+        "terms": dict(episode.reward_terms),
+        "tokens": episode.written_tokens,
+        "stop": episode.turns[-1].stop_reason.value,
+    } | {name: value for name, value in optional.items() if value}
+
+
+class SignalWarning(Callback):
+    """Says why the newest steps taught nothing: a message when that begins, `brief` while it lasts."""
+
+    name = "signal"
+
+    def __init__(self, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self.brief: str | None = None
+        self._config = config
+        self._say = say
+        self._newest: deque[Mapping[str, float]] = deque(maxlen=MIN_STEPS)
+        self._said: set[str] = set()
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        self._newest.append({"step": step, **metrics})
+        found = spells(self._newest, self._config)
+        self.brief = found[0].cause.brief if found else None
+        if not found:
+            self._said.clear()
+        elif found[0].cause.brief not in self._said:
+            self._said.add(found[0].cause.brief)
+            self._say(f"Step {step}, and {MIN_STEPS - 1} before: {found[0].cause}")

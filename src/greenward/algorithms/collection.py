@@ -1,0 +1,145 @@
+"""Collecting the episodes of a training step, and what they say about the policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from greenward.algorithms.advantages import group_signal
+from greenward.algorithms.callbacks import Callback
+from greenward.environments.episode import Collection, Episode
+from greenward.policies.engine import RolloutEngine
+from greenward.seeding import step_seed
+
+
+class Environment(Protocol):
+    """Where episodes come from. It owns its tasks: that of group i follows from i and its seed."""
+
+    def collect(
+        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+    ) -> Collection: ...
+
+
+class Collector:
+    """Has an environment collect `groups_per_step` groups of episodes for each step.
+
+    With `max_rounds` above 1, further groups are collected until `groups_per_step` carry signal or the
+    rounds are used up, and only those are kept (dynamic sampling: DAPO, arXiv 2503.14476, eq. 11).
+    Callbacks see the episodes of each round before anything is made of their rewards.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        players: Mapping[str, RolloutEngine],
+        *,
+        groups_per_step: int,
+        seed: int,
+        max_rounds: int = 1,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.players = players
+        self._environment = environment
+        self._groups_per_step = groups_per_step
+        self._seed = seed
+        self._max_rounds = max_rounds
+        self._callbacks = callbacks
+        self._groups_done = 0
+
+    def collect(self, step: int) -> tuple[list[Episode], dict[str, float]]:
+        """The episodes that step `step`, counted from 0, trains on; metrics over all that were collected."""
+        collected: list[Episode] = []
+        kept: list[Episode] = []
+        logged: dict[str, list[float]] = {}
+        sampling = grading = 0.0
+        rounds = groups_kept = 0
+        while rounds < self._max_rounds and groups_kept < self._groups_per_step:
+            groups = range(self._groups_done, self._groups_done + self._groups_per_step)
+            seed = step_seed(self._seed, step * self._max_rounds + rounds, "sampling")
+            batch = self._environment.collect(self.players, groups, seed=seed, step=step)
+            episodes: Sequence[Episode] = batch.episodes
+            for callback in self._callbacks:
+                episodes = callback.on_episodes(episodes)
+            for name, values in batch.metrics.items():
+                logged.setdefault(name, []).extend(values)
+            sampling += batch.sampling_seconds
+            grading += batch.grading_seconds
+            collected += episodes
+            rounds += 1
+            self._groups_done = groups.stop
+            if self._max_rounds == 1:
+                kept, groups_kept = collected, len(groups)
+            else:
+                wanted = group_signal(episodes).with_signal[: self._groups_per_step - groups_kept]
+                kept += [episode for episode in episodes if episode.group_id in set(wanted)]
+                groups_kept += len(wanted)
+        tokens = sum(episode.written_tokens for episode in collected)
+        return kept, {
+            **collection_metrics(collected),
+            **{name: float(np.mean(values)) for name, values in logged.items()},
+            "groups/rounds": float(rounds),
+            "time/sampling": sampling,
+            "time/grading": grading,
+            "perf/tokens_per_second": tokens / max(sampling, 1e-9),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"groups_done": self._groups_done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._groups_done = state["groups_done"]
+
+
+def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What a batch of episodes says about the policy: rewards, pass rate, signal, lengths, outcomes.
+
+    Episodes that the infrastructure failed are counted and left out of everything else. Rewards are means
+    over the roles that the policy played; where there are several, each also has metrics of its own.
+    """
+    scored = [episode for episode in episodes if episode.scored]
+    signal = group_signal(episodes)
+    metrics: dict[str, float] = {
+        "episodes/infrastructure": float(len(episodes) - len(scored)),
+        "groups/with_signal": float(len(signal.with_signal)),
+        "groups/dead_all_pass": float(len(signal.all_pass)),
+        "groups/dead_all_fail": float(len(signal.all_fail)),
+        "groups/constant": float(len(signal.constant)),
+    }
+    by_role: dict[str, list[float]] = {}
+    for episode in scored:
+        for role, reward in episode.trained_rewards.items():
+            by_role.setdefault(role, []).append(reward)
+    if not by_role:
+        return metrics
+    rewards = np.array([reward for rewards in by_role.values() for reward in rewards])
+    lengths = np.array([episode.written_tokens for episode in scored])
+    metrics |= {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "completion/mean_length": float(lengths.mean()),
+        "completion/max_length": float(lengths.max()),
+        "completion/truncated": float(np.mean([episode.truncated for episode in scored])),
+        "completion/unique": len({(e.group_id, e.answer) for e in scored}) / len(scored),
+    }
+    if decided := [episode.success for episode in scored if episode.success is not None]:
+        metrics["pass_rate"] = float(np.mean(decided))
+    if len(by_role) > 1:
+        metrics |= _role_metrics(scored, by_role)
+    for name in sorted({name for episode in scored for name in episode.reward_terms}):
+        values = [e.reward_terms[name] for e in scored if name in e.reward_terms]
+        metrics[f"reward/{name}"] = float(np.mean(values))
+    outcomes = Counter(episode.outcome for episode in scored)
+    return metrics | {f"status/{name}": count / len(scored) for name, count in sorted(outcomes.items())}
+
+
+def _role_metrics(episodes: Sequence[Episode], rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean reward and mean length, in tokens, of each role that the policy played."""
+    metrics = {}
+    for role, values in sorted(rewards.items()):
+        turns = [turn for e in episodes for turn in e.turns if turn.trained and turn.role == role]
+        metrics[f"role/{role}/reward"] = float(np.mean(values))
+        metrics[f"role/{role}/length"] = sum(int(turn.policy_wrote_T.sum()) for turn in turns) / len(values)
+    return metrics

@@ -1,0 +1,322 @@
+"""Advantages from a critic: generalised advantage estimation over the tokens that the policy wrote.
+
+GAE: Schulman et al. 2015, arXiv 1506.02438.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, PerToken
+from greenward.algorithms.batches import Row, TrainingBatch, micro_batches
+from greenward.algorithms.coefficients import KLCoefficient
+from greenward.algorithms.losses import KL_ESTIMATORS
+from greenward.config.algorithm import CriticConfig, PPOKLConfig
+from greenward.environments.episode import Episode, Turn
+from greenward.policies.heads import Critic
+from greenward.policies.policy import Policy
+
+NOISE_MARGIN = 4.0
+"""How much larger than that of rewards the variance of advantages may be before whitening shrinks them."""
+
+
+class CriticEstimator:
+    """An estimator that asks a critic for the value of every state.
+
+    A trajectory is all that the policy wrote in one role of one episode, turn after turn; tokens of
+    others are skipped. Its reward comes with its last token, but for the parts that turns have of their
+    own. With `kl.in_reward`, every token also costs coefficient * k(log p - log p_ref), k one of Schulman's
+    estimators (InstructGPT, arXiv 2203.02155, eq. 2); `reference` is needed then.
+
+    Advantages are whitened over all trained tokens of the batch where the config says so; where no reward
+    varies they are then 0, but for the KL in the rewards. The returns that the critic learns have a λ of
+    their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic that starts at nothing learns
+    slowly from its own values, whatever λ serves the policy. Episodes whose infrastructure failed get
+    zeros and count nowhere.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        critic: Critic,
+        config: CriticConfig,
+        kl: PPOKLConfig,
+        kl_coefficient: KLCoefficient,
+        *,
+        micro_batch_sequences: int,
+        reference: Policy | None = None,
+    ) -> None:
+        self._policy = policy
+        self._critic = critic
+        self._config = config
+        self._kl = kl
+        self._kl_coefficient = kl_coefficient
+        self._reference = reference if kl.in_reward else None
+        self._micro_batch_sequences = micro_batch_sequences
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        """Advantages, values, returns, and metrics of the critic before the update."""
+        scores = self._score(episodes)
+        advantages, returns = _zeros(episodes), _zeros(episodes)
+        places = list(_trajectories(episodes))
+        trajectories = [self._trajectory(place, scores) for place in places]
+        for place, trajectory in zip(places, trajectories, strict=True):
+            place.scatter(trajectory.advantages_T, advantages)
+            place.scatter(trajectory.returns_T, returns)
+        if places and self._config.whiten_advantages:
+            self._whiten(advantages, places, trajectories)
+        return AdvantageBatch(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the trainer saves the critic and the KL coefficient."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `state_dict`."""
+
+    def _trajectory(self, place: _Place, scores: _Scores) -> _Trajectory:
+        values_T = place.gather(scores.values)
+        rewards_T = np.zeros(len(values_T))
+        rewards_T[-1] = place.reward
+        ends = np.cumsum([int(turn.policy_wrote_T.sum()) for _, turn in place.turns]) - 1
+        for (_, turn), end in zip(place.turns, ends, strict=True):
+            if turn.reward is not None:  # a part of the episode's reward that came earlier
+                rewards_T[end] += turn.reward
+                rewards_T[-1] -= turn.reward
+        kl_T = None
+        if scores.kl is not None:
+            kl_T = place.gather(scores.kl)
+            rewards_T -= self._kl_coefficient.value * kl_T
+        config = self._config
+
+        def advantages_T(gae_lambda: float) -> np.ndarray:
+            return generalised_advantages(
+                rewards_T, values_T, discount=config.discount, gae_lambda=gae_lambda
+            )
+
+        return _Trajectory(
+            values_T,
+            advantages_T(config.gae_lambda),
+            advantages_T(config.value_lambda) + values_T,
+            discounted_returns(rewards_T, discount=config.discount),
+            kl_T,
+            np.zeros(len(values_T)) if kl_T is None else self._of_kl_alone(kl_T),
+        )
+
+    def _of_kl_alone(self, kl_T: np.ndarray) -> np.ndarray:
+        """The part of the advantages that the KL in the rewards has, without a baseline."""
+        return generalised_advantages(
+            -self._kl_coefficient.value * kl_T,
+            np.zeros(len(kl_T)),
+            discount=self._config.discount,
+            gae_lambda=self._config.gae_lambda,
+        )
+
+    def _whiten(
+        self, advantages: PerToken, places: Sequence[_Place], trajectories: Sequence[_Trajectory]
+    ) -> None:
+        """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
+
+        1. Rewards differ less and less while a policy converges. Division by the deviation of the batch
+           would keep advantages, and with them the steps, as large as ever. The divisor is therefore at
+           least the deviation of rewards that was usual in the earlier batches of the run.
+        2. A useful critic makes advantages vary less than rewards. Where their variance is more than
+           `NOISE_MARGIN` times that of the rewards, most of it is the critic's error. The result is then
+           multiplied by NOISE_MARGIN * Var(reward) / Var(advantage), so that the error is not raised to
+           the scale of a signal. Where no reward varies, this is 0, and the KL in the rewards alone
+           remains: it enters with the rest of the weight, unscaled and around its mean.
+
+        Variances are over tokens, those of rewards within each role.
+        """
+        tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+        of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
+        variance = _reward_variance(places, trajectories)
+        bound = NOISE_MARGIN * variance
+        signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
+        batches, usual = self._critic.reward_scale.tolist()
+        deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
+        self._critic.reward_scale[0] = batches + 1
+        self._critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
+        for place, trajectory in zip(places, trajectories, strict=True):
+            whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
+            place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
+
+    @torch.no_grad()
+    def _score(self, episodes: Sequence[Episode]) -> _Scores:
+        """One forward pass over everything that is trained on."""
+        needs_logprobs = self._critic.reads_policy or self._reference is not None
+        scores = _Scores(
+            values=_zeros(episodes),
+            logprobs=_zeros(episodes) if needs_logprobs else None,
+            kl=_zeros(episodes) if self._reference is not None else None,
+        )
+        rows, places = [], {}
+        for index, episode in enumerate(episodes):
+            for number, turn in enumerate(episode.turns):
+                if episode.scored and turn.trained:
+                    row = Row(turn, np.zeros(len(turn.completion_ids), np.float32), turn.policy_wrote_T)
+                    rows.append(row)
+                    places[id(row)] = index, number
+        for groups in micro_batches(rows, self._micro_batch_sequences):
+            micro = TrainingBatch.build(
+                groups, pad_id=self._policy.tokenizer.pad_id, device=self._policy.device
+            )
+            for found_BT, arrays in self._score_micro_batch(micro, scores):
+                for row, found_T in zip(
+                    (row for sharers in groups for row in sharers), found_BT.cpu().numpy(), strict=True
+                ):
+                    index, number = places[id(row)]
+                    array_T = arrays[index][number]
+                    array_T[:] = found_T[: len(array_T)]
+        return scores
+
+    def _score_micro_batch(self, micro: TrainingBatch, scores: _Scores) -> Iterator[tuple[Tensor, PerToken]]:
+        """Each result (B, T), with the arrays that it belongs into."""
+        hidden_SE = None
+        if scores.logprobs is not None:
+            of_policy = self._policy.completion_logprobs(
+                micro.laid_out, temperature=micro.temperature, hidden=self._critic.reads_policy
+            )
+            hidden_SE, logprobs_BT = of_policy.hidden_SE, of_policy.logprobs_BT.float()
+            yield logprobs_BT, scores.logprobs
+            if self._reference is not None and scores.kl is not None:
+                of_reference = self._reference.completion_logprobs(
+                    micro.laid_out, temperature=micro.temperature
+                )
+                log_ratio_BT = logprobs_BT - of_reference.logprobs_BT.float()
+                estimate = KL_ESTIMATORS[self._kl.estimator]
+                yield estimate(log_ratio_BT, torch.ones_like(log_ratio_BT)), scores.kl
+        yield self._critic(micro.laid_out, hidden_SE), scores.values
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What the models say about the tokens of a batch."""
+
+    values: PerToken
+    logprobs: PerToken | None
+    kl: PerToken | None
+
+
+@dataclass(frozen=True)
+class _Trajectory:
+    """The tokens of one role of one episode; all arrays of shape (T,)."""
+
+    values_T: np.ndarray
+    advantages_T: np.ndarray
+    returns_T: np.ndarray
+    rewards_to_go_T: np.ndarray
+    kl_T: np.ndarray | None
+    kl_advantages_T: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the tokens of a trajectory are: the turns of one role of the episode at `index`."""
+
+    index: int
+    role: str
+    turns: tuple[tuple[int, Turn], ...]
+    reward: float
+
+    def gather(self, arrays: PerToken) -> np.ndarray:
+        """The trajectory's part of the arrays (T,), float64."""
+        parts = [arrays[self.index][number][turn.policy_wrote_T] for number, turn in self.turns]
+        return np.concatenate(parts).astype(np.float64)
+
+    def scatter(self, values_T: np.ndarray, arrays: PerToken) -> None:
+        """The inverse of `gather`; other tokens stay as they are."""
+        start = 0
+        for number, turn in self.turns:
+            stop = start + int(turn.policy_wrote_T.sum())
+            arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
+            start = stop
+
+
+def _trajectories(episodes: Sequence[Episode]) -> Iterator[_Place]:
+    for index, episode in enumerate(episodes):
+        for role, reward in episode.trained_rewards.items() if episode.scored else ():
+            turns = tuple(
+                (number, turn)
+                for number, turn in enumerate(episode.turns)
+                if turn.role == role and turn.trained
+            )
+            yield _Place(index, role, turns, reward)
+
+
+def _zeros(episodes: Sequence[Episode]) -> PerToken:
+    return [
+        tuple(np.zeros(len(turn.completion_ids), dtype=np.float32) for turn in episode.turns)
+        for episode in episodes
+    ]
+
+
+def _reward_variance(places: Sequence[_Place], trajectories: Sequence[_Trajectory]) -> float:
+    """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
+    total = 0.0
+    for role in {place.role for place in places}:
+        pairs = [pair for pair in zip(places, trajectories, strict=True) if pair[0].role == role]
+        rewards = np.array([place.reward for place, _ in pairs])
+        tokens = np.array([len(trajectory.values_T) for _, trajectory in pairs])
+        if np.ptp(rewards):
+            total += float((tokens * (rewards - np.average(rewards, weights=tokens)) ** 2).sum())
+    return total / sum(len(trajectory.values_T) for trajectory in trajectories)
+
+
+def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:
+    """Means over all trained tokens, and how much of the reward still to come the critic foresaw.
+
+    `explained_variance` is 1 - Var(G - V) / Var(G), G the discounted reward to go. Against the returns
+    that the critic learns it would flatter: for value_lambda below 1 those contain its own values.
+    """
+    if not trajectories:
+        return {}
+    values = np.concatenate([trajectory.values_T for trajectory in trajectories])
+    advantages = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+    rewards_to_go = np.concatenate([trajectory.rewards_to_go_T for trajectory in trajectories])
+    metrics = {
+        "value/mean": float(values.mean()),
+        "advantage/mean": float(advantages.mean()),
+        "advantage/std": float(advantages.std()),
+    }
+    if np.ptp(rewards_to_go):
+        metrics["explained_variance"] = 1 - float((rewards_to_go - values).var() / rewards_to_go.var())
+    kl = [trajectory.kl_T for trajectory in trajectories if trajectory.kl_T is not None]
+    if kl:
+        metrics["kl"] = float(np.concatenate(kl).mean())
+    return metrics
+
+
+def generalised_advantages(
+    rewards_T: np.ndarray, values_T: np.ndarray, *, discount: float, gae_lambda: float
+) -> np.ndarray:
+    """The advantage of each of the T steps of a trajectory (eq. 16), float64.
+
+        A_t = sum over l of (discount * gae_lambda)^l * delta_{t+l}
+        delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
+
+    `values_T` are of the states before each step. The state after the last one is terminal, its
+    value 0. That holds for truncated answers, too: an answer is graded as it stands when it reaches
+    the token limit and no reward can follow, so the limit is an end like any other, and a value of
+    what might have come after it would credit the policy with rewards that it does not get.
+    """
+    advantages_T = np.zeros(len(rewards_T))
+    advantage = next_value = 0.0
+    for t in range(len(rewards_T) - 1, -1, -1):
+        value = float(values_T[t])
+        advantage = rewards_T[t] + discount * next_value - value + discount * gae_lambda * advantage
+        advantages_T[t] = advantage
+        next_value = value
+    return advantages_T
+
+
+def discounted_returns(rewards_T: np.ndarray, *, discount: float) -> np.ndarray:
+    """The reward still to come at each of the T steps, that of the step included, float64."""
+    return generalised_advantages(rewards_T, np.zeros(len(rewards_T)), discount=discount, gae_lambda=1.0)

@@ -1,0 +1,398 @@
+"""The trainer of reinforcement learning: collect, estimate, minibatches, loss, step, sync, record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from greenward.algorithms.advantages import AdvantageBatch, Estimator
+from greenward.algorithms.batches import (
+    Minibatch,
+    Row,
+    RowGroup,
+    TrainingBatch,
+    has_signal,
+    micro_batches,
+    minibatches,
+    row_groups,
+)
+from greenward.algorithms.coefficients import EntropyCoefficient, KLCoefficient, learning_rate_factor
+from greenward.algorithms.collection import Collector
+from greenward.algorithms.loop import StepRecord
+from greenward.algorithms.losses import LossOutput, policy_loss, value_loss
+from greenward.algorithms.optimization import (
+    GradientsApart,
+    UpdateStatistics,
+    adamw,
+    clip_gradients,
+    set_learning_rates,
+)
+from greenward.config.algorithm import AlgorithmConfig, CriticConfig
+from greenward.config.sections import TrainingConfig
+from greenward.environments.episode import POLICY, Episode
+from greenward.errors import ConfigError
+from greenward.policies.heads import Critic
+from greenward.policies.policy import Policy
+from greenward.policies.scoring import TokenScores
+from greenward.seeding import step_seed
+
+
+class RLTrainer:
+    """Trains a policy by policy gradients on the episodes of a collector.
+
+    Any estimator of advantages and any loss (`algorithm.loss`) will do. `max_completion_tokens` is the
+    sampler's limit, by which Dr. GRPO divides. `reference` is read for a KL term in the loss (`kl_in_loss`)
+    and renewed every `algorithm.kl.refresh_every` steps; `kl_coefficient` is shared with an estimator that
+    has the KL in its rewards. `seed` determines the order of the minibatches.
+
+    A `critic` learns the returns that its estimator gives. Its gradient is clipped apart from the
+    policy's. On a trunk that both share, each of the two gradients is clipped by its own norm and their
+    sum is applied, so that neither can shrink the other. Where the policy takes no step, because
+    `max_step_kl` has ended its update or it has done all its passes, the critic goes on with the weights
+    that are its own: a shared trunk rests, since moving it would move the policy.
+
+    `algorithm`, `critic_config` and `training` are read anew at each step.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        collector: Collector,
+        estimator: Estimator,
+        algorithm: AlgorithmConfig,
+        training: TrainingConfig,
+        *,
+        max_completion_tokens: int,
+        kl_coefficient: KLCoefficient | None = None,
+        reference: Policy | None = None,
+        kl_in_loss: bool = True,
+        critic: Critic | None = None,
+        critic_config: CriticConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        kl = algorithm.kl
+        if kl.coefficient > 0 and reference is None:
+            raise ConfigError(
+                f"algorithm.kl.coefficient is {kl.coefficient}, but there is no reference policy.",
+                remedy="Give the trainer a reference, or set algorithm.kl.coefficient to 0.",
+            )
+        self.policy = policy
+        self.algorithm = algorithm
+        self.training = training
+        self.critic_config = critic_config
+        self._collector = collector
+        self._estimator = estimator
+        self._max_completion_tokens = max_completion_tokens
+        self._reference = reference
+        self._kl_in_loss = reference is not None and kl_in_loss
+        self._critic = critic
+        self._kl_coefficient = kl_coefficient or KLCoefficient(
+            kl.coefficient, target=kl.target, horizon=kl.horizon
+        )
+        self._entropy_coefficient = EntropyCoefficient(
+            algorithm.entropy_coefficient, target=algorithm.entropy_target
+        )
+        self._seed = seed
+        self._policy_parameters = [p for p in policy.parameters() if p.requires_grad]
+        self._critic_parameters = [] if critic is None else list(critic.parameters())
+        self._shared_trunk = self._policy_parameters if critic is not None and critic.reads_policy else []
+        groups = [self._policy_parameters, *([self._critic_parameters] if critic is not None else [])]
+        self._optimizer = adamw(groups, betas=training.adam_betas, weight_decay=training.weight_decay)
+
+    def train_step(self, step: int) -> StepRecord:
+        episodes, metrics = self._collector.collect(step)
+        advantages = self._estimator(episodes)
+        started = time.perf_counter()
+        metrics |= self.update(episodes, advantages, step)
+        self._collector.players[POLICY].sync(self.policy)
+        refresh_every = self.algorithm.kl.refresh_every
+        if self._reference is not None and refresh_every and (step + 1) % refresh_every == 0:
+            self._reference.sync(self.policy)
+        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+
+    def update(self, episodes: Sequence[Episode], advantages: AdvantageBatch, step: int) -> dict[str, float]:
+        """Train on one batch of episodes; the metrics of it, those of the estimator included.
+
+        Groups without signal are left out unless a critic, a KL term or an entropy bonus gives them a
+        gradient. If nothing has a gradient, nothing is updated and the metrics hold counts, entropy and
+        learning rate. An optimizer step whose gradient is not finite is skipped and counted in
+        `updates/non_finite`. With `algorithm.max_step_kl`, the first minibatch on which the policy has moved
+        further than that from the one before the update ends the policy's update, and no step of the policy
+        is taken on it (as in Spinning Up); the critic's passes are not affected.
+        """
+        algorithm = self.algorithm
+        rate = self._set_learning_rates(step)
+        statistics = UpdateStatistics()
+        groups, left_out = row_groups(episodes, advantages, mask_truncated=algorithm.overlong.mask_truncated)
+        all_groups = self._kl_in_loss or algorithm.entropy_coefficient > 0
+        trained = [group for group in groups if group and (all_groups or has_signal(group))]
+        if not all_groups:
+            left_out += [row for group in groups if not has_signal(group) for row in group]
+        passes, count = algorithm.updates_per_batch, algorithm.minibatches
+        critic_passes = self._critic_passes
+        groups = self._with_fixed_logprobs(groups, off_policy=passes * count > 1, all_groups=all_groups)
+        if self._critic is not None:  # its baseline is not of the group, which may therefore be split
+            groups = [[row] for group in groups for row in group]
+        self._measure_entropy((micro for _, micro in self._micro_batches(left_out)), statistics)
+        stopped_early = False
+        for number in range(max(passes, critic_passes)):
+            if number == 0 or count > 1:
+                batches = self._minibatches(groups, step, number, all_groups=all_groups)
+            for minibatch, micros in batches:
+                stopped_early |= not self._optimizer_step(
+                    minibatch,
+                    micros,
+                    statistics,
+                    policy_learns=number < passes and not stopped_early,
+                    critic_learns=number < critic_passes,
+                    first_pass=number == 0,
+                )
+        self.policy.version += statistics.policy_steps > 0
+        metrics = {
+            "learning_rate": rate,
+            "groups/trained": float(len(trained)),
+            "tokens/trained": float(sum(int(row.trained_T.sum()) for group in trained for row in group)),
+            **advantages.metrics,
+            **statistics.metrics(),
+        }
+        if algorithm.max_step_kl is not None:
+            metrics["updates/stopped_early"] = float(stopped_early)
+        return metrics | self._adapt_coefficients(metrics, sum(episode.scored for episode in episodes))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs beside the policy's weights."""
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+        if self._reference is not None and self.algorithm.kl.refresh_every:
+            state["reference"] = self._reference.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, part in self._stateful_parts().items():
+            part.load_state_dict(state[name])
+        if self._reference is not None and "reference" in state:
+            self._reference.load_state_dict(state["reference"])
+
+    def _stateful_parts(self) -> dict[str, Any]:
+        parts = {
+            "collector": self._collector,
+            "estimator": self._estimator,
+            "optimizer": self._optimizer,
+            "kl": self._kl_coefficient,
+            "entropy": self._entropy_coefficient,
+        }
+        return parts if self._critic is None else parts | {"critic": self._critic}
+
+    @property
+    def _critic_passes(self) -> int:
+        section = self.critic_config
+        return 0 if section is None else section.updates_per_batch or self.algorithm.updates_per_batch
+
+    def _set_learning_rates(self, step: int) -> float:
+        """Set all rates for this step; the policy's."""
+        training = self.training
+        factor = learning_rate_factor(training.schedule, step, training.max_steps, training.warmup_steps)
+        rates = [training.learning_rate]
+        if self.critic_config is not None:
+            rates.append(self.critic_config.learning_rate or training.learning_rate)
+        set_learning_rates(self._optimizer, [rate * factor for rate in rates])
+        return training.learning_rate * factor
+
+    def _with_fixed_logprobs(
+        self, groups: Sequence[RowGroup], *, off_policy: bool, all_groups: bool
+    ) -> list[RowGroup]:
+        """The rows with the log-probabilities that stay fixed during the update.
+
+        The policy's own are needed only if it will have moved before the last of them is used, and
+        scored only if the estimator has not done so.
+        """
+        rows = [row for group in groups if all_groups or has_signal(group) for row in group]
+        old: dict[int, np.ndarray] = {}
+        ref: dict[int, np.ndarray] = {}
+        if off_policy and any(row.old_logprobs_T is None for row in rows):
+            old = self._logprobs(self.policy, rows)
+        if self._kl_in_loss and self._reference is not None:
+            ref = self._logprobs(self._reference, rows)
+
+        def scored(row: Row) -> Row:
+            old_T = old.get(id(row), row.old_logprobs_T) if off_policy else None
+            return replace(row, old_logprobs_T=old_T, ref_logprobs_T=ref.get(id(row)))
+
+        return [[scored(row) for row in group] for group in groups]
+
+    @torch.no_grad()
+    def _logprobs(self, policy: Policy, rows: Sequence[Row]) -> dict[int, np.ndarray]:
+        """The log-probabilities (T,) of each row's tokens, by the row's id."""
+        found: dict[int, np.ndarray] = {}
+        for ordered, micro in self._micro_batches(rows):
+            scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
+            for row, logprobs_T in zip(ordered, scores.logprobs_BT.float().cpu().numpy(), strict=True):
+                found[id(row)] = logprobs_T[: len(row.trained_T)]
+        return found
+
+    def _micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], TrainingBatch]]:
+        """Micro-batches, each with its rows in the order of its tensors."""
+        for sharers in micro_batches(rows, self.training.micro_batch_sequences):
+            pad_id, device = self.policy.tokenizer.pad_id, self.policy.device
+            ordered = [row for rows_of_prompt in sharers for row in rows_of_prompt]
+            yield ordered, TrainingBatch.build(sharers, pad_id=pad_id, device=device)
+
+    def _minibatches(
+        self, groups: Sequence[RowGroup], step: int, number: int, *, all_groups: bool
+    ) -> list[tuple[Minibatch, list[TrainingBatch]]]:
+        """The minibatches of pass `number`, shuffled anew for each; whole groups are in order at first."""
+        in_order = number == 0 and self._critic is None
+        batches = minibatches(
+            groups,
+            count=self.algorithm.minibatches,
+            max_completion_tokens=self._max_completion_tokens,
+            all_groups=all_groups,
+            shuffle_seed=None if in_order else step_seed(self._seed, step, f"minibatches/{number}"),
+        )
+        return [(batch, [micro for _, micro in self._micro_batches(batch.rows)]) for batch in batches]
+
+    def _optimizer_step(
+        self,
+        batch: Minibatch,
+        micros: Sequence[TrainingBatch],
+        statistics: UpdateStatistics,
+        *,
+        policy_learns: bool,
+        critic_learns: bool,
+        first_pass: bool,
+    ) -> bool:
+        """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
+        self._optimizer.zero_grad()
+        trunk = self._shared_trunk if policy_learns else []
+        value_gradients = GradientsApart(trunk)
+        losses, moved, tokens = [], [], []
+        for micro in micros:
+            scores, hidden_SE = self._forward(micro, policy_learns)
+            if critic_learns:
+                value = self._value_loss(micro, batch, hidden_SE)
+                with value_gradients:
+                    value.loss.backward(retain_graph=bool(trunk))
+                losses.append(value.loss.detach())
+                statistics.add(value.sums, micro.mask_BT)
+            if scores is not None:
+                output = self._policy_loss(micro, batch, scores)
+                output.loss.backward()
+                losses.append(output.loss.detach())
+                moved.append(output.sums["approx_kl"])
+                tokens.append(micro.mask_BT.sum())
+                statistics.add(output.sums, micro.mask_BT)
+                statistics.add_maxima(output.maxima)
+                if first_pass:
+                    statistics.add_entropy(scores, micro.mask_BT)
+        if first_pass and not policy_learns:  # its update has ended early: the metric is of all answers
+            self._measure_entropy(micros, statistics)
+        within = True
+        if policy_learns:
+            statistics.add_loss(torch.stack(losses).sum())
+            limit = self.algorithm.max_step_kl
+            within = limit is None or not torch.stack(moved).sum() / torch.stack(tokens).sum() > limit
+        self._apply(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
+        return within
+
+    def _apply(
+        self,
+        value_gradients: GradientsApart,
+        trunk: Sequence[Tensor],
+        statistics: UpdateStatistics,
+        *,
+        policy: bool,
+        critic: bool,
+    ) -> None:
+        """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
+        norms: dict[str, float] = {}
+        max_norm = self.training.max_grad_norm
+        if policy:
+            norms["policy"] = clip_gradients(self._policy_parameters, max_norm)
+        else:
+            for parameter in self._policy_parameters:
+                parameter.grad = None
+        if critic and self.critic_config is not None:
+            with value_gradients:
+                parameters = [*(trunk if policy else ()), *self._critic_parameters]
+                norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
+        if policy:
+            value_gradients.merge()
+        finite = all(math.isfinite(norm) for norm in norms.values())
+        if norms:
+            if finite:
+                self._optimizer.step()
+            statistics.add_step(norms, applied=finite)
+        self._optimizer.zero_grad()
+
+    def _forward(self, micro: TrainingBatch, policy_learns: bool) -> tuple[TokenScores | None, Tensor | None]:
+        """The policy's scores if it learns, and the hidden states that the critic reads, if it reads them.
+
+        If the policy does not learn, the hidden states have no gradient.
+        """
+        reads = self._critic is not None and self._critic.reads_policy
+        if policy_learns:
+            scores = self.policy.completion_logprobs(
+                micro.laid_out, temperature=micro.temperature, entropy=True, hidden=reads
+            )
+            return scores, scores.hidden_SE
+        with torch.no_grad():
+            return None, self.policy.completion_hidden(micro.laid_out) if reads else None
+
+    def _policy_loss(self, micro: TrainingBatch, batch: Minibatch, scores: TokenScores) -> LossOutput:
+        algorithm = self.algorithm
+        return policy_loss(
+            scores.logprobs_BT.float(),
+            micro,
+            batch.totals,
+            loss=algorithm.loss,
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            importance_cap=algorithm.importance_cap,
+            kl_coefficient=self._kl_coefficient.value if self._kl_in_loss else 0.0,
+            kl_estimator=algorithm.kl.estimator,
+            entropy_coefficient=self._entropy_coefficient.value,
+            entropy_BT=scores.entropy_BT,
+        )
+
+    def _value_loss(self, micro: TrainingBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
+        """The critic's loss with its weight."""
+        critic, section = self._critic, self.critic_config
+        assert critic is not None and section is not None
+        assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs its estimator"
+        output = value_loss(
+            critic(micro.laid_out, hidden_SE),
+            micro.values_BT,
+            micro.returns_BT,
+            micro.mask_BT,
+            batch.totals,
+            clip=section.clip,
+        )
+        return replace(output, loss=section.loss_weight * output.loss)
+
+    @torch.no_grad()
+    def _measure_entropy(self, micros: Iterable[TrainingBatch], statistics: UpdateStatistics) -> None:
+        """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
+        for micro in micros:
+            scores = self.policy.completion_logprobs(
+                micro.laid_out, temperature=micro.temperature, entropy=True
+            )
+            statistics.add_entropy(scores, micro.mask_BT)
+
+    def _adapt_coefficients(self, metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
+        """The coefficients that this batch was used with; the next ones follow what was measured."""
+        used = {}
+        if self.algorithm.kl.coefficient > 0:
+            used["kl/coefficient"] = self._kl_coefficient.value
+            if "kl" in metrics:
+                self._kl_coefficient.update(metrics["kl"], episodes=episodes)
+        if self.algorithm.entropy_coefficient > 0:
+            used["entropy/coefficient"] = self._entropy_coefficient.value
+            if "entropy" in metrics:
+                self._entropy_coefficient.update(metrics["entropy"])
+        return used

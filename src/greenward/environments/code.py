@@ -1,0 +1,279 @@
+"""The environment of code: a problem is asked, the answer is executed, and it may be repaired with feedback.
+
+With `max_turns` 1 an episode is one answer. With more, a wrong answer is followed by its first failing test
+and the policy answers again, until an answer passes or the turns are used up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from greenward.environments.dialogue import Request, Waiting, run_dialogues
+from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.environments.prompts import PromptRenderer
+from greenward.grading.grader import Grader
+from greenward.grading.rewards import GradedAnswer, LoggingTerm, RewardTerm, combine
+from greenward.grading.verdict import Family, Verdict
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
+from greenward.problems.problem import Problem
+from greenward.seeding import shuffled_index
+
+ROLE = "programmer"
+
+
+class CodeEnvironment:
+    """Asks `group_size` answers to each problem, has them judged, and rewards the last of each episode.
+
+    Group i asks problem number `shuffled_index(len(problems), i, seed=seed)`: the problems in an order that
+    is drawn anew for each epoch. With `penalty_buffer` above 0, answers that come within that many tokens of
+    the limit lose up to `penalty` (DAPO's soft overlong penalty, arXiv 2503.14476, eq. 13).
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        renderer: PromptRenderer,
+        grader: Grader,
+        reward_terms: Sequence[RewardTerm],
+        *,
+        sampling: SamplingParams,
+        group_size: int,
+        seed: int,
+        max_turns: int = 1,
+        penalty_buffer: int = 0,
+        penalty: float = 1.0,
+    ) -> None:
+        self._problems = problems
+        self._renderer = renderer
+        self._grader = grader
+        self._terms = tuple(reward_terms)
+        self._sampling = sampling
+        self._group_size = group_size
+        self._seed = seed
+        self._max_turns = max_turns
+        self._penalty_buffer = penalty_buffer
+        self._penalty = penalty
+
+    def collect(
+        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+    ) -> Collection:
+        """The episodes of these groups; the same seed gives the same ones.
+
+        `step` is what reward terms are told of the progress.
+        """
+        started = time.perf_counter()
+        dialogues: list[CodeDialogue] = []
+        for group_id in groups:
+            problem = self._problems[shuffled_index(len(self._problems), group_id, seed=self._seed)]
+            judging = _Judging(self._grader, problem)
+            dialogues += [
+                CodeDialogue(
+                    group_id,
+                    problem,
+                    self._renderer,
+                    judging,
+                    sampling=self._sampling,
+                    max_turns=self._max_turns,
+                    max_positions=players[POLICY].max_positions,
+                )
+                for _ in range(self._group_size)
+            ]
+        sampling_seconds = run_dialogues(dialogues, players, seed=seed)
+        logging = [term for term in self._terms if isinstance(term, LoggingTerm)]
+        for term in logging:
+            term.begin(step)
+        rewards = combine(self._terms, [dialogue.graded_answer() for dialogue in dialogues], self._grader)
+        episodes = []
+        for dialogue, reward in zip(dialogues, rewards, strict=True):
+            terms, total = dict(reward.terms), reward.total
+            if self._penalty_buffer:
+                terms["overlong"] = self._length_penalty(dialogue.longest_answer)
+                total += terms["overlong"]
+            episode = dialogue.finish()
+            episodes.append(replace(episode, rewards={ROLE: total}, reward_terms=terms, extra=reward.extra))
+        metrics = {name: values for term in logging for name, values in term.take_metrics().items()}
+        elapsed = time.perf_counter() - started
+        return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
+
+    def _length_penalty(self, length: int) -> float:
+        excess = length - (self._sampling.max_tokens - self._penalty_buffer)
+        return -self._penalty * float(np.clip(excess / self._penalty_buffer, 0.0, 1.0))
+
+
+class CodeDialogue:
+    """One episode: an answer, and while it is wrong and turns are left, feedback and another answer.
+
+    The transcript is one turn: answers as they were sampled, and between them the tokens of the feedback,
+    which are masked. A dialogue also ends with a truncated answer, and where another one would not fit into
+    the policy's positions.
+    """
+
+    def __init__(
+        self,
+        group_id: int,
+        problem: Problem,
+        renderer: PromptRenderer,
+        judging: _Judging,
+        *,
+        sampling: SamplingParams,
+        max_turns: int,
+        max_positions: int,
+    ) -> None:
+        self.group_id = group_id
+        self._problem = problem
+        self._renderer = renderer
+        self._judging = judging
+        self._sampling = sampling
+        self._max_turns = max_turns
+        self._max_positions = max_positions
+        self._prompt_ids = renderer.prompt_ids(problem)
+        self._answers: list[_Answer] = []
+        self._feedback: list[tuple[int, ...]] = []  # after each answer but the last
+
+    def request(self) -> Request | Waiting | None:
+        if len(self._feedback) < len(self._answers):
+            answer = self._answers[-1]
+            self._judging.submit()
+            assert answer.verdicts is not None
+            if not answer.verdicts.done():
+                return Waiting(answer.verdicts)
+            feedback = self._feedback_ids(answer)
+            if feedback is None:
+                return None
+            self._feedback.append(feedback)
+        return Request(ROLE, self._prompt_ids + tuple(self._transcript_ids()), self._sampling)
+
+    def respond(self, completion: Completion) -> None:
+        text = self._renderer.completion_text(completion.token_ids)
+        self._answers.append(
+            self._judging.add(completion, text, self._renderer.extracted(self._problem, text).code)
+        )
+
+    def finish(self) -> Episode:
+        """The episode, without rewards."""
+        answer, verdict = self._answers[-1], self._answers[-1].verdict
+        completions = [answer.completion for answer in self._answers]
+        feedback = [np.array(ids, dtype=np.int64) for ids in self._feedback]
+
+        def spliced(of_answers: list[np.ndarray], of_feedback: list[np.ndarray]) -> np.ndarray:
+            parts = [of_answers[0]]
+            for between, after in zip(of_feedback, of_answers[1:], strict=True):
+                parts += [between, after]
+            return np.concatenate(parts)
+
+        turn = Turn(
+            role=ROLE,
+            prompt_ids=self._prompt_ids,
+            completion_ids=spliced([c.token_ids for c in completions], feedback),
+            logprobs_T=spliced(
+                [c.logprobs for c in completions], [np.zeros(len(f), np.float32) for f in feedback]
+            ),
+            policy_wrote_T=spliced(
+                [np.ones(len(c.token_ids), dtype=bool) for c in completions],
+                [np.zeros(len(f), dtype=bool) for f in feedback],
+            ),
+            stop_reason=completions[-1].stop_reason,
+            policy_version=completions[-1].policy_version,
+            temperature=self._sampling.temperature,
+        )
+        return Episode(
+            turns=(turn,),
+            rewards={ROLE: 0.0},
+            group_id=self.group_id,
+            task_id=self._problem.task_id,
+            outcome=verdict.status.value,
+            success=verdict.passed,
+            scored=verdict.status.family is not Family.INFRASTRUCTURE,
+            verdict=verdict,
+            answer=answer.code or "",
+            transcript=self._transcript() if self._feedback else (),
+        )
+
+    def graded_answer(self) -> GradedAnswer:
+        """The last answer, as reward terms read it."""
+        answer = self._answers[-1]
+        return GradedAnswer(
+            problem=self._problem,
+            prompt=self._renderer.prompt_text(self._problem),
+            completion=answer.text,
+            code=answer.code,
+            verdict=answer.verdict,
+            messages=tuple(self._renderer.messages(self._problem)),
+            prompt_ids=self._prompt_ids,
+            completion_ids=tuple(answer.completion.token_ids.tolist()),
+        )
+
+    @property
+    def longest_answer(self) -> int:
+        return max(len(answer.completion.token_ids) for answer in self._answers)
+
+    def _feedback_ids(self, answer: _Answer) -> tuple[int, ...] | None:
+        """What follows a wrong answer; None where the episode is over."""
+        verdict = answer.verdict
+        if (
+            len(self._answers) == self._max_turns
+            or verdict.passed
+            or verdict.status.family is Family.INFRASTRUCTURE
+            or answer.completion.stop_reason is StopReason.LENGTH
+        ):
+            return None
+        feedback = self._renderer.feedback_ids(self._problem, verdict)
+        so_far = len(self._prompt_ids) + len(self._transcript_ids()) + len(feedback)
+        return feedback if so_far + self._sampling.max_tokens <= self._max_positions else None
+
+    def _transcript_ids(self) -> list[int]:
+        ids: list[int] = []
+        for number, answer in enumerate(self._answers):
+            ids += answer.completion.token_ids.tolist()
+            ids += self._feedback[number] if number < len(self._feedback) else ()
+        return ids
+
+    def _transcript(self) -> tuple[tuple[str, str], ...]:
+        texts = []
+        for number, answer in enumerate(self._answers):
+            texts.append((ROLE, answer.text))
+            if number < len(self._feedback):
+                texts.append(("feedback", self._renderer.completion_text(self._feedback[number])))
+        return tuple(texts)
+
+
+@dataclass
+class _Answer:
+    """An answer, and once it has been submitted the verdicts among which its own is at `index`."""
+
+    completion: Completion
+    text: str
+    code: str | None
+    verdicts: Future[list[Verdict]] | None = None
+    index: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        assert self.verdicts is not None
+        return self.verdicts.result()[self.index]
+
+
+class _Judging:
+    """Submits the answers of a group that came in together at once, so that equal ones are executed once."""
+
+    def __init__(self, grader: Grader, problem: Problem) -> None:
+        self._grader = grader
+        self._problem = problem
+        self._added: list[_Answer] = []
+
+    def add(self, completion: Completion, text: str, code: str | None) -> _Answer:
+        self._added.append(_Answer(completion, text, code))
+        return self._added[-1]
+
+    def submit(self) -> None:
+        """Submit what was added since the last call."""
+        if self._added:
+            verdicts = self._grader.submit([(self._problem, answer.code) for answer in self._added])
+            for index, answer in enumerate(self._added):
+                answer.verdicts, answer.index = verdicts, index
+            self._added = []

@@ -1,0 +1,145 @@
+"""Running episodes side by side: dialogues ask for completions, and the driver batches what they ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from greenward.environments.episode import POLICY, Episode
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
+from greenward.seeding import step_seed
+
+
+@dataclass(frozen=True)
+class Request:
+    """A completion that a dialogue needs. `prompt_ids` is everything that the role has seen so far."""
+
+    role: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    player: str = POLICY
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A dialogue cannot go on before `future` is done: the sandbox is at work."""
+
+    future: Future[Any]
+
+
+class Dialogue(Protocol):
+    """One running episode. Dialogues with the same `group_id` go on together."""
+
+    @property
+    def group_id(self) -> int: ...
+
+    def request(self) -> Request | Waiting | None:
+        """What comes next, None when the episode is over. Asking again before an answer changes nothing."""
+        ...
+
+    def respond(self, completion: Completion) -> None:
+        """Take the completion that was requested."""
+        ...
+
+    def finish(self) -> Episode:
+        """The episode, once it is over."""
+        ...
+
+
+def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEngine], *, seed: int) -> float:
+    """Run all dialogues to their end; the seconds that sampling took.
+
+    Each round samples what all groups that are not waiting have asked for, one batch for each player and
+    setting; equal prompts of a group share one prefill. A group goes on when all its dialogues can, so the
+    random numbers of its round k depend on the seed, the group and k alone: neither on how long the sandbox
+    took for others nor on what else is in the batch. A group whose answers are all there is asked on at
+    once, so that judging begins while others are still being sampled.
+    """
+    groups: dict[int, _Group] = {}
+    for dialogue in dialogues:
+        groups.setdefault(dialogue.group_id, _Group(dialogue.group_id)).dialogues.append(dialogue)
+    running = list(groups.values())
+    for group in running:
+        group.ask()
+    sampling = 0.0
+    while running := [group for group in running if not group.over]:
+        waiting = [group for group in running if group.waits_for]
+        for group in waiting:
+            if all(future.done() for future in group.waits_for):
+                group.ask()
+        ready = [group for group in running if group.requests]
+        if ready:
+            started = time.perf_counter()
+            _sample(ready, players, seed)
+            sampling += time.perf_counter() - started
+        elif pending := [future for group in waiting for future in group.waits_for if not future.done()]:
+            wait(pending, return_when=FIRST_COMPLETED)
+    return sampling
+
+
+@dataclass
+class _Group:
+    """The dialogues of one group, and what they asked for in this round."""
+
+    group_id: int
+    dialogues: list[Dialogue] = field(default_factory=list)
+    requests: list[tuple[Dialogue, Request]] = field(default_factory=list)
+    waits_for: list[Future[Any]] = field(default_factory=list)
+    rounds: int = 0
+    unanswered: int = 0
+
+    @property
+    def over(self) -> bool:
+        return not (self.requests or self.waits_for)
+
+    def ask(self) -> None:
+        """Ask every dialogue what it needs; nobody's request counts while another one waits."""
+        answers = [(dialogue, dialogue.request()) for dialogue in self.dialogues]
+        self.waits_for = [need.future for _, need in answers if isinstance(need, Waiting)]
+        requests = [(dialogue, need) for dialogue, need in answers if isinstance(need, Request)]
+        self.requests = [] if self.waits_for else requests
+        self.unanswered = len(self.requests)
+
+
+@dataclass
+class _Batch:
+    """Requests to one player with one setting: prompts, each with the dialogues that share it."""
+
+    groups: list[_Group] = field(default_factory=list)
+    prompts: list[tuple[int, ...]] = field(default_factory=list)
+    dialogues: list[list[Dialogue]] = field(default_factory=list)
+
+
+def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed: int) -> None:
+    batches: dict[tuple[str, SamplingParams], _Batch] = {}
+    for group in ready:
+        places: dict[tuple[str, SamplingParams, tuple[int, ...]], list[Dialogue]] = {}
+        for dialogue, request in group.requests:
+            key = request.player, request.params, request.prompt_ids
+            if key not in places:
+                batch = batches.setdefault((request.player, request.params), _Batch())
+                batch.groups.append(group)
+                batch.prompts.append(request.prompt_ids)
+                batch.dialogues.append(places.setdefault(key, []))
+            places[key].append(dialogue)
+    for (player, params), batch in batches.items():
+        # In the first round the sampler tells equal prompts of different groups apart by their order.
+        seeds = [
+            step_seed(seed, group.group_id, f"round/{group.rounds}") if group.rounds else seed
+            for group in batch.groups
+        ]
+
+        def answered(index: int, completions: list[Completion], batch: _Batch = batch) -> None:
+            group = batch.groups[index]
+            for dialogue, completion in zip(batch.dialogues[index], completions, strict=True):
+                dialogue.respond(completion)
+            group.unanswered -= len(completions)
+            if not group.unanswered:
+                group.rounds += 1
+                group.ask()
+
+        sizes = [len(sharers) for sharers in batch.dialogues]
+        players[player].sample(batch.prompts, sizes, params, seed=seeds, on_group=answered)

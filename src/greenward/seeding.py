@@ -1,0 +1,49 @@
+"""Seeds that depend on (run seed, step, purpose) alone.
+
+Nothing random carries over from one step to the next, so a resumed run draws exactly what an
+uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import numpy as np
+
+
+def step_seed(run_seed: int, step: int, purpose: str) -> int:
+    """A 63-bit seed for one purpose (sampling, order, …) at one step."""
+    words = np.random.SeedSequence([run_seed, step, zlib.crc32(purpose.encode())]).generate_state(2)
+    return (int(words[0]) << 32 | int(words[1])) >> 1
+
+
+def seed_everything(run_seed: int, step: int) -> None:
+    """Seed the global generators of Python, NumPy and PyTorch for one step."""
+    import torch
+
+    seed = step_seed(run_seed, step, "global")
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def shuffled_index(size: int, position: int, *, seed: int) -> int:
+    """The element at `position` of an endless walk over `range(size)`, reshuffled every epoch.
+
+    A pure function of its arguments: a data cursor is one integer.
+    """
+    epoch, offset = divmod(position, size)
+    return int(_permutation(size, step_seed(seed, epoch, "order"))[offset])
+
+
+_PERMUTATIONS: dict[tuple[int, int], np.ndarray] = {}
+
+
+def _permutation(size: int, seed: int) -> np.ndarray:
+    key = (size, seed)
+    if key not in _PERMUTATIONS:
+        if len(_PERMUTATIONS) >= 8:
+            _PERMUTATIONS.pop(next(iter(_PERMUTATIONS)))
+        _PERMUTATIONS[key] = np.random.default_rng(seed).permutation(size)
+    return _PERMUTATIONS[key]
