@@ -13,7 +13,7 @@ import time
 from collections import Counter
 
 from greenward.config.sections import FamiliesConfig
-from greenward.grading.bugs import verified_bugs
+from greenward.grading.bug_verification import verified_bugs
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import FAMILIES, SHIPPED, load_suite
 from greenward.problems.families.generate import generate

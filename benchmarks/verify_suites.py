@@ -17,8 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from greenward.errors import ProblemError
-from greenward.grading.expected_values import with_expected_values
 from greenward.grading.grader import Grader
+from greenward.grading.reference_values import with_expected_values
 from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import SUITES, load_suite, locate
 from greenward.problems.problem import Problem, ProblemSet

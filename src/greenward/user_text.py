@@ -49,9 +49,9 @@ def parse_yaml_text(text: str) -> Any:
     return construct_yaml(compose_yaml(text))
 
 
-def compose_yaml(text: str, name: str = "text") -> yaml.Node | None:
-    """The node tree of a YAML text, whose marks give lines and `name`. Raises `yaml.YAMLError`."""
-    return _BoundedLoader(text, name).get_single_node()
+def compose_yaml(text: str) -> yaml.Node | None:
+    """The node tree of a YAML text, whose marks give lines. Raises `yaml.YAMLError`."""
+    return _BoundedLoader(text).get_single_node()
 
 
 def construct_yaml(node: yaml.Node | None) -> Any:
@@ -70,10 +70,6 @@ def construct_yaml(node: yaml.Node | None) -> Any:
 
 class _BoundedLoader(yaml.SafeLoader):
     """Ends at the limit of nesting, because PyYAML takes quadratic time to get deeper."""
-
-    def __init__(self, text: str, name: str = "text") -> None:
-        super().__init__(text)
-        self.name = name
 
     def fetch_flow_collection_start(self, token_class: Any) -> None:
         self._check_depth(self.flow_level)

@@ -271,6 +271,10 @@ pretrained:
         recipe = parse_recipe(self.TEXT, ["model=runs/earlier", "pretrained=null"])
         assert recipe.warm_start is not None
 
+    def test_its_keys_can_be_overridden(self) -> None:
+        recipe = parse_recipe(self.TEXT, ["model=a", "pretrained.training.learning_rate=0.25"])
+        assert recipe.training.learning_rate == 0.25
+
     def test_overrides_win(self) -> None:
         recipe = parse_recipe(self.TEXT, ["model=a", "training.learning_rate=0.5"])
         assert recipe.training.learning_rate == 0.5

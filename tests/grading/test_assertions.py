@@ -30,7 +30,7 @@ from greenward.sandbox.pool import LocalExecutor
 )
 def test_the_two_sides_are_taken_apart(source, actual, relation, expected):
     found = parse_assertion(source, "f")
-    assert (found.actual, found.relation, found.expected) == (actual, relation, expected)
+    assert (found.call, found.relation, found.expected) == (actual, relation, expected)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from greenward.config.sections import FamiliesConfig
-from greenward.grading.bugs import verified_bugs
+from greenward.grading.bug_verification import verified_bugs
 from greenward.problems.families.generate import generate
 from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet

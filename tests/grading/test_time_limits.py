@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.grading.expected_values import with_expected_values
 from greenward.grading.grader import Grader
 from greenward.grading.grading_plan import make_plan
+from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import make_jobs
 from greenward.grading.unique_runs import Run, run_unique
 from greenward.grading.verdict import Status

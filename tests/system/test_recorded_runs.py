@@ -20,7 +20,6 @@ Where numbers are meant to change, record them anew and commit the new files wit
 from __future__ import annotations
 
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording import call, differences, to_json
 
 from greenward.runs.evaluations import by_problem
 
 DATA = Path(__file__).parent / "recorded_runs"
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
 NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb")
-RELATIVE, ABSOLUTE = 5e-4, 1e-6  # processors were found to differ by 1e-5 and 3e-8 at most
 
 ON_THE_STARTER = (
     "pretrained=null",
@@ -170,14 +169,9 @@ def _surroundings() -> Iterator[None]:
 
 
 def _train(output: Path, *arguments: str) -> None:
-    """`greenward train …` in this process, which spares the start of an interpreter for each run."""
-    from greenward.cli.main import main
-
-    with _surroundings(), pytest.raises(SystemExit) as ended:
-        main(["train", *arguments, "--quiet", "--output", str(output)])
-    assert ended.value.code in (0, None), (
-        f"greenward train {' '.join(arguments)} ended with {ended.value.code}"
-    )
+    with _surroundings():
+        code, said = call("train", *arguments, "--quiet", "--output", str(output))
+    assert code == 0, f"greenward train {' '.join(arguments)} ended with {code}: {said}"
 
 
 def _carry_out(run: Run, output: Path, *, interrupted: bool) -> dict[str, Any]:
@@ -228,41 +222,12 @@ def _without(value: Any, keys: tuple[str, ...]) -> Any:
     return [_without(part, keys) for part in value] if isinstance(value, list) else value
 
 
-# ----- comparison
-
-
-def _differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
-    """Where `found` lacks something that was recorded or differs from it; what is new is left alone."""
-    if isinstance(recorded, dict) and isinstance(found, dict):
-        for key in recorded:
-            if key in found:
-                yield from _differences(recorded[key], found[key], f"{where}/{key}")
-            else:
-                yield f"{where}/{key}: missing"
-    elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
-        for index, (one, other) in enumerate(zip(recorded, found, strict=True)):
-            yield from _differences(one, other, f"{where}[{index}]")
-    elif not _equal(recorded, found):
-        yield f"{where}: recorded {_short(recorded)}, found {_short(found)}"
-
-
-def _equal(recorded: Any, found: Any) -> bool:
-    if isinstance(recorded, (int, float)) and isinstance(found, (int, float)):
-        return math.isclose(recorded, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    return bool(recorded == found)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_gives_what_was_recorded(name: str, tmp_path: Path) -> None:
     run = RUNS[name]
-    found = json.loads(_dumped(_carry_out(run, tmp_path / "run", interrupted=bool(run.first))))
-    differences = list(_differences(json.loads(_expected(name).read_text()), found))
-    assert not differences, "\n".join(differences[:20])
+    found = json.loads(to_json(_carry_out(run, tmp_path / "run", interrupted=bool(run.first))))
+    found_differences = list(differences(json.loads(_expected(name).read_text()), found))
+    assert not found_differences, "\n".join(found_differences[:20])
 
 
 def test_no_recording_is_left_over() -> None:
@@ -276,24 +241,11 @@ def _expected(name: str) -> Path:
     return DATA / "expected" / f"{name}.json"
 
 
-def _dumped(value: Any) -> str:
-    """JSON with seven digits of each number."""
-
-    def rounded(part: Any) -> Any:
-        if isinstance(part, float) and math.isfinite(part):
-            return float(f"{part:.7g}")
-        if isinstance(part, dict):
-            return {key: rounded(one) for key, one in part.items()}
-        return [rounded(one) for one in part] if isinstance(part, (list, tuple)) else part
-
-    return json.dumps(rounded(value), ensure_ascii=False)
-
-
 def _record(names: list[str]) -> None:
     for name in names or RUNS:
         with tempfile.TemporaryDirectory() as folder:
             found = _carry_out(RUNS[name], Path(folder) / "run", interrupted=False)
-        _expected(name).write_text(_dumped(found) + "\n")
+        _expected(name).write_text(to_json(found) + "\n")
         print(f"recorded {name}")
 
 

@@ -7,12 +7,11 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from greenward.config.recipe import KINDS
-from greenward.config.source import KeyPath, describe, dotted, place_of
+from greenward.config.source import KeyPath, RecipeText, describe, dotted
 from greenward.errors import ConfigError
 
 _EXPECTED = {
@@ -61,19 +60,19 @@ def only_keys_of(
     return kept
 
 
-def explain(error: ValidationError, tree: yaml.Node, kind: str) -> ConfigError:
+def explain(error: ValidationError, text: RecipeText, kind: str) -> ConfigError:
     """One `ConfigError` with one line for each part of `error`, in the order of the config classes."""
-    return ConfigError("\n".join(_message(item, tree, kind) for item in error.errors(include_url=False)))
+    return ConfigError("\n".join(_message(item, text, kind) for item in error.errors(include_url=False)))
 
 
-def _message(item: Any, tree: yaml.Node, kind: str) -> str:
+def _message(item: Any, text: RecipeText, kind: str) -> str:
     path: KeyPath = tuple(item["loc"])[1:]  # the first part names the kind
     problem, context, value = item["type"], item.get("ctx", {}), item["input"]
     if problem == "union_tag_invalid":
         path, value, choices = ("kind",), kind, list(KINDS)
     elif problem == "literal_error":
         choices = list(_choices(kind, path))
-    place, key = place_of(tree, path), dotted(path)
+    place, key = text.place_of(path), dotted(path)
     if problem == "extra_forbidden":
         nearest = _nearest(_nearest_keys(kind, path))
         if kinds := kinds_with(path):
@@ -83,8 +82,8 @@ def _message(item: Any, tree: yaml.Node, kind: str) -> str:
         return f"{place}: {key and key + ': '}{context['error']}."
     if problem == "missing":
         if len(path) == 1 and (field := field_at(kind, path)):
-            return f"{tree.start_mark.name}: kind: {kind} needs the section {key} ({field.description})."
-        return f"{place_of(tree, path[:-1])}: the key {key} is missing."
+            return f"{place}: kind: {kind} needs the section {key} ({field.description})."
+        return f"{place}: the key {key} is missing."
     message = str(item["msg"]).removeprefix("Input should be ")
     expected, hint = _EXPECTED.get(problem.split("_")[0], message), ""
     if message.startswith(("greater", "less")):
@@ -111,18 +110,14 @@ def _nearest(names: list[str]) -> str:
 
 def _nearest_keys(kind: str, path: KeyPath) -> list[str]:
     """Up to three known keys that `path` may have meant: of the same section, else of the same name."""
-    section, mistyped = dotted(path[:-1]), str(path[-1])
-    as_known = ".".join("0" if isinstance(part, int) else part for part in path[:-1])
-    by_section: dict[str, list[str]] = {}
-    by_name: dict[str, list[str]] = {}
-    for key in fields_of(kind):
-        parent, _, name = key.rpartition(".")
-        by_section.setdefault(parent, []).append(name)
-        by_name.setdefault(name, []).append(key)
-    if beside := get_close_matches(mistyped, by_section.get(as_known, ()), n=3, cutoff=0.72):
-        return [f"{section}.{name}".lstrip(".") for name in beside]
-    if names := get_close_matches(mistyped, by_name, n=1, cutoff=0.8):
-        return by_name[names[0]][:3]
+    *section, mistyped = ["0" if isinstance(part, int) else part for part in path]
+    prefix = "".join(f"{part}." for part in section)
+    keys = [(key, key.rpartition(".")[2]) for key in fields_of(kind)]
+    beside = [name for key, name in keys if key == prefix + name]
+    if names := get_close_matches(mistyped, beside, n=3, cutoff=0.72):
+        return [dotted((*path[:-1], name)) for name in names]
+    if names := get_close_matches(mistyped, [name for _, name in keys], n=1, cutoff=0.8):
+        return [key for key, name in keys if name == names[0]][:3]
     return get_close_matches(dotted(path), fields_of(kind), n=3, cutoff=0.6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,9 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from greenward.config.explain import explain, field_at, kinds_with, only_keys_of
+from greenward.config.explain import explain, field_at, fields_of, only_keys_of
 from greenward.config.recipe import KINDS, RECIPE, Recipe, is_from_random_weights
-from greenward.config.source import (
-    KeyPath,
-    Override,
-    child,
-    compose,
-    construct,
-    describe,
-    graft,
-    is_overridden,
-    leaves,
-    parse_override,
-)
+from greenward.config.source import RecipeText, describe, key_path, leaves
 from greenward.errors import ConfigError
 
 PRETRAINED = "pretrained"
@@ -62,32 +51,23 @@ def parse_recipe(
     text: str, overrides: Sequence[str] = (), *, name: str = "recipe", recorded: bool = False
 ) -> Recipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
-    tree = compose(text, name)
-    data = construct(tree)  # before anything walks the tree, which may contain itself
-    if not isinstance(data, dict | None):
-        raise ConfigError(f"{name}: expected keys and values, found {describe(data)}.")
-    validate = partial(_validate, kind_of_file=None if recorded else (data or {}).get("kind", DEFAULT_KIND))
-    given = [parse_override(override) for override in overrides]
-    switches = [value for path, value in given if path == (PRETRAINED,)]
-    given = [(path, value) for path, value in given if path != (PRETRAINED,)]
-    variant: list[Override] = []
-    if found := child(tree, PRETRAINED):
-        tree = yaml.MappingNode(
-            tree.tag, [entry for entry in tree.value if entry[0].value != PRETRAINED], tree.start_mark
-        )
-        section = construct(found[1])
-        if not isinstance(section, dict | None):
-            raise ConfigError(f"{name}: {PRETRAINED}: expected a section, found {describe(section)}.")
-        if section and (not switches or construct(switches[-1]) is not None):
-            variant = list(leaves(found[1]))
-    resolved = _grafted(tree, given)
-    if variant:
+    source = RecipeText.read_recipe(text, name)
+    validate = partial(_validate, kind_of_file=None if recorded else source.data.get("kind", DEFAULT_KIND))
+    resolved = _overridden(source, overrides)
+    section = resolved.data.pop(PRETRAINED, None)
+    if not isinstance(section, dict | None):
+        place = resolved.place_of((PRETRAINED,))
+        raise ConfigError(f"{place}: {PRETRAINED}: expected a section, found {describe(section)}.")
+    if section:
+        variant = source
+        for path, value in leaves(section):
+            variant = variant.with_value(path, value, resolved.place_of((PRETRAINED, *path)), _lists())
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
-        validate(_grafted(tree, [*variant, parse_override("model.id=any")]))
-        model = construct(resolved).get("model")
+        validate(_overridden(variant, ["model.id=any"]))
+        model = resolved.data.get("model")
         named = model.get("id") if isinstance(model, dict) else None
         if named is not None and not is_from_random_weights(str(named)):
-            resolved = _grafted(tree, [*variant, *given])
+            resolved = _overridden(variant, overrides)
     return validate(resolved)
 
 
@@ -98,7 +78,7 @@ def dump(recipe: Recipe) -> str:
 
 def has_key(kind: str, override: str) -> bool:
     """Whether recipes of this kind have the key of an override."""
-    return field_at(kind, parse_override(override)[0]) is not None
+    return field_at(kind, key_path(override)) is not None
 
 
 def convert(recipe: Recipe, kind: str, **changes: Any) -> Recipe:
@@ -133,50 +113,46 @@ def find_recipe(path: str | Path) -> Path:
 
     Raises `ConfigError` naming the YAML files beside the missing one and the shipped recipes.
     """
-    file = Path(path)
+    file, shipped = Path(path), shipped_recipes()
     if file.exists() and not file.is_dir():  # a pipe will do
         return file
-    shipped = shipped_recipes()
     if file.name == str(path) and file.suffix in {"", ".yaml", ".yml"} and file.stem in shipped:
         return shipped[file.stem]
-    if file.is_dir():
-        raise ConfigError(f"{file} is a folder, not a recipe.", remedy=_suggest(file / "recipe.yaml"))
-    raise ConfigError(f"No recipe at {file}, and none of that name is shipped.", remedy=_suggest(file))
-
-
-def _suggest(missing: Path) -> str:
-    folder, shipped = missing.parent, shipped_recipes()
-    beside = sorted(folder.glob("[!.]*.y*ml")) if folder.is_dir() else []
+    folder = file if file.is_dir() else file.parent
     candidates = {name: name for name in shipped}
-    candidates |= {entry.stem: str(entry) for entry in beside if entry.is_file()}
-    near = get_close_matches(missing.stem, candidates, n=3)
-    if near:
-        return f"Nearest: {', '.join(candidates[name] for name in near)}."
-    return f"Shipped recipes: {', '.join(shipped)}."
+    candidates |= {entry.stem: str(entry) for entry in folder.glob("[!.]*.y*ml") if entry.is_file()}
+    near = get_close_matches("recipe" if file.is_dir() else file.stem, candidates, n=3)
+    remedy = f"Nearest: {', '.join(map(candidates.__getitem__, near))}."
+    raise ConfigError(
+        f"{file} is a folder, not a recipe."
+        if file.is_dir()
+        else f"No recipe at {file}, and none of that name is shipped.",
+        remedy=remedy if near else f"Shipped recipes: {', '.join(shipped)}.",
+    )
 
 
-def _grafted(tree: yaml.Node, overrides: Sequence[Override]) -> yaml.Node:
-    for path, value in overrides:
-        tree = graft(tree, path, value, _default_text)
-    return tree
+def _overridden(source: RecipeText, overrides: Sequence[str]) -> RecipeText:
+    for override in overrides:
+        source = source.with_override(override, _lists())
+    return source
 
 
-def _default_text(path: KeyPath) -> str:
-    """What stands at a key that the file leaves out: the default list, or a section to fill."""
-    kinds = kinds_with(path)
-    field = field_at(kinds[0], path) if path and kinds and isinstance(path[-1], str) else None
-    is_list = field is not None and isinstance(field.default, tuple)
-    return json.dumps(to_jsonable_python(field.default)) if field and is_list else "{}"
+@cache
+def _lists() -> dict[str, Any]:
+    """The default of every key that holds a list, by dotted key."""
+    fields = {key: field.default for kind in KINDS for key, field in fields_of(kind).items()}
+    return {key: to_jsonable_python(value) for key, value in fields.items() if isinstance(value, tuple)}
 
 
-def _validate(tree: yaml.Node, *, kind_of_file: str | None) -> Recipe:
+def _validate(source: RecipeText, *, kind_of_file: str | None) -> Recipe:
     """Raises `ConfigError`. Keys of other kinds are left out unless the kind is `kind_of_file`."""
-    data = construct(tree) or {}
-    kind = str(data.setdefault("kind", DEFAULT_KIND))
+    data = {"kind": DEFAULT_KIND, **source.data}
+    data.pop(PRETRAINED, None)
+    kind = str(data["kind"])
     if kind in KINDS and kind != kind_of_file:
-        data = only_keys_of(kind, data, keep=partial(is_overridden, tree))
+        data = only_keys_of(kind, data, keep=source.is_overridden)
     try:
         # JSON in between: strict about types, yet a YAML list may fill a tuple.
         return RECIPE.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise explain(error, tree, kind) from None
+        raise explain(error, source, kind) from None

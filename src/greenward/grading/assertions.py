@@ -35,12 +35,12 @@ class Relation(str, Enum):
 
 @dataclass(frozen=True)
 class Assertion:
-    """One test: `actual` is a call of the entry point, `expected` (if any) is evaluated without the answer.
+    """One test: a `call` of the entry point, and what is `expected` (if anything), without the answer.
 
     `relative` and `absolute` are the tolerances of CLOSE.
     """
 
-    actual: str
+    call: str
     relation: Relation
     expected: str | None = None
     relative: float = 0.0
@@ -55,6 +55,7 @@ _RELATIONS: dict[type[ast.cmpop], Relation] = {
     ast.In: Relation.MEMBER,
     ast.NotIn: Relation.NOT_MEMBER,
 }
+_SYMMETRIC = (Relation.EQUAL, Relation.NOT_EQUAL, Relation.CLOSE)
 _SINGLETONS = (None, True, False)
 
 
@@ -69,8 +70,20 @@ def parse_assertion(source: str, entry_point: str) -> Assertion | None:
         raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
     if not body:
         raise ProblemError(f"the test {source!r} is empty.")
-    if len(body) == 1 and isinstance(body[0], ast.Assert):
-        return _take_apart(body[0].test, entry_point)
+    if len(body) != 1 or not isinstance(body[0], ast.Assert):
+        return None
+    test = body[0].test
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _assertion(entry_point, Relation.FALSE, test.operand)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        relation = _RELATIONS.get(type(test.ops[0]))
+        if relation is not None:
+            return _assertion(entry_point, relation, test.left, test.comparators[0])
+        if isinstance(test.ops[0], (ast.Lt, ast.LtE)):
+            return _near(test.left, test.comparators[0], entry_point)
+        return None
+    if isinstance(test, ast.Call):
+        return _assertion(entry_point, Relation.TRUE, test) or _is_close(test, entry_point)
     return None
 
 
@@ -79,46 +92,32 @@ def clean_test(source: str) -> str:
     return source.replace("\r\n", "\n").strip()
 
 
-def _take_apart(test: ast.expr, entry_point: str) -> Assertion | None:
-    if _is_bare_call(test, entry_point):
-        return Assertion(ast.unparse(test), Relation.TRUE)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        bare = _is_bare_call(test.operand, entry_point)
-        return Assertion(ast.unparse(test.operand), Relation.FALSE) if bare else None
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _comparison(test.left, test.ops[0], test.comparators[0], entry_point)
-    return _is_close(test, entry_point) if isinstance(test, ast.Call) else None
-
-
-def _is_bare_call(node: ast.expr, entry_point: str) -> bool:
-    """Whether this is a call of the entry point by its name, with arguments that do not use it."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == entry_point):
-        return False
-    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-    return not any(
-        _uses(argument, entry_point) or any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(argument))
-        for argument in arguments
-    )
-
-
-def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, entry_point: str) -> Assertion | None:
-    if isinstance(operator, (ast.Lt, ast.LtE)):
-        return _is_near(left, right, entry_point)
-    relation = _RELATIONS.get(type(operator))
-    if relation is None:
+def _assertion(
+    entry_point: str,
+    relation: Relation,
+    actual: ast.expr,
+    expected: ast.expr | None = None,
+    *,
+    relative: float = 0.0,
+    absolute: float = 0.0,
+) -> Assertion | None:
+    """The assertion, if one side is a bare call of the entry point and the other does not use it."""
+    if expected is not None and relation in _SYMMETRIC and _is_bare_call(expected, entry_point):
+        actual, expected = expected, actual
+    if not _is_bare_call(actual, entry_point):
         return None
-    if relation in (Relation.EQUAL, Relation.NOT_EQUAL) and _is_bare_call(right, entry_point):
-        left, right = right, left
-    if not _is_bare_call(left, entry_point) or _uses(right, entry_point):
+    if expected is None:
+        return Assertion(ast.unparse(actual), relation)
+    if _uses(expected, entry_point):
         return None
     if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not (
-        isinstance(right, ast.Constant) and any(right.value is one for one in _SINGLETONS)
+        isinstance(expected, ast.Constant) and any(expected.value is one for one in _SINGLETONS)
     ):
         return None
-    return Assertion(ast.unparse(left), relation, ast.unparse(right))
+    return Assertion(ast.unparse(actual), relation, ast.unparse(expected), relative, absolute)
 
 
-def _is_near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None:
+def _near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None:
     """`abs(f(x) - y) < eps`."""
     bound = _number(right)
     if bound is None or not (
@@ -128,7 +127,7 @@ def _is_near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | N
     difference = left.args[0]
     if not (isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub)):
         return None
-    return _close(difference.left, difference.right, entry_point, relative=0.0, absolute=bound)
+    return _assertion(entry_point, Relation.CLOSE, difference.left, difference.right, absolute=bound)
 
 
 def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
@@ -141,20 +140,18 @@ def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
         if keyword.arg not in tolerances or value is None:
             return None
         tolerances[keyword.arg] = value
-    one, other = test.args
     relative, absolute = tolerances["rel_tol"], tolerances["abs_tol"]
-    return _close(one, other, entry_point, relative=relative, absolute=absolute)
+    return _assertion(entry_point, Relation.CLOSE, *test.args, relative=relative, absolute=absolute)
 
 
-def _close(
-    one: ast.expr, other: ast.expr, entry_point: str, *, relative: float, absolute: float
-) -> Assertion | None:
-    if _is_bare_call(other, entry_point):
-        one, other = other, one
-    if not _is_bare_call(one, entry_point) or _uses(other, entry_point):
-        return None
-    return Assertion(
-        ast.unparse(one), Relation.CLOSE, ast.unparse(other), relative=relative, absolute=absolute
+def _is_bare_call(node: ast.expr, entry_point: str) -> bool:
+    """Whether this is a call of the entry point by its name, with arguments that do not use it."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == entry_point):
+        return False
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return not any(
+        _uses(argument, entry_point) or any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(argument))
+        for argument in arguments
     )
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from greenward.errors import GreenwardError
-from greenward.grading.expected_values import with_expected_values
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
+from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import join_results, make_jobs
 from greenward.grading.unique_runs import Run, run_unique
 from greenward.grading.verdict import Family, Status, Verdict

@@ -24,6 +24,7 @@ _COMPUTING_LIMITS = Limits(cpu_seconds=20.0, wall_seconds=60.0)
 _PRINTED_MORE_BYTES = 64 << 10  # than expected, before an output is too long to be right
 _RETURNED_MORE_BYTES = 1 << 20  # than expected, before results are too long to be read
 _FRAME_BYTES = 100  # around a result, at most
+_UNKNOWN = object()  # stands for an expected value that only a test program can compare
 _NUMBER_CHARS = 24  # that a right answer may write a number longer by: 0.1 as 0.09999999999999998
 
 
@@ -134,15 +135,41 @@ def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> 
 
 def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made:
     assertions = [parse_assertion(source, problem.entry_point) for source in problem.tests]
-    found = _literals(assertions) | _computed_values(problem, assertions, computed)
+    results = computed.results if computed is not None else ()
+    values = {
+        expression: one.value
+        for expression, one in zip(_to_compute(assertions), results, strict=False)
+        if one.returned and one.plain
+    }
     expectations, expressions, checks = [], list[str](), list[str]()
     for source, assertion in zip(problem.tests, assertions, strict=True):
-        if assertion is None or (assertion.expected is not None and assertion.expected not in found):
+        expected = None if assertion is None else _expected_value(assertion, values)
+        if assertion is None or expected is _UNKNOWN:
             checks.append(clean_test(source))
             expectations.append(_completes(checks[-1], "check"))
-        else:
-            expressions.append(assertion.actual)
-            expectations.append(_assertion_expectation(problem, assertion, found))
+            continue
+        if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not isinstance(
+            expected,
+            (str, list, tuple),  # PlainSet and PlainDict are tuples, too
+        ):
+            raise ProblemError(
+                f"{problem.task_id}: the test of {assertion.call!r} looks for a member of no container."
+            )
+        expressions.append(assertion.call)
+        expectations.append(
+            Expectation(
+                description=visible(assertion.call, MAX_MESSAGE_CHARS),
+                relation=assertion.relation,
+                expected=expected,
+                comparison=problem.comparison,
+                relative=assertion.relative,
+                absolute=assertion.absolute,
+            )
+        )
+    if computed is not None and computed.outcome is Outcome.INFRASTRUCTURE:
+        raise ProblemError(
+            f"{problem.task_id}: its expected values could not be computed: {computed.error_message}."
+        )
     if checks and computed is not None and computed.outcome in (Outcome.LOAD_ERROR, Outcome.SYNTAX_ERROR):
         raise ProblemError(
             f"{problem.task_id}: the test {checks[0]!r} runs apart from the answer, but the setup code "
@@ -155,23 +182,20 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
     return job, expectations, [next(after if one.mode == "check" else first) for one in expectations]
 
 
-def _assertion_expectation(problem: Problem, assertion: Assertion, found: Mapping[str, Any]) -> Expectation:
-    expected = None if assertion.expected is None else found[assertion.expected]
-    if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not isinstance(
-        expected,
-        (str, list, tuple),  # PlainSet and PlainDict are tuples, too
-    ):
-        raise ProblemError(
-            f"{problem.task_id}: the test of {assertion.actual!r} looks for a member of no container."
-        )
-    return Expectation(
-        description=visible(assertion.actual, MAX_MESSAGE_CHARS),
-        relation=assertion.relation,
-        expected=expected,
-        comparison=problem.comparison,
-        relative=assertion.relative,
-        absolute=assertion.absolute,
-    )
+def _to_compute(assertions: Sequence[Assertion | None]) -> tuple[str, ...]:
+    """The expected sides that are not literals, each once."""
+    unknown = (one.expected for one in assertions if one and _expected_value(one, {}) is _UNKNOWN)
+    return tuple(dict.fromkeys(side for side in unknown if side is not None))
+
+
+def _expected_value(assertion: Assertion, computed: Mapping[str, Any]) -> Any:
+    """The expected side of an assertion, None without one: a literal, or computed, or else _UNKNOWN."""
+    if assertion.expected is None:
+        return None
+    try:
+        return canonical(ast.literal_eval(assertion.expected))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, PlainDataError):
+        return computed.get(assertion.expected, _UNKNOWN)
 
 
 def _plan_checks(problem: Problem, job: Job, _: RunResult | None) -> _Made:
@@ -236,38 +260,3 @@ def _demand_python(problem: Problem, sources: Iterable[str], what: str = "test")
             raise ProblemError(
                 f"{problem.task_id}: the {what} {visible(source, 80)!r} is not Python: {error}."
             ) from None
-
-
-def _to_compute(assertions: Sequence[Assertion | None]) -> tuple[str, ...]:
-    """The expected sides that are not literals, each once."""
-    literal = _literals(assertions)
-    sides = (assertion.expected for assertion in assertions if assertion is not None)
-    return tuple(dict.fromkeys(side for side in sides if side is not None and side not in literal))
-
-
-def _literals(assertions: Sequence[Assertion | None]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for assertion in assertions:
-        if assertion is not None and assertion.expected is not None:
-            try:
-                found[assertion.expected] = canonical(ast.literal_eval(assertion.expected))
-            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, PlainDataError):
-                continue  # not a literal: it will be computed
-    return found
-
-
-def _computed_values(
-    problem: Problem, assertions: Sequence[Assertion | None], computed: RunResult | None
-) -> dict[str, Any]:
-    """Expected sides by their expression; without those that only a test program can compare."""
-    if computed is None:
-        return {}
-    if computed.outcome is Outcome.INFRASTRUCTURE:
-        raise ProblemError(
-            f"{problem.task_id}: its expected values could not be computed: {computed.error_message}."
-        )
-    return {
-        expression: one.value
-        for expression, one in zip(_to_compute(assertions), computed.results, strict=False)
-        if one.returned and one.plain
-    }

@@ -170,9 +170,14 @@ class TrlReward:
         columns = {key: problem_columns(problem, truth) for key, problem in by_problem.items()}
         rows = [columns[id(answer.problem)] for answer in answers]
         given: dict[str, Any] = {name: [row.get(name) for row in rows] for name in self._columns}
+        prompts: list[Any] = [answer.prompt for answer in answers]
+        completions: list[Any] = [answer.completion for answer in answers]
+        if form == "messages":
+            prompts = [list(map(dict, one.messages)) or [_message("user", one.prompt)] for one in answers]
+            completions = [[_message("assistant", text)] for text in completions]
         given |= {
-            "prompts": [_prompt(answer, form) for answer in answers],
-            "completions": [_completion(answer, form) for answer in answers],
+            "prompts": prompts,
+            "completions": completions,
             "completion_ids": [_token_ids(answer.completion_ids, answer.completion) for answer in answers],
             "prompt_ids": [_token_ids(answer.prompt_ids, answer.prompt) for answer in answers],
             "codes": [answer.code for answer in answers],
@@ -227,14 +232,8 @@ class TrlReward:
         return tried[chosen[0]]
 
 
-def _prompt(answer: GradedAnswer, form: Form) -> Any:
-    if form == "text":
-        return answer.prompt
-    return [dict(one) for one in answer.messages] or [{"role": "user", "content": answer.prompt}]
-
-
-def _completion(answer: GradedAnswer, form: Form) -> Any:
-    return answer.completion if form == "text" else [{"role": "assistant", "content": answer.completion}]
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
 def _token_ids(ids: tuple[int, ...], text: str) -> list[int]:

@@ -27,7 +27,7 @@ class Task(Protocol):
 class Expected(Enum):
     """Stands for an expected value that is not known yet."""
 
-    FROM_REFERENCE = "from_reference"  # what the reference returns; `grading.expected_values` computes it
+    FROM_REFERENCE = "from_reference"  # what the reference returns; `grading.reference_values` computes it
 
 
 @dataclass(frozen=True)

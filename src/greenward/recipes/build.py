@@ -12,7 +12,7 @@ from greenward.config.sections import GENERATED_CORPUS, EvaluationConfig, Sandbo
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
 from greenward.evaluation.engine import evaluate
-from greenward.grading.bugs import verified_bugs, with_failing_tests
+from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward

@@ -2,7 +2,7 @@
 
 Rows hold `task_id`, `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original inputs),
 `plus_input` (EvalPlus's) and `atol`. Expected values are not stored: every case expects what the reference
-returns, which `grading.expected_values` computes. The problems for which a comparison with the reference
+returns, which `grading.reference_values` computes. The problems for which a comparison with the reference
 would be wrong have oracles of their own in `evalplus_oracles`.
 
 JSON lost types of the inputs: tuples, sets, complex numbers. Which arguments had which type is known by

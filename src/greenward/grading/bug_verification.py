@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Family, Verdict
 from greenward.problems.mutation.repair import bug_kind, original_id
 from greenward.problems.problem import Problem, ProblemSet
 
-Outcome = Literal["verified", "equivalent", "misbehaved", "infrastructure"]
-
 
 @dataclass(frozen=True)
 class VerifiedBugs:
-    """Problems of repair whose bug is known to fail a test, and what became of all that were tried.
+    """Problems of repair whose bug is known to fail a test, and the result for all that were tried.
 
-    `counts` has for each kind of bug the number of candidates by outcome.
+    `counts` has for each kind of bug the number of candidates by outcome: verified, equivalent (no test
+    finds it), misbehaved or infrastructure.
     """
 
     problems: ProblemSet
-    counts: Mapping[str, Counter[Outcome]]
+    counts: Mapping[str, Counter[str]]
 
 
 def verified_bugs(candidates: ProblemSet, grader: Grader, *, per_problem: int | None = None) -> VerifiedBugs:
@@ -38,13 +36,15 @@ def verified_bugs(candidates: ProblemSet, grader: Grader, *, per_problem: int | 
         waiting[original_id(candidate)].append(candidate)
     found: dict[str, Problem] = {}
     missing = {original: per_problem or len(queue) for original, queue in waiting.items()}
-    counts: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     while tried := [
         queue.pop() for original, queue in waiting.items() for _ in range(min(missing[original], len(queue)))
     ]:
         verdicts = grader.grade([(candidate, candidate.buggy_code) for candidate in tried])
         for candidate, verdict in zip(tried, verdicts, strict=True):
-            outcome = _outcome(verdict)
+            outcome: str = verdict.status.family.value
+            if verdict.status.family is Family.JUDGED:
+                outcome = "equivalent" if verdict.passed else "verified"
             counts[bug_kind(candidate)][outcome] += 1
             if outcome == "verified":
                 found[candidate.task_id] = replace(candidate, failing_test=_what_failed(verdict))
@@ -58,24 +58,11 @@ def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
     unknown = [problem for problem in problems if problem.buggy_code and not problem.failing_test]
     verdicts = grader.grade([(problem, problem.buggy_code) for problem in unknown])
     told = {
-        problem.task_id: _what_failed(verdict)
+        problem.task_id: replace(problem, failing_test=_what_failed(verdict))
         for problem, verdict in zip(unknown, verdicts, strict=True)
         if not verdict.passed and verdict.status.family is not Family.INFRASTRUCTURE
     }
-    return ProblemSet(
-        (
-            replace(problem, failing_test=told.get(problem.task_id, problem.failing_test))
-            for problem in problems
-        ),
-        name=problems.name,
-    )
-
-
-def _outcome(verdict: Verdict) -> Outcome:
-    family = verdict.status.family
-    if family is Family.JUDGED:
-        return "equivalent" if verdict.passed else "verified"
-    return "misbehaved" if family is Family.MISBEHAVED else "infrastructure"
+    return ProblemSet((told.get(problem.task_id, problem) for problem in problems), name=problems.name)
 
 
 def _what_failed(verdict: Verdict) -> str:

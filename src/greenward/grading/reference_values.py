@@ -67,13 +67,14 @@ def with_expected_values(
     folder = cache if cache is not None else cache_folder() / "expected"
     known: dict[str, _Values] = {}
     missing: list[tuple[Problem, Path]] = []
-    for problem in filter(_is_open, problems):
-        path = folder / f"{_key(problem)}.json"
-        values = _read(path)
-        if values is None:
-            missing.append((problem, path))
-        else:
-            known[problem.task_id] = values
+    for problem in problems:
+        if any(case.expected is Expected.FROM_REFERENCE for case in problem.cases):
+            path = folder / f"{_key(problem)}.json"
+            values = _read(path)
+            if values is None:
+                missing.append((problem, path))
+            else:
+                known[problem.task_id] = values
     if missing:
         with writing(str(folder)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -86,10 +87,6 @@ def with_expected_values(
         for problem in problems
     )
     return ProblemSet(completed, name=problems.name)
-
-
-def _is_open(problem: Problem) -> bool:
-    return any(case.expected is Expected.FROM_REFERENCE for case in problem.cases)
 
 
 def _key(problem: Problem) -> str:
@@ -157,8 +154,7 @@ def _rebuilt(value: Any) -> Any:
 
 
 def _completed(problem: Problem, known: _Values) -> Problem:
-    left_out = set(known.left_out)
-    kept = [case for position, case in enumerate(problem.cases) if position not in left_out]
+    kept = [case for position, case in enumerate(problem.cases) if position not in known.left_out]
     base = problem.base_tests
     return replace(
         problem,
@@ -166,16 +162,15 @@ def _completed(problem: Problem, known: _Values) -> Problem:
             replace(case, expected=value) if case.expected is Expected.FROM_REFERENCE else case
             for case, value in zip(kept, known.values, strict=True)
         ),
-        base_tests=None if base is None else base - sum(position < base for position in left_out),
-        tests_left_out=problem.tests_left_out + len(left_out),
+        base_tests=None if base is None else base - sum(position < base for position in known.left_out),
+        tests_left_out=problem.tests_left_out + len(known.left_out),
         cpu_seconds=max(problem.cpu_seconds, TIMES_REFERENCE * known.cpu_seconds),
         reference_seconds=tuple(known.case_seconds),
     )
 
 
 def _write(path: Path, known: _Values) -> None:
-    content = [known.values, known.left_out, known.cpu_seconds, known.case_seconds]
-    text = codec.encode(content, max_chars=_MAX_CHARS)
+    text = codec.encode(list(vars(known).values()), max_chars=_MAX_CHARS)
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
 
