@@ -9,7 +9,7 @@ from greenward.config.sections import RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.code_quality import CodeQuality, parse_bounded, worst_complexity
 from greenward.grading.reward_terms import SHIPPED_TERMS, make_reward
-from greenward.grading.rewards import GradedAnswer, combine
+from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Status, Verdict
 
 
@@ -23,7 +23,7 @@ def term(name, **options):
 
 
 @dataclass
-class Fixed:
+class Fixed(RewardTerm):
     scores: list
     name: str = "fixed"
     weight: float = 1.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from greenward.errors import ConfigError
 from greenward.grading.dead_code import remove_dead_code
-from greenward.grading.rewards import GradedAnswer
+from greenward.grading.rewards import GradedAnswer, RewardTerm
 
 if TYPE_CHECKING:
     from greenward.grading.grader import Grader
@@ -34,7 +34,7 @@ _DECISIONS = (
 
 
 @dataclass(frozen=True)
-class CodeQuality:
+class CodeQuality(RewardTerm):
     """The weighted mean of the sub-terms above. `weights` names the ones that count.
 
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.

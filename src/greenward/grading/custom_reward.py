@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenward.errors import RewardError
 from greenward.grading.function_process import FunctionProcess, Handler, Refused, Reply, as_number, serve
-from greenward.grading.rewards import GradedAnswer
+from greenward.grading.rewards import GradedAnswer, RewardTerm
 from greenward.grading.trl_reward import Logged, Parameters, TrainerState, TrlReward, awaited
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Expected, Problem
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # slow to import, and the function's process needs neither
 _REMEDY = "It must return one finite number, or None where it does not apply, for each answer."
 
 
-class CustomReward:
+class CustomReward(RewardTerm):
     """The term `module:function`; its signatures are documented in docs/rewards.md.
 
     `row_columns` are the names of the columns that the problems bring along; a function with TRL's
@@ -71,10 +71,9 @@ class CustomReward:
             self.take_metrics()
 
     def begin(self, step: int) -> None:
-        """Says which step the next batches belong to, counted from 0."""
         self._step = step
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader | None) -> list[float | None]:
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         """One score per answer, None where the function says that it does not apply."""
         return self._ask(answers, rehearsal=False)
 

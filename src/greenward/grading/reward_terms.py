@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tests:
+class Tests(RewardTerm):
     """The fraction of tests passed, plus `bonus` when all pass. An answer that cheats gets 0."""
 
     name: str = "tests"
@@ -43,7 +43,7 @@ class Tests:
 
 
 @dataclass(frozen=True)
-class AllTests:
+class AllTests(RewardTerm):
     """1 when every test passes, else 0."""
 
     name: str = "all_tests"
@@ -54,7 +54,7 @@ class AllTests:
 
 
 @dataclass(frozen=True)
-class ExecutionLadder:
+class ExecutionLadder(RewardTerm):
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
     The result of a program is its output. Where the problem asks for a function, it is that function at
@@ -87,7 +87,7 @@ def defines(code: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(RewardTerm):
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
     Where no entry point is asked for, any statement will do.
@@ -103,13 +103,12 @@ class Format:
     def _is_well_formed(answer: GradedAnswer) -> bool:
         tree = parse_bounded(answer.code or "")
         wanted = answer.problem.entry_point
-        return tree is not None and any(
-            not wanted or getattr(node, "name", None) == wanted for node in tree.body
-        )
+        statements = tree.body if tree is not None else []
+        return any(not wanted or getattr(node, "name", None) == wanted for node in statements)
 
 
 @dataclass(frozen=True)
-class CodeScore:
+class CodeScore(RewardTerm):
     """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
 
     Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
@@ -135,7 +134,6 @@ class CodeScore:
     def score_by_name(
         self, answers: Sequence[GradedAnswer], grader: Grader
     ) -> Mapping[str, list[float | None]]:
-        """The scores of the term, and of its parts, under their names."""
         parts = {part.name: part.score(answers, grader) for part in self._parts}
         return {self.name: [self._mean(*both) for both in zip(*parts.values(), strict=True)], **parts}
 

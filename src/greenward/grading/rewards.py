@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from greenward.errors import RewardError
 from greenward.grading.verdict import Family, Verdict
@@ -45,45 +47,36 @@ class Reward:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class RewardTerm(Protocol):
-    """One component of the reward: a score for each answer, None where it does not apply."""
+class RewardTerm(ABC):
+    """One component of the reward. It has a `name` and a `weight`.
 
-    @property
-    def name(self) -> str: ...
+    `extra` holds columns that were logged beside the scores, with one value for each answer of the last
+    batch.
+    """
 
-    @property
-    def weight(self) -> float: ...
+    name: str
+    weight: float
+    extra: Mapping[str, Sequence[Any]] = MappingProxyType({})
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]: ...
-
-
-@runtime_checkable
-class ComposedTerm(RewardTerm, Protocol):
-    """A term that is made of others and reports them."""
+    @abstractmethod
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        """A score for each answer, None where the term does not apply."""
 
     def score_by_name(
         self, answers: Sequence[GradedAnswer], grader: Grader
     ) -> Mapping[str, list[float | None]]:
-        """The term's own scores under its name, and those of its parts under theirs."""
-        ...
+        """The term's own scores under its name, and those of the parts of a composed term under theirs."""
+        return {self.name: self.score(answers, grader)}
 
-
-@runtime_checkable
-class LoggingTerm(RewardTerm, Protocol):
-    """A term that knows the step and logs beside its scores."""
-
-    def begin(self, step: int) -> None:
+    def begin(self, step: int) -> None:  # noqa: B027 (most terms do not depend on the step)
         """Says which step the next batches belong to, counted from 0."""
-        ...
-
-    @property
-    def extra(self) -> Mapping[str, Sequence[Any]]:
-        """Columns with one value for each answer of the last batch."""
-        ...
 
     def take_metrics(self) -> Mapping[str, Sequence[float]]:
         """The metrics logged since the last call, by name."""
-        ...
+        return {}
+
+
+LoggingTerm = RewardTerm
 
 
 def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader: Grader) -> list[Reward]:
@@ -104,11 +97,7 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
     extra: list[dict[str, Any]] = [{} for _ in answers]
     given = [answers[index] for index in judged]
     for term in terms if judged else ():
-        if isinstance(term, ComposedTerm):
-            reported = term.score_by_name(given, grader)
-        else:
-            reported = {term.name: term.score(given, grader)}
-        for name, scores in reported.items():
+        for name, scores in term.score_by_name(given, grader).items():
             if len(scores) != len(judged):
                 raise RewardError(
                     f"the reward term {name!r} gave {len(scores)} scores for {len(judged)} answers."
@@ -121,7 +110,7 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
                 by_name[index][name] = score
                 if name == term.name:
                     totals[index] += term.weight * score
-        for column, values in term.extra.items() if isinstance(term, LoggingTerm) else ():
+        for column, values in term.extra.items():
             for index, value in zip(judged, values, strict=True):
                 extra[index][column] = value
     return [Reward(*parts) for parts in zip(totals, by_name, extra, strict=True)]
