@@ -67,8 +67,8 @@ def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
         assert all(row["time/training"] < config[limits]["max_seconds"] for row in rows[:-1])
         assert summary["status"] == "finished" and len(read_evaluations(run / name)) == 1
     report = json.loads((tmp_path / "report.json").read_text())
-    stages = [row[0] for row in report["before_after"]["rows"]]
-    assert stages == ["Before", "After GRPO", "Rejection sampling", "Control"]
+    table = next(one["blocks"][0] for one in report["sections"] if one["title"] == "Before and after")
+    assert [row[0] for row in table["rows"]] == ["Before", "After GRPO", "Rejection sampling", "Control"]
 
 
 def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
@@ -91,7 +91,7 @@ def test_a_demo_whose_evaluations_lost_answers_fails_after_its_report(tmp_path, 
     shown = []
     monkeypatch.setattr(module, "run_arms", lambda arms, **_: None)
     monkeypatch.setattr(module, "show_report", lambda output, quiet: shown.append(output))
-    monkeypatch.setattr(module, "read_report", lambda output: output)
+    monkeypatch.setattr(module, "read_study", lambda output: output)
     monkeypatch.setattr(module, "max_lost_share", lambda record: lost)
     if lost <= 0.02:
         assert demo(tmp_path, quiet=True)

@@ -17,7 +17,7 @@ from greenward.cli.eval import eval_
 from greenward.cli.evals import evals
 from greenward.cli.grade import grade
 from greenward.cli.machine import completion, doctor
-from greenward.cli.report import report
+from greenward.cli.report import report, rollouts
 from greenward.cli.reward_health import reward_health
 from greenward.cli.show import show
 from greenward.cli.training import config, demo, train
@@ -44,7 +44,7 @@ def cli() -> None:
 
 LEARNING = (demo, train, eval_, grade, show, compare, audit)
 DIAGNOSING = (reward_health, evals, diff)
-for command in (*LEARNING, *DIAGNOSING, report, config, doctor, completion):
+for command in (*LEARNING, *DIAGNOSING, report, rollouts, config, doctor, completion):
     cli.add_command(command)
 
 

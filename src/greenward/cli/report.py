@@ -1,34 +1,126 @@
-"""`greenward report`: the views of a finished (or running) run."""
+"""`greenward report` and `greenward rollouts`: what runs reached, and the answers they kept."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
 import click
 
+Form = Literal["terminal", "html", "markdown", "json"]
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("terminal", "html", "markdown", "json")),
+    help="How the report is shown.  [default: terminal; html with --follow]",
+)
+@click.option("--follow", is_flag=True, help="Write the page of a running RUN anew until it ends.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder of the page.  [default: RUN; of several, ./overlay]",
+)
+def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: Path | None) -> None:
+    """Show the report of RUN: a run directory, a study, or the folder of an evaluation.
+
+    Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
+    report.md and report.json and prints the path of the page. --follow keeps report.html up to date, which
+    the browser reloads by itself.
+
+    \b
+    greenward report runs/mine
+    greenward report runs/one runs/two --format html
+    greenward report runs/mine --follow
+    """
+    from greenward.reports.live import follow as follow_run
+    from greenward.reports.overlay import overlay_report
+    from greenward.reports.render_terminal import print_report
+    from greenward.reports.write import render, report_of, write_report
+
+    folder = output or (runs[0] if len(runs) == 1 else Path("overlay"))
+    if follow:
+        if len(runs) > 1 or form not in (None, "html"):
+            raise click.UsageError("--follow writes the page of one RUN: give one, without --format.")
+        click.echo(f"Open {folder / 'report.html'}; Ctrl-C stops following.", err=True)
+        click.echo(follow_run(runs[0], folder))
+        return
+    made = report_of(runs[0]) if len(runs) == 1 else overlay_report(runs)
+    if form == "html":
+        click.echo(write_report(made, folder)["html"])
+    elif form in ("markdown", "json"):
+        click.echo(render(made, form))
+    else:
+        print_report(made)
+
+
+def _steps(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> tuple[int | None, int | None]:
+    """The first and the last step of `12`, `10-20`, `10-` or `-20`."""
+    match = re.fullmatch(r"(\d+)|(\d*)-(\d*)", text or "-")
+    if match is None or text == "-":
+        raise click.BadParameter(f"expected a step (12) or a range of steps (10-20, 10-, -20), not {text!r}")
+    first, last = (match[1], match[1]) if match[1] else (match[2], match[3])
+    return (int(first) if first else None, int(last) if last else None)
+
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--step", "steps", callback=_steps, help="A step (12) or a range (10-20, 10-, -20).")
+@click.option("--status", "statuses", multiple=True, help="Such as passed, failed, timeout; may be repeated.")
+@click.option("--task", default="", help="A part of the task's id.")
+@click.option("--reward-min", type=float, default=float("-inf"), help="The least reward.")
+@click.option("--reward-max", type=float, default=float("inf"), help="The largest reward.")
+@click.option(
+    "--page", type=click.IntRange(min=1), default=1, show_default=True, help="html writes all pages."
+)
+@click.option(
+    "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
+)
 @click.option(
     "--format",
-    "view",
+    "form",
     type=click.Choice(("terminal", "html", "markdown", "json")),
     default="terminal",
     show_default=True,
 )
-def report(run: Path, view: Literal["terminal", "html", "markdown", "json"]) -> None:
-    """Show the report of RUN: a run directory, a study, or the folder of an evaluation.
+def rollouts(
+    run: Path,
+    *,
+    steps: tuple[int | None, int | None],
+    statuses: tuple[str, ...],
+    task: str,
+    reward_min: float,
+    reward_max: float,
+    page: int,
+    page_size: int | None,
+    form: Form,
+) -> None:
+    """Show the answers that RUN kept while it trained, oldest first.
 
-    terminal, markdown and json are printed. html writes report.html, report.md and report.json into
-    RUN and prints the path of the page.
+    html writes rollouts.html, rollouts-2.html … into RUN and prints the path of the first.
+
+    \b
+    greenward rollouts runs/mine --step 12 --status failed
+    greenward rollouts runs/mine --reward-min 0.5 --format html
     """
     from greenward.reports.render_terminal import print_report
-    from greenward.reports.write import render, report_of, write_report
+    from greenward.reports.rollouts import RolloutFilter, Rollouts
+    from greenward.reports.write import render
 
-    if view == "html":
-        click.echo(write_report(report_of(run), run)["html"])
-    elif view == "terminal":
-        print_report(report_of(run))
+    names = tuple(status.replace(" ", "_") for status in statuses)
+    wanted = RolloutFilter(*steps, names, task, reward_min, reward_max)
+    found = Rollouts(run, wanted, page_size or (100 if form == "html" else 10))
+    if form == "html":
+        click.echo(found.write_html(run))
+    elif form == "terminal":
+        print_report(found.report(page))
+        if page < found.pages:
+            click.echo(f"Page {page} of {found.pages}; the next one: --page {page + 1}")
     else:
-        click.echo(render(report_of(run), view))
+        click.echo(render(found.report(page), form))

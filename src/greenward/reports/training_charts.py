@@ -55,7 +55,10 @@ def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
     metric = results.primary
     if metric is None or all(len(run.evaluations) < 2 for run in study.main_runs):
         return ()
-    over_time = evaluation_series(study.main_runs, metric, study.main, "main", "elapsed_seconds")
+    time, seconds = time_unit([run for label in study.arms for run in study.runs(label)])
+    over_time = evaluation_series(
+        study.main_runs, metric, study.main, "main", "elapsed_seconds", unit=seconds
+    )
     over_steps = evaluation_series(study.main_runs, metric, study.main, "main")
     last_step = max(line.points[-1][0] for line in over_steps)
     for arm in results.arms[1:]:
@@ -65,19 +68,21 @@ def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
             for run, main in zip(study.arms[arm.label], study.main_runs, strict=True)
             if run is not None
         ]
-        over_time += evaluation_series(runs, metric, name, role, "elapsed_seconds")
+        # An arm beside trains for a time, not for a number of steps.
+        over_time += evaluation_series(
+            runs, metric, name, role, "elapsed_seconds", unit=seconds, by_order=True
+        )
         if end := arm.after.get(metric):
             level = ((0.0, end.value), (last_step, end.value))
             over_steps.append(Series(name, role, level, weight="dashed"))
-    lines, unit = _in_readable_time(over_time)
     seeds = "Thin lines are single seeds. " if len(study.seeds) > 1 else ""
     dashed = any(line.weight == "dashed" for line in over_steps)
     title = f"Held-out {metric_label(metric)}"
     return (
         Chart(
             f"{title}, by training time",
-            f"training time ({unit}), evaluation aside",
-            tuple(lines),
+            f"training time ({time}), evaluation aside",
+            tuple(over_time),
             "share",
             f"{seeds}Bands are 95 % intervals over problems.",
         ),
@@ -89,6 +94,12 @@ def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
             "Dashed lines are where the arms beside it ended." if dashed else "",
         ),
     )
+
+
+def time_unit(runs: Sequence[RecordedRun]) -> tuple[str, float]:
+    """The unit in which the training time of these runs is read best, and its seconds."""
+    times = (float(e.get("elapsed_seconds", 0.0)) for run in runs for e in run.evaluations)
+    return ("s", 1.0) if max(times, default=0.0) < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
 
 
 def _from_the_start(run: RecordedRun, main: RecordedRun) -> RecordedRun:
@@ -158,27 +169,37 @@ def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
 
 
 def evaluation_series(
-    runs: Sequence[RecordedRun], metric: str, name: str, role: Role, x: str = "step"
+    runs: Sequence[RecordedRun],
+    metric: str,
+    name: str,
+    role: Role,
+    x: str = "step",
+    *,
+    unit: float = 1.0,
+    by_order: bool = False,
 ) -> list[Series]:
-    """The mean over seeds with its band over the field `x`, and each seed faint when there are several."""
+    """The mean over seeds with its band over the field `x` in units of `unit`, and each seed faint.
+
+    The seeds' evaluations are paired by their steps, or `by_order` where each seed took other steps.
+    """
     seeds: list[dict[int, Evaluation]] = [
         found for run in runs if (found := {e["step"]: e for e in run.evaluations if metric in e["metrics"]})
     ]
     if not seeds:
         return []
-    if role != "main":  # such an arm trains for a time, not for a number of steps: pair first and last
+    if by_order:
         seeds = [dict(enumerate(found.values())) for found in seeds]
     points, band, hints = [], [], []
     for key in sorted(set.intersection(*map(set, seeds))):
         evaluations = [found[key] for found in seeds]
-        at = fmean(float(e.get(x, 0.0)) for e in evaluations)
+        at = fmean(float(e.get(x, 0.0)) / unit for e in evaluations)
         estimate = pooled(evaluations, metric)
         assert estimate is not None  # only evaluations with this metric were kept
         points.append((at, estimate.value))
         band.append((at, estimate.low, estimate.high))
         hints.append(f"{name or 'step'} {at:,.0f}: {percent(estimate)}")
     faint = [
-        tuple((float(e.get(x, 0.0)), float(e["metrics"][metric]["value"])) for e in found.values())
+        tuple((float(e.get(x, 0.0)) / unit, float(e["metrics"][metric]["value"])) for e in found.values())
         for found in seeds
         if len(seeds) > 1
     ]
@@ -186,18 +207,3 @@ def evaluation_series(
     if points:
         lines.append(Series(name, role, tuple(points), "bold", tuple(band), tuple(hints)))
     return lines
-
-
-def _in_readable_time(lines: Sequence[Series]) -> tuple[list[Series], str]:
-    longest = max((x for line in lines for x, _ in line.points), default=0.0)
-    if longest < SECONDS_SHOWN_AS_MINUTES:
-        return list(lines), "s"
-    in_minutes = (
-        replace(
-            line,
-            points=tuple((x / 60, y) for x, y in line.points),
-            band=tuple((x / 60, low, high) for x, low, high in line.band),
-        )
-        for line in lines
-    )
-    return list(in_minutes), "min"

@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import stat
+import struct
+import sys
 import warnings
 from pathlib import Path
 
@@ -18,6 +20,12 @@ from greenward.errors import RunError
 from greenward.runs.files import writing
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+LOCK = ".lock"
+# struct flock, asking who has a write lock from the first byte to the end: macOS has the type last.
+if sys.platform == "darwin":
+    _FLOCK, _WHOLE_FILE, _TYPE = "qqihh", (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET), 3
+else:
+    _FLOCK, _WHOLE_FILE, _TYPE = "hhqqi4x", (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 0
 # Record locks do not exclude a second opener in the same process, so this does.
 _held_here: set[Path] = set()
 
@@ -30,7 +38,7 @@ class RunLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder.resolve() / ".lock"
+        self._path = folder.resolve() / LOCK
         if self._path in _held_here:
             raise RunError(f"{folder} is already open for writing in this process")
         self._descriptor = _open_own_file(self._path)
@@ -57,6 +65,24 @@ class RunLock:
             os.close(self._descriptor)
             self._descriptor = -1
             _held_here.discard(self._path)
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process holds the lock of the run at `folder`; asking does not take it."""
+    file = folder.resolve() / LOCK
+    if file in _held_here:
+        return True
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, *_WHOLE_FILE))
+        return bool(struct.unpack(_FLOCK, found)[_TYPE] != fcntl.F_UNLCK)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _open_own_file(path: Path) -> int:

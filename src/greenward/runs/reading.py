@@ -107,14 +107,17 @@ def evaluated_suites(path: Path) -> list[str]:
     return sorted({match[2] for match in matches if match and match[2]})
 
 
-def read_rollouts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(step, row) of each answer that the run at `path` kept, oldest first, one row in memory at a time.
+def read_rollouts(
+    path: Path, first_step: int | None = None, last_step: int | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(step, row) of each answer that the run at `path` kept from the first to the last step, oldest first.
 
-    Raises `RunError` for a broken line that is not the last one of its file.
+    One row is in memory at a time. Raises `RunError` for a broken line that is not the last one of its file.
     """
     for step, file in steps_in(path / ROLLOUTS):
-        for row in JsonRows(file):
-            yield step, row
+        if (first_step is None or step >= first_step) and (last_step is None or step <= last_step):
+            for row in JsonRows(file):
+                yield step, row
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,209 @@
+"""The page of rollouts: the answers that a run kept, filtered by step, status, task and reward."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from greenward.errors import RunError
+from greenward.reports.document import (
+    AnsweredTask,
+    Answers,
+    Fact,
+    Link,
+    Links,
+    Report,
+    ShownAnswer,
+    Table,
+    section,
+)
+from greenward.reports.figures import bounded, share, words
+from greenward.reports.render_html import render_html
+from greenward.runs.files import write_atomically
+from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
+
+MAX_PAGES = 50  # of HTML, which are all written
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RolloutFilter:
+    """Which answers to show. None and empty mean all; steps and rewards are inclusive bounds.
+
+    An answer has a reward within the bounds if that of any role is. `task` is a part of the task's id.
+    """
+
+    first_step: int | None = None
+    last_step: int | None = None
+    statuses: tuple[str, ...] = ()
+    task: str = ""
+    reward_min: float = -math.inf
+    reward_max: float = math.inf
+
+    def matches(self, row: Row) -> bool:
+        """Whether a row of the steps asked for is to be shown."""
+        bounds = (self.reward_min, self.reward_max)
+        unbounded = bounds == (-math.inf, math.inf)
+        return (
+            (not self.statuses or _status(row) in self.statuses)
+            and self.task in _task_id(row)
+            and (unbounded or any(bounds[0] <= reward <= bounds[1] for reward in _rewards(row).values()))
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.first_step is not None or self.last_step is not None:
+            steps = dict.fromkeys((self.first_step, self.last_step))
+            parts.append(f"step {' to '.join('…' if step is None else str(step) for step in steps)}")
+        parts += [f"status {' or '.join(map(words, self.statuses))}"] if self.statuses else []
+        parts += [f"task {self.task}"] if self.task else []
+        parts += [f"reward at least {self.reward_min:g}"] if self.reward_min > -math.inf else []
+        parts += [f"reward at most {self.reward_max:g}"] if self.reward_max < math.inf else []
+        return ", ".join(parts)
+
+
+class Rollouts:
+    """The answers of the run at `path` that a filter lets through; read anew for each page.
+
+    Raises:
+        RunError: there is no run, or it kept no rollouts, or a file is broken.
+    """
+
+    def __init__(self, path: Path, wanted: RolloutFilter, page_size: int) -> None:
+        if not is_run(path):
+            raise RunError(
+                f"{path} holds no run (config.yaml)", remedy="Of a study, give the folder of a seed."
+            )
+        if not steps_in(path / ROLLOUTS):
+            raise RunError(
+                f"{path} kept no rollouts",
+                remedy="Reinforcement learning keeps the answers that it trains on; other training has none.",
+            )
+        self._path, self._wanted, self._page_size = path, wanted, page_size
+        self._all = 0
+        self._statuses: Counter[str] = Counter()
+        self._rewards: defaultdict[str, float] = defaultdict(float)  # sums
+        for _, row in self._rows():
+            self._all += 1
+            if wanted.matches(row):
+                self._statuses[_status(row)] += 1
+                self._rewards[_status(row)] += sum(_rewards(row).values())
+
+    @property
+    def matching(self) -> int:
+        """How many answers match."""
+        return self._statuses.total()
+
+    @property
+    def pages(self) -> int:
+        """How many pages they fill, at least one."""
+        return max(1, -(-self.matching // self._page_size))
+
+    def report(self, page: int = 1) -> Report:
+        """One page, from 1, with links to its neighbours.
+
+        Raises:
+            RunError: there is no such page.
+        """
+        if not 1 <= page <= self.pages:
+            raise RunError(f"there is no page {page}: the {self.matching} answers fill {self.pages}")
+        first = (page - 1) * self._page_size
+        shown = tuple(islice(self._tasks(), first, first + self._page_size))
+        of = f" of {self._wanted}" if str(self._wanted) else ""
+        headline = f"{self.matching:,} of {self._all:,} answers{of}"
+        if shown:
+            headline += f"; {first + 1:,} to {first + len(shown):,} are shown"
+        notes = []
+        if self.pages > MAX_PAGES:
+            notes.append(f"HTML has the first {MAX_PAGES} pages only. Narrow the filter to see the others.")
+        return Report(
+            kind="rollouts",
+            title=f"Answers of {self._path.resolve().name}",
+            headline=f"{headline}.",
+            facts=(Fact("page", f"{page} of {self.pages}"),),
+            notes=tuple(notes),
+            sections=(
+                section("Statuses", self._status_table()),
+                section("Answers", Answers(shown) if shown else None, self._links(page)),
+            ),
+            footer="Written by greenward from the rollouts of the run.",
+        )
+
+    def write_html(self, folder: Path) -> Path:
+        """Write rollouts.html, rollouts-2.html … into `folder` in place of older ones; returns the first."""
+        for old in folder.glob("rollouts-*.html"):
+            old.unlink()
+        for page in range(1, min(self.pages, MAX_PAGES) + 1):
+            write_atomically(folder / _page_name(page), render_html(self.report(page)).encode())
+        return folder / _page_name(1)
+
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        return read_rollouts(self._path, self._wanted.first_step, self._wanted.last_step)
+
+    def _tasks(self) -> Iterator[AnsweredTask]:
+        for step, row in self._rows():
+            if self._wanted.matches(row):
+                yield _task(step, row)
+
+    def _status_table(self) -> Table | None:
+        rows = []
+        for status, count in self._statuses.most_common():
+            mean = f"{self._rewards[status] / count:.3g}"
+            rows.append((words(status), f"{count:,}", share(count, self.matching), mean))
+        return Table("", ("Status", "Answers", "Share", "Mean reward"), tuple(rows)) if rows else None
+
+    def _links(self, page: int) -> Links | None:
+        last = min(self.pages, MAX_PAGES)
+        places = {"first": 1, "previous": page - 1, "next": page + 1, "last": last}
+        links = (
+            Link(f"{name} page", _page_name(number))
+            for name, number in places.items()
+            if 1 <= number <= last and number != page
+        )
+        return Links(tuple(links)) if last > 1 else None
+
+
+def _page_name(page: int) -> str:
+    return "rollouts.html" if page == 1 else f"rollouts-{page}.html"
+
+
+def _task(step: int, row: Row) -> AnsweredTask:
+    status = _status(row)
+    rewards = _rewards(row)
+    if len(rewards) == 1:
+        rewards = {"reward": next(iter(rewards.values()))}
+    figures = {**rewards, **_numbers(row.get("terms"))}
+    remarks = [f"step {step}", *(f"{name} {value:.3g}" for name, value in figures.items())]
+    remarks += [f"{row['tokens']} tokens"] if "tokens" in row else []
+    remarks += [f"ended by {words(str(row['stop']))}"] if "stop" in row else []
+    answer = ShownAnswer(
+        bounded(row.get("answer") or ""),
+        words(status),
+        "good" if status == "passed" else "bad",
+        bounded(row.get("first_failure") or ""),
+        remark=" · ".join(remarks),
+    )
+    return AnsweredTask(_task_id(row), "", (answer,))
+
+
+def _status(row: Row) -> str:
+    return str(row.get("status", "unknown"))
+
+
+def _task_id(row: Row) -> str:
+    return str(row.get("task_id", row.get("problem", "")))
+
+
+def _rewards(row: Row) -> dict[str, float]:
+    return _numbers(row.get("rewards"))
+
+
+def _numbers(found: Any) -> dict[str, float]:
+    items = found.items() if isinstance(found, dict) else ()
+    return {str(name): float(value) for name, value in items if isinstance(value, (int, float))}

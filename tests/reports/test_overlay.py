@@ -1,0 +1,75 @@
+"""Several runs in one report: a colour and a name each, differences paired by problem, settings that differ."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from test_report_document import Page, terminal
+
+from greenward import intervals
+from greenward.errors import RunError
+from greenward.reports.document import Charts, Table
+from greenward.reports.overlay import overlay_report
+from greenward.reports.render_html import render_html
+from greenward.reports.render_text import render_json, render_markdown
+
+
+def blocks(report, title):
+    return next(section.blocks for section in report.sections if section.title == title)
+
+
+def rows(folder, step):
+    return json.loads((folder / f"evaluations/step_{step:06d}.json").read_text())["rows"]
+
+
+def test_every_run_has_a_line_of_its_own_in_every_chart(study):
+    report = overlay_report([study / "seed_0", study / "seed_1"])
+    for title in ("Learning", "Training, step by step"):
+        (found,) = blocks(report, title)
+        assert isinstance(found, Charts)
+        for chart in found.charts:
+            named = {line.name: line.role for line in chart.series if line.name}
+            assert named == {"seed_0": "main", "seed_1": "second"}, chart.title
+    for text in (
+        Page(render_html(report)).text,
+        terminal(report),
+        render_markdown(report).replace("\\", ""),
+        render_json(report),
+    ):
+        assert "seed_0" in text and "seed_1" in text
+
+
+def test_the_difference_of_two_runs_is_paired_by_problem(study):
+    (table,) = blocks(overlay_report([study / "seed_0", study / "seed_1"]), "Results")
+    first, second = (
+        np.array([row["passed"] / row["samples"] for row in rows(study / f"seed_{seed}", 80)])
+        for seed in (0, 1)
+    )
+    wanted = intervals.paired_difference(second - first)
+    shown = f"{100 * wanted.value:+.1f} [{100 * wanted.low:+.1f}, {100 * wanted.high:+.1f}]".replace("-", "−")
+    assert [row[-1] for row in table.rows] == ["–", shown]
+
+
+def test_an_arm_that_was_evaluated_at_its_end_only_has_no_before(study):
+    (table,) = blocks(overlay_report([study / "seed_0", study / "seed_0/rejection"]), "Results")
+    assert table.rows[1][1] == "–" != table.rows[1][2]
+
+
+def test_settings_that_differ_are_shown_and_others_are_not(study):
+    (table,) = blocks(overlay_report([study / "seed_0", study / "seed_1"]), "Settings that differ")
+    assert isinstance(table, Table)
+    assert table.rows == (("seed", "0", "1"),)
+
+
+def test_runs_are_named_by_as_many_folders_as_tell_them_apart(study):
+    report = overlay_report([study / "seed_0/control", study / "seed_1/control"])
+    assert report.title == "seed_0/control, seed_1/control"
+    with pytest.raises(RunError, match="named twice"):
+        overlay_report([study / "seed_0", study / "seed_0"])
+
+
+def test_more_runs_than_colours_are_refused(study):
+    with pytest.raises(RunError, match="at most 6"):
+        overlay_report([study / f"seed_{seed}" for seed in range(7)])

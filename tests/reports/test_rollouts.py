@@ -1,0 +1,155 @@
+"""The answers of a run: filtered by what is recorded of them, paged, and harmless wherever they are shown."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from test_report_document import HOSTILE, Page, terminal
+
+from greenward.cli.main import main
+from greenward.errors import RunError
+from greenward.reports.document import Answers
+from greenward.reports.render_html import render_html
+from greenward.reports.rollouts import MAX_PAGES, RolloutFilter, Rollouts
+from greenward.runs.directory import RunDirectory
+
+STATUSES = ("passed", "failed", "timeout")
+
+
+def answer(index: int) -> dict[str, object]:
+    status = STATUSES[index % 3]
+    return {
+        "problem": f"families/task_{index:03d}",
+        "group": 0,
+        "answer": f"def solve():\n    return {index}",
+        "status": status,
+        "first_failure": "" if status == "passed" else f"solve() gave {index}",
+        "rewards": {"policy": index / 10},
+        "terms": {"tests": 0.5},
+        "tokens": 7,
+        "stop": "eos",
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three steps of ten answers each, with rewards 0, 0.1 … 0.9."""
+    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+        for step in (1, 2, 10):
+            directory.write_rollouts(step, map(answer, range(10)))
+    return tmp_path / "run"
+
+
+EVERY = RolloutFilter()
+
+
+def shown(path, wanted: RolloutFilter = EVERY, page: int = 1, size: int = 100):
+    report = Rollouts(path, wanted, size).report(page)
+    found = [block for block in report.sections[1].blocks if isinstance(block, Answers)]
+    return [
+        (int(re.search(r"step (\d+)", one.remark)[1]), task.task_id, one.status, one.code)
+        for block in found
+        for task in block.tasks
+        for one in task.answers
+    ]
+
+
+def test_without_a_filter_every_answer_is_shown_in_the_order_of_training(run):
+    found = shown(run)
+    assert [step for step, *_ in found] == [1] * 10 + [2] * 10 + [10] * 10
+    assert found[3] == (1, "families/task_003", "passed", "def solve():\n    return 3")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matches"),
+    [
+        (RolloutFilter(first_step=2), lambda step, i: step >= 2),
+        (RolloutFilter(2, 2), lambda step, i: step == 2),
+        (RolloutFilter(last_step=2), lambda step, i: step <= 2),
+        (RolloutFilter(statuses=("failed", "timeout")), lambda step, i: i % 3 > 0),
+        (RolloutFilter(reward_min=0.5), lambda step, i: i >= 5),
+        (RolloutFilter(reward_min=0.2, reward_max=0.3), lambda step, i: i in (2, 3)),
+        (RolloutFilter(task="task_007"), lambda step, i: i == 7),
+        (RolloutFilter(1, 1, ("passed",), "", 0.3), lambda step, i: step == 1 and i in (3, 6, 9)),
+    ],
+)
+def test_a_filter_lets_through_exactly_what_matches(run, wanted, matches):
+    expected = [
+        (step, f"families/task_{i:03d}") for step in (1, 2, 10) for i in range(10) if matches(step, i)
+    ]
+    assert [found[:2] for found in shown(run, wanted)] == expected
+
+
+def test_pages_hold_all_answers_once(run):
+    rollouts = Rollouts(run, EVERY, 7)
+    assert (rollouts.matching, rollouts.pages) == (30, 5)
+    assert [one for page in range(1, 6) for one in shown(run, page=page, size=7)] == shown(run)
+    with pytest.raises(RunError, match="no page 6"):
+        rollouts.report(6)
+
+
+def test_html_pages_link_to_each_other_and_replace_those_of_an_earlier_filter(run):
+    assert Rollouts(run, EVERY, 7).write_html(run) == run / "rollouts.html"
+    names = ["rollouts.html", *(f"rollouts-{page}.html" for page in range(2, 6))]
+    assert sorted(path.name for path in run.glob("rollouts*.html")) == sorted(names)
+    for name in names:
+        targets = {
+            attributes["href"] for tag, attributes in Page((run / name).read_text()).tags if tag == "a"
+        }
+        assert targets <= set(names) - {name} and targets
+    Rollouts(run, RolloutFilter(1, 1), 7).write_html(run)
+    assert sorted(path.name for path in run.glob("rollouts*.html")) == ["rollouts-2.html", "rollouts.html"]
+
+
+def test_a_big_run_gets_a_bounded_number_of_pages_and_says_so(tmp_path):
+    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+        directory.write_rollouts(1, (answer(index) for index in range(MAX_PAGES + 2)))
+    rollouts = Rollouts(tmp_path / "run", EVERY, 1)
+    page = rollouts.write_html(tmp_path / "run")
+    assert len(list((tmp_path / "run").glob("rollouts*.html"))) == MAX_PAGES
+    assert "Narrow the filter" in page.read_text()
+
+
+def test_what_a_model_wrote_is_shown_and_never_acts(tmp_path):
+    row = {**answer(0), "answer": HOSTILE, "problem": HOSTILE, "status": HOSTILE, "first_failure": HOSTILE}
+    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+        directory.write_rollouts(1, [row | {"terms": {HOSTILE: 1.0}, "stop": HOSTILE}])
+    report = Rollouts(tmp_path / "run", EVERY, 10).report()
+    page = Page(render_html(report))
+    assert {tag for tag, _ in page.tags} & {"script", "img"} == set()
+    assert page.text.count("<script>alert(1)</script>") >= 5
+    for text in (page.text, terminal(report)):
+        assert "\x1b[2J" not in text and "\u202e" not in text
+
+
+def test_a_filter_that_nothing_matches_says_how_many_answers_there_are(run):
+    assert Rollouts(run, RolloutFilter(statuses=("cheating",)), 10).report().headline == (
+        "0 of 30 answers of status cheating."
+    )
+
+
+def test_a_run_without_rollouts_and_a_folder_without_a_run_are_errors(tmp_path):
+    RunDirectory.create(tmp_path / "run", {"kind": "sft"}).close()
+    with pytest.raises(RunError, match="kept no rollouts"):
+        Rollouts(tmp_path / "run", EVERY, 10)
+    with pytest.raises(RunError, match="holds no run"):
+        Rollouts(tmp_path, EVERY, 10)
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def test_the_command_filters_pages_and_writes_html(run, capsys):
+    assert command("rollouts", run, "--step", "1-2", "--status", "failed", "--page-size", 2) == 0
+    out = capsys.readouterr().out
+    assert "6 of 20 answers of step 1 to 2, status failed; 1 to 2 are shown." in " ".join(out.split())
+    assert "Page 1 of 3; the next one: --page 2" in out
+    assert command("rollouts", run, "--reward-min", 0.5, "--format", "html") == 0
+    assert capsys.readouterr().out.strip() == str(run / "rollouts.html")
+    assert command("rollouts", run, "--step", "some") == 2
+    assert command("rollouts", run, "--page", 99) == 2
+    assert "there is no page 99" in capsys.readouterr().err
