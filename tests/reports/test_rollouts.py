@@ -123,6 +123,14 @@ def test_what_a_model_wrote_is_shown_and_never_acts(tmp_path):
         assert "\x1b[2J" not in text and "\u202e" not in text
 
 
+def test_the_turns_of_a_dialogue_are_shown_with_its_last_answer(tmp_path):
+    turns = [{"role": "policy", "text": "first try"}, {"role": "feedback", "text": "test 1 failed"}]
+    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+        directory.write_rollouts(1, [{**answer(0), "transcript": turns}])
+    shown = terminal(Rollouts(tmp_path / "run", EVERY, 10).report())
+    assert shown.index("policy: first try") < shown.index("feedback: test 1 failed") < shown.index("return 0")
+
+
 def test_a_filter_that_nothing_matches_says_how_many_answers_there_are(run):
     assert Rollouts(run, RolloutFilter(statuses=("cheating",)), 10).report().headline == (
         "0 of 30 answers of status cheating."

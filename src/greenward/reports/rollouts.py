@@ -189,7 +189,9 @@ def _task(step: int, row: Row) -> AnsweredTask:
         bounded(row.get("first_failure") or ""),
         remark=" · ".join(remarks),
     )
-    return AnsweredTask(_task_id(row), "", (answer,))
+    turns = row.get("transcript")
+    said = (f"{turn.get('role')}: {turn.get('text')}" for turn in turns or () if isinstance(turn, dict))
+    return AnsweredTask(_task_id(row), bounded("\n".join(said)), (answer,))
 
 
 def _status(row: Row) -> str:
