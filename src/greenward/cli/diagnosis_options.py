@@ -10,7 +10,7 @@ import click
 from greenward.cli.arguments import Decorator
 
 if TYPE_CHECKING:
-    from greenward.diagnostics.finding import Diagnosis
+    from greenward.diagnostics.findings import Diagnosis
     from greenward.reports.document import Severity
 
 run_option: Decorator = click.option(
@@ -46,12 +46,18 @@ def show_and_exit(
     context: click.Context, diagnosis: Diagnosis, written: list[Path], *, as_json: bool, fail_on: Severity
 ) -> None:
     """Print the diagnosis and say by the exit code what was found."""
-    from greenward.diagnostics.views import diagnosis_json, print_diagnosis
+    from greenward.diagnostics.report import diagnosis_report
+    from greenward.reports.write import render
 
+    report = diagnosis_report(diagnosis)
     if as_json:
-        click.echo(diagnosis_json(diagnosis), nl=False)
+        click.echo(render(report, "json"), nl=False)
     else:
-        print_diagnosis(diagnosis)
+        from greenward.reports.render_terminal import print_report
+
+        print_report(report)
+        if diagnosis.findings and not written:
+            click.echo("All actions, and what would confirm each: --output-dir or --json.")
     if written:
         more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
         click.echo(f"Wrote {written[0]}{more}", err=True)

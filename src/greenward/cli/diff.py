@@ -45,13 +45,16 @@ def diff(
     greenward diff --a runs/one --b runs/two --signals gradient_norm,code_score
     """
     from greenward.diagnostics.diff import diff_runs
-    from greenward.diagnostics.diff_views import print_diff, render_diff_json, write_diff
+    from greenward.diagnostics.diff_report import diff_report, write_diff
+    from greenward.reports.write import render
 
     found = diff_runs(a, b, signals)
     if as_json:
-        click.echo(render_diff_json(found), nl=False)
+        click.echo(render(diff_report(found), "json"), nl=False)
     else:
-        print_diff(found)
+        from greenward.reports.render_terminal import print_report
+
+        print_report(diff_report(found))
     if output_dir is not None:
         for path in write_diff(found, output_dir):
             click.echo(f"Wrote {path}", err=True)

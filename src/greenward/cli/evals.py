@@ -52,12 +52,14 @@ def evals(
     \b
     greenward evals --run runs/one --suite code --output-dir code_eval
     """
-    from greenward.diagnostics.code_evals import diagnose_evals
-    from greenward.diagnostics.output import write_diagnosis
+    from greenward.diagnostics.evals import diagnose_evals
+    from greenward.diagnostics.report import diagnosis_report
+    from greenward.reports.write import write_report
     from greenward.runs.evaluations import tracker_name
 
     diagnosis = diagnose_evals(run, suite, alpha=alpha)
     written: list[Path] = []
     if output_dir is not None:
-        written = write_diagnosis(diagnosis, output_dir, f"{tracker_name(suite)}_eval")
+        paths = write_report(diagnosis_report(diagnosis), output_dir, f"{tracker_name(suite)}_eval")
+        written = list(paths.values())
     show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)

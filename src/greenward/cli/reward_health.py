@@ -59,14 +59,11 @@ def reward_health(
     \b
     greenward reward-health --run runs/one --output-dir code_analysis
     """
-    from greenward.diagnostics.output import write_cards, write_diagnosis, write_metrics
+    from greenward.diagnostics.report import write_reward_health
     from greenward.diagnostics.reward_health import diagnose_reward_health
 
-    diagnosis, data = diagnose_reward_health(
+    diagnosis = diagnose_reward_health(
         run, calibration_threshold=calibration_threshold, memory_limit_mb=memory_limit_mb, alpha=alpha
     )
-    written: list[Path] = []
-    if output_dir is not None:
-        written = write_diagnosis(diagnosis, output_dir, "reward_health")
-        written += [*write_cards(diagnosis, output_dir), write_metrics(data, output_dir)]
+    written = [] if output_dir is None else write_reward_health(diagnosis, output_dir)
     show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)

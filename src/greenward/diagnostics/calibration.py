@@ -1,15 +1,15 @@
-"""Are predicted probabilities as often right as they say? Measures on (probability, outcome) pairs.
+"""Measures whether predicted probabilities are the rates that come true, on (probability, outcome) pairs.
 
 The calibration score is 1 − √(reliability / uncertainty): the root mean square distance between the
 predicted and the observed rate, over bins of equal mass, in units of the standard deviation of the
-outcomes. 1 is calibrated; 0 is as far off as a forecast can be that is no better than its opposite.
+outcomes. 1 is calibrated; at 0 the forecast is no better than its opposite.
 The reliability is freed of the bias that comes from few pairs in a bin (Ferro & Fricker 2012, Q. J. R.
 Meteorol. Soc. 138), so the score of a calibrated forecast does not depend on how many pairs there are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -94,25 +94,21 @@ def measure_calibration(
     Raises:
         DiagnosticsError: fewer than MIN_PAIRS pairs, one class only, or values out of range.
     """
-    predicted, observed = _sorted(*_checked(probabilities, outcomes))
-    starts, sizes, mean_predicted, rates = _binned(predicted, observed, bins)
-    murphy = _murphy(predicted, observed, sizes, mean_predicted, rates)
-    ece = float((sizes * np.abs(rates - mean_predicted)).sum() / len(predicted))
-    null = _ece_null(predicted, starts, sizes, mean_predicted, seed)
-    low, high = _wilson(rates, sizes)
+    forecast = _binned(probabilities, outcomes, bins)
+    ece = float((forecast.sizes * np.abs(forecast.rates - forecast.means)).sum() / len(forecast.predicted))
+    null = _ece_null(forecast, seed)
+    low, high = _wilson(forecast.rates, forecast.sizes)
+    columns = (forecast.sizes, forecast.means, forecast.rates, low, high)
     return Calibration(
-        pairs=len(predicted),
-        score=_score(murphy, sizes, rates),
+        pairs=len(forecast.predicted),
+        score=forecast.score,
         ece=ece,
         ece_null_median=float(np.median(null)),
         ece_null_95=float(np.quantile(null, 0.95)),
         ece_p_value=float((1 + (null >= ece - 1e-12).sum()) / (1 + len(null))),
-        murphy=murphy,
-        slope=recalibration_slope(predicted, observed),
-        bins=tuple(
-            Bin(int(n), float(p), float(o), float(lo), float(hi))
-            for n, p, o, lo, hi in zip(sizes, mean_predicted, rates, low, high, strict=True)
-        ),
+        murphy=forecast.murphy,
+        slope=_overconfidence_slope(forecast.predicted, forecast.observed),
+        bins=tuple(Bin(int(n), *map(float, cells)) for n, *cells in zip(*columns, strict=True)),
     )
 
 
@@ -122,9 +118,7 @@ def calibration_score(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, *, 
     Raises:
         DiagnosticsError: as `measure_calibration`.
     """
-    predicted, observed = _sorted(*_checked(probabilities, outcomes))
-    _, sizes, mean_predicted, rates = _binned(predicted, observed, bins)
-    return _score(_murphy(predicted, observed, sizes, mean_predicted, rates), sizes, rates)
+    return _binned(probabilities, outcomes, bins).score
 
 
 def score_p_value(
@@ -144,42 +138,53 @@ def score_p_value(
     Raises:
         DiagnosticsError: as `measure_calibration`.
     """
-    predicted, observed = _sorted(*_checked(probabilities, outcomes))
-    starts, sizes, means, rates = _binned(predicted, observed, bins)
-    score = _score(_murphy(predicted, observed, sizes, means, rates), sizes, rates)
+    forecast = _binned(probabilities, outcomes, bins)
+    score = forecast.score
     if score >= threshold:
         return 1.0
-    moved = (1 - threshold) / (1 - score) * (rates - means)
-    true_rates = np.clip(predicted + np.repeat(moved, sizes.astype(int)), 0, 1)
+    moved = (1 - threshold) / (1 - score) * (forecast.rates - forecast.means)
+    true_rates = np.clip(forecast.predicted + np.repeat(moved, forecast.sizes.astype(int)), 0, 1)
     rng = np.random.default_rng(seed)
     as_low = 0
     for _ in range(_NULL_SAMPLES):
-        drawn = (rng.random(len(predicted)) < true_rates).astype(float)
-        if drawn.min() == drawn.max():
-            continue
-        drawn_rates = np.add.reduceat(drawn, starts) / sizes
-        as_low += _score(_murphy(predicted, drawn, sizes, means, drawn_rates), sizes, drawn_rates) <= score
+        drawn = (rng.random(len(true_rates)) < true_rates).astype(float)
+        if drawn.min() < drawn.max():
+            rates = np.add.reduceat(drawn, forecast.starts) / forecast.sizes
+            as_low += replace(forecast, observed=drawn, rates=rates).score <= score
     return (1 + as_low) / (1 + _NULL_SAMPLES)
 
 
-def equal_mass_starts(ordered: Floats, bins: int) -> npt.NDArray[np.intp]:
-    """Where each bin begins in sorted predictions; equal predictions are never parted."""
-    wanted = np.arange(bins) * len(ordered) // bins
-    return np.unique(np.searchsorted(ordered, ordered[wanted], side="left"))
+@dataclass(frozen=True)
+class _Forecast:
+    """Sorted predictions with their outcomes, in bins that begin at `starts`."""
+
+    predicted: Floats
+    observed: Floats
+    starts: npt.NDArray[np.intp]
+    sizes: Floats
+    means: Floats  # of the predictions of each bin
+    rates: Floats  # of the outcomes of each bin
+
+    @property
+    def murphy(self) -> Murphy:
+        total, base = len(self.predicted), float(self.observed.mean())
+        brier = float(((self.predicted - self.observed) ** 2).mean())
+        reliability = float((self.sizes * (self.means - self.rates) ** 2).sum() / total)
+        resolution = float((self.sizes * (self.rates - base) ** 2).sum() / total)
+        uncertainty = base * (1 - base)
+        rest = brier - (reliability - resolution + uncertainty)
+        return Murphy(brier, reliability, resolution, uncertainty, rest)
+
+    @property
+    def score(self) -> float:
+        spread = self.sizes * self.rates * (1 - self.rates) / np.maximum(self.sizes - 1, 1)
+        murphy = self.murphy
+        reliability = max(0.0, murphy.reliability - float(spread.sum() / self.sizes.sum()))
+        return max(0.0, 1 - float(np.sqrt(reliability / murphy.uncertainty)))
 
 
-def recalibration_slope(predicted: Floats, observed: Floats) -> Slope | None:
-    """The slope with its Wald interval; None if there is no finite maximum."""
-    clipped = np.clip(predicted, _CLIP, 1 - _CLIP)
-    logits = np.log(clipped / (1 - clipped))
-    fit = fit_recalibration(logits, observed) if np.ptp(logits) else None
-    if fit is None:
-        return None
-    half = Z_95 * fit.slope_error
-    return Slope(fit.slope, fit.slope - half, fit.slope + half, fit.intercept)
-
-
-def _checked(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, bins: int) -> _Forecast:
+    """The checked forecast in bins of equal mass; equal predictions are in one bin."""
     predicted, observed = np.asarray(probabilities, float), np.asarray(outcomes, float)
     if predicted.ndim != 1 or predicted.shape != observed.shape:
         raise DiagnosticsError(
@@ -195,55 +200,37 @@ def _checked(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> tuple[Flo
         raise DiagnosticsError(
             f"all {len(observed)} outcomes are {observed[0]:.0f}, so calibration has no scale"
         )
-    return predicted, observed
-
-
-def _sorted(predicted: Floats, observed: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(predicted, kind="stable")
-    return predicted[order], observed[order]
-
-
-def _binned(
-    predicted: Floats, observed: Floats, bins: int
-) -> tuple[npt.NDArray[np.intp], Floats, Floats, Floats]:
-    """(starts, sizes, mean predictions, observed rates) of the bins of sorted predictions."""
-    starts = equal_mass_starts(predicted, bins)
+    predicted, observed = predicted[order], observed[order]
+    wanted = np.arange(bins) * len(predicted) // bins
+    starts = np.unique(np.searchsorted(predicted, predicted[wanted], side="left"))
     sizes = np.diff(np.append(starts, len(predicted))).astype(float)
-    return (
-        starts,
-        sizes,
-        np.add.reduceat(predicted, starts) / sizes,
-        np.add.reduceat(observed, starts) / sizes,
-    )
+    means, rates = (np.add.reduceat(values, starts) / sizes for values in (predicted, observed))
+    return _Forecast(predicted, observed, starts, sizes, means, rates)
 
 
-def _murphy(predicted: Floats, observed: Floats, sizes: Floats, means: Floats, rates: Floats) -> Murphy:
-    total, base = len(predicted), float(observed.mean())
-    brier = float(((predicted - observed) ** 2).mean())
-    reliability = float((sizes * (means - rates) ** 2).sum() / total)
-    resolution = float((sizes * (rates - base) ** 2).sum() / total)
-    uncertainty = base * (1 - base)
-    rest = brier - (reliability - resolution + uncertainty)
-    return Murphy(brier, reliability, resolution, uncertainty, rest)
+def _overconfidence_slope(predicted: Floats, observed: Floats) -> Slope | None:
+    """The slope with its Wald interval; None if there is no finite maximum."""
+    clipped = np.clip(predicted, _CLIP, 1 - _CLIP)
+    logits = np.log(clipped / (1 - clipped))
+    fit = fit_recalibration(logits, observed) if np.ptp(logits) else None
+    if fit is None:
+        return None
+    half = Z_95 * fit.slope_error
+    return Slope(fit.slope, fit.slope - half, fit.slope + half, fit.intercept)
 
 
-def _score(murphy: Murphy, sizes: Floats, rates: Floats) -> float:
-    bias = float((sizes * rates * (1 - rates) / np.maximum(sizes - 1, 1)).sum() / sizes.sum())
-    reliability = max(0.0, murphy.reliability - bias)
-    return max(0.0, 1 - float(np.sqrt(reliability / murphy.uncertainty)))
-
-
-def _ece_null(
-    predicted: Floats, starts: npt.NDArray[np.intp], sizes: Floats, means: Floats, seed: int
-) -> Floats:
+def _ece_null(forecast: _Forecast, seed: int) -> Floats:
+    """The ECE of outcomes that are drawn from the predictions."""
     rng = np.random.default_rng(seed)
-    at_once = max(1, _CHUNK // len(predicted))
+    total = len(forecast.predicted)
+    at_once = max(1, _CHUNK // total)
     errors = []
     for first in range(0, _NULL_SAMPLES, at_once):
         count = min(at_once, _NULL_SAMPLES - first)
-        drawn = (rng.random((count, len(predicted))) < predicted).astype(np.float32)
-        rates = np.add.reduceat(drawn, starts, axis=1) / sizes
-        errors.append((sizes * np.abs(rates - means)).sum(axis=1) / len(predicted))
+        drawn = (rng.random((count, total)) < forecast.predicted).astype(np.float32)
+        rates = np.add.reduceat(drawn, forecast.starts, axis=1) / forecast.sizes
+        errors.append((forecast.sizes * np.abs(rates - forecast.means)).sum(axis=1) / total)
     return np.concatenate(errors)
 
 

@@ -1,33 +1,18 @@
-"""The records of a diagnosis: checks and their findings, cards that group them, and the verdict.
-
-Plain data that no view has laid out yet. A card is one subject of a run (its memory, its gradients …).
-"""
+"""The records of a diagnosis: the outcome of each check, the cards that group them, and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
-from greenward.diagnostics.change_points import holm
+from greenward.diagnostics.change_points import MIN_POINTS, holm
+from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Finding, Severity, Table
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-Verdict = Literal["healthy", "findings", "cannot tell"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One question that was asked of a run; `finding` is None where the answer was no.
-
-    `p_value` is that of the test alone, None for a check without chance in it. Tests that can ruin a
-    verdict (`critical`) and the others are corrected apart.
-    """
-
-    subject: str
-    finding: Finding | None = None
-    p_value: float | None = None
-    critical: bool = False
+HealthVerdict = Literal["healthy", "findings", "cannot tell"]
 
 
 @dataclass(frozen=True)
@@ -40,26 +25,39 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """The outcome of a check on one signal; `finding` is None where nothing is wrong.
+
+    `p_value` is that of the test alone, None for a test without chance in it. Tests that can find something
+    `critical` and the others are corrected apart.
+    """
+
+    subject: str
+    finding: Finding | None = None
+    p_value: float | None = None
+    critical: bool = False
+
+
+@dataclass(frozen=True)
 class Card:
-    """One subject: its checks and what there is to see. `name` is the stem of its files.
+    """The outcomes of one topic and what there is to see. `name` is the stem of its files.
 
     `data` are the numbers behind the tables, for JSON.
     """
 
     name: str
     title: str
-    checks: tuple[Check, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
     gaps: tuple[Gap, ...] = ()
     facts: tuple[Fact, ...] = ()
     tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
-    notes: tuple[str, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The most severe first."""
-        return by_severity(check.finding for check in self.checks if check.finding is not None)
+        return by_severity(outcome.finding for outcome in self.outcomes if outcome.finding is not None)
 
     @property
     def headline(self) -> str:
@@ -67,7 +65,7 @@ class Card:
         if self.findings:
             first = self.findings[0]
             return f"{first.severity.upper()}: {first.title}. {first.measured}"
-        if not self.checks:
+        if not self.outcomes:
             return f"Not checked: {self.gaps[0].reason}." if self.gaps else "Nothing to check."
         if self.gaps:
             return f"Nothing wrong was found; not checked: {', '.join(gap.subject for gap in self.gaps)}."
@@ -79,12 +77,8 @@ class Diagnosis:
     """A run diagnosed. `unanswered` says why it cannot be called healthy even without findings."""
 
     command: str
-    run: str
-    steps: int
-    first_step: int
-    last_step: int
+    run: RunSignals
     cards: tuple[Card, ...]
-    notes: tuple[str, ...]
     alpha: float
     thresholds: dict[str, float | None]
     unanswered: str | None = None
@@ -101,12 +95,12 @@ class Diagnosis:
 
     @property
     def checks(self) -> int:
-        """How many questions were asked."""
-        return sum(len(card.checks) for card in self.cards)
+        """The number of checks that were made."""
+        return sum(len(card.outcomes) for card in self.cards)
 
     @property
-    def verdict(self) -> Verdict:
-        """Findings of any weight come first; without them, an unanswered question is no health."""
+    def verdict(self) -> HealthVerdict:
+        """A run with an unanswered question is never healthy; a finding counts in any case."""
         if any(finding.severity != "info" for finding in self.findings):
             return "findings"
         return "healthy" if self.unanswered is None else "cannot tell"
@@ -114,14 +108,12 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The verdict in one sentence."""
-        counts = {severity: sum(f.severity == severity for f in self.findings) for severity in SEVERITIES}
         if self.verdict == "cannot tell":
             return f"CANNOT TELL: {self.unanswered}."
         if self.verdict == "findings":
-            found = [
-                f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity]
-            ]
-            text = f"{self.findings[0].severity.upper()}: {', '.join(found)} in {self.checks} checks"
+            severities = [finding.severity for finding in self.findings]
+            counts = (f"{severities.count(one)} {one}" for one in dict.fromkeys(severities))
+            text = f"{severities[0].upper()}: {', '.join(counts)} in {self.checks} checks"
         else:
             text = f"HEALTHY: nothing wrong in {self.checks} checks"
         if self.gaps:
@@ -133,6 +125,23 @@ class Diagnosis:
         if any(SEVERITIES.index(f.severity) >= SEVERITIES.index(fail_on) for f in self.findings):
             return 1
         return 0 if self.unanswered is None else 2
+
+
+def gap_of(run: RunSignals, name: str) -> Gap:
+    """Why the signal could not be checked: not logged, never finite, or too short."""
+    subject = TITLES.get(name, short_name(name))
+    count = len(run.testable(name)[1])
+    if count:
+        reason = f"{name} has {count} value{'s' if count > 1 else ''}, a test needs {MIN_POINTS}"
+        return Gap(subject, reason, f"Train at least {MIN_POINTS} steps.")
+    if name in run.values:
+        usable = "positive" if len(run.series(name)[1]) else "finite"
+        enable = "See the finding about values that are not finite."
+        return Gap(subject, f"{name} has no {usable} value", enable)
+    near = get_close_matches(name, run.values, n=2, cutoff=0.75)
+    similar = f" (there is {' and '.join(near)})" if near else ""
+    enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
+    return Gap(subject, f"{name} is not in metrics.jsonl{similar}", enable)
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -148,21 +157,17 @@ def corrected(cards: Sequence[Card], alpha: float) -> tuple[Card, ...]:
     The critical tests of a run are one family and the others another, so that a run has a critical
     finding by chance in a share `alpha` of all healthy runs at most, whatever else is tested.
     """
+    tested = [outcome for card in cards for outcome in card.outcomes if outcome.p_value is not None]
     adjusted: dict[int, float] = {}
     for critical in (True, False):
-        family = [
-            check
-            for card in cards
-            for check in card.checks
-            if check.p_value is not None and check.critical is critical
-        ]
-        p_values = holm([check.p_value for check in family if check.p_value is not None])
-        adjusted |= {id(check): p for check, p in zip(family, p_values, strict=True)}
+        family = [outcome for outcome in tested if outcome.critical is critical]
+        p_values = holm([outcome.p_value for outcome in family if outcome.p_value is not None])
+        adjusted |= {id(outcome): p for outcome, p in zip(family, p_values, strict=True)}
 
-    def of(check: Check) -> Check:
-        if check.finding is None or check.p_value is None:
-            return check
-        p = adjusted[id(check)]
-        return replace(check, finding=replace(check.finding, p_value=p) if p <= alpha else None)
+    def correct(outcome: Outcome) -> Outcome:
+        if outcome.finding is None or outcome.p_value is None:
+            return outcome
+        p = adjusted[id(outcome)]
+        return replace(outcome, finding=replace(outcome.finding, p_value=p) if p <= alpha else None)
 
-    return tuple(replace(card, checks=tuple(map(of, card.checks))) for card in cards)
+    return tuple(replace(card, outcomes=tuple(map(correct, card.outcomes))) for card in cards)

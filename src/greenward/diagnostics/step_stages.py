@@ -1,4 +1,4 @@
-"""What probably made two runs part, from which of their signals parted first.
+"""The stages of a training step, and what a difference between two runs that begins in each of them means.
 
 A step samples answers, rewards them, computes the loss and its gradient, in this order, and the next
 step samples with new weights. So the earliest signal of the earliest step names the part to look at.
@@ -13,21 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """A guess, and what would confirm it."""
+    """A likely cause, and what would confirm it."""
 
     stage: str
     explanation: str
     confirm: str
 
 
-@dataclass(frozen=True)
-class _Stage:
-    pattern: re.Pattern[str]
-    cause: Cause
-
-
+# Signals -> the cause of a difference that begins with one of them, in the order of a step.
 _STAGES = (
-    _Stage(
+    (
         re.compile(r"completion/.*|importance/.*|episodes/.*"),
         Cause(
             "rollout",
@@ -36,16 +31,16 @@ _STAGES = (
             "Compare the answers of this step in rollouts/ of both runs.",
         ),
     ),
-    _Stage(
+    (
         re.compile(r"reward.*|status/.*|pass_rate|groups/.*|correctness|readability|.*score"),
         Cause(
             "reward",
-            "The rewards differed before the answers' shape did: other tests, reward weights, reward model "
-            "or grading environment.",
+            "The rewards differed before the shape of the answers did: other tests, reward weights, reward "
+            "model or grading environment.",
             "Grade the rollouts of this step of one run with the grader of the other.",
         ),
     ),
-    _Stage(
+    (
         re.compile(
             r"loss|.*_loss|.*kl|clip/.*|ratio/.*|entropy|advantage.*|value/.*|explained_variance"
             r"|updates/.*|tokens.*"
@@ -57,7 +52,7 @@ _STAGES = (
             "Compare the algorithm and training keys of both configs, then the checkpoints before this step.",
         ),
     ),
-    _Stage(
+    (
         re.compile(r".*grad_norm.*|.*gradient.*|learning_rate"),
         Cause(
             "update",
@@ -65,13 +60,21 @@ _STAGES = (
             "Go on from the checkpoint before this step with a lower learning rate, clipping on.",
         ),
     ),
-    _Stage(
+    (
         re.compile(r"perf/.*|time/.*"),
         Cause(
             "machine",
             "Memory or speed differed first: a leak, another load or other hardware; the learning itself "
             "need not differ.",
             "Compare provenance.json, and whether memory still grows at the end of the run.",
+        ),
+    ),
+    (
+        re.compile(r".*", re.DOTALL),
+        Cause(
+            "unknown",
+            "The first signal that differs belongs to no known stage of a step.",
+            "Find where the signal is computed and what goes into it.",
         ),
     ),
 )
@@ -83,30 +86,23 @@ NOT_REPRODUCIBLE = Cause(
     "Repeat one run twice on one machine. If the two repetitions differ, compare the answers of the first "
     "step in rollouts/; otherwise compare provenance.json of both runs.",
 )
-_UNKNOWN = Cause(
-    "unknown",
-    "The first signal to part belongs to no known stage of a step.",
-    "Find where the signal is computed and what goes into it.",
-)
 
 
 def stage_index(signal: str) -> int:
     """The place of a signal in a step: answers, rewards, loss, update, machine, unknown."""
-    matches = (i for i, stage in enumerate(_STAGES) if stage.pattern.fullmatch(signal))
-    return next(matches, len(_STAGES))
+    return next(i for i, (pattern, _) in enumerate(_STAGES) if pattern.fullmatch(signal))
 
 
-def likely_cause(parted: Sequence[tuple[str, int]], settings_differ: bool) -> Cause | None:
-    """The cause that the earliest of (signal, onset) hints at; None if nothing parted."""
-    if not parted:
+def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> Cause | None:
+    """The cause that the earliest of (signal, onset) points to; None if nothing differs."""
+    if not onsets:
         return None
-    signal, _ = min(parted, key=lambda found: (found[1], stage_index(found[0])))
-    index = stage_index(signal)
-    cause = _STAGES[index].cause if index < len(_STAGES) else _UNKNOWN
+    signal, _ = min(onsets, key=lambda found: (found[1], stage_index(found[0])))
+    cause = _STAGES[stage_index(signal)][1]
     if not settings_differ:
         return cause
     return Cause(
         cause.stage,
-        f"{cause.explanation} The runs have different settings, which may be all there is to it.",
+        f"{cause.explanation} The runs have different settings, which may be the whole cause.",
         f"Repeat one run with the settings of the other. {cause.confirm}",
     )

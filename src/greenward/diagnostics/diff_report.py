@@ -1,0 +1,116 @@
+"""The difference of two runs as the record that reports render, and as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from greenward.diagnostics.change_points import effect_text
+from greenward.diagnostics.diff import RunDiff, SignalDifference
+from greenward.reports.document import NOTHING, Fact, Report, Table, section
+from greenward.reports.write import render
+from greenward.runs.files import to_json, write_atomically, writing
+
+_MAX_CELL = 60
+_ALL_SHOWN = 8  # signals; of more, those that do not differ are counted only
+
+
+def diff_report(diff: RunDiff) -> Report:
+    """The settings that differ, then the signals."""
+    way = "value by value (equal at the first step)" if diff.replay else "statistically"
+    notes = diff.notes
+    if diff.cause is not None:
+        cause = f"Likely cause ({diff.cause.stage}): {diff.cause.explanation}"
+        notes = (cause, f"To confirm: {diff.cause.confirm}", *notes)
+    data = {key: value for key, value in vars(diff).items() if key != "notes"}
+    data |= {
+        "settings": [asdict(setting) for setting in diff.settings],
+        "differences": [_record(found) for found in diff.differences],
+        "cause": None if diff.cause is None else asdict(diff.cause),
+    }
+    return Report(
+        kind="run diff",
+        title="Run diff",
+        headline=diff.headline,
+        facts=(
+            Fact("A", diff.a),
+            Fact("B", diff.b),
+            Fact("common steps", f"{diff.common_steps}, {diff.first_step} to {diff.last_step}"),
+            Fact("compared", way),
+        ),
+        notes=notes,
+        sections=(
+            section("Settings that differ", _settings_table(diff)),
+            section("Signals", _signals_table(diff)),
+        ),
+        data=to_json(data),
+    )
+
+
+def write_diff(diff: RunDiff, folder: Path) -> list[Path]:
+    """Write diff_report.json and diff_report.md into `folder`, which is made if need be.
+
+    Raises:
+        RunError: the file system refused.
+    """
+    report = diff_report(diff)
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    written = {folder / "diff_report.json": render(report, "json")}
+    written[folder / "diff_report.md"] = render(report, "markdown")
+    for path, text in written.items():
+        write_atomically(path, text.encode())
+    return list(written)
+
+
+def _record(found: SignalDifference) -> dict[str, object]:
+    """The difference without its series, which metrics.jsonl has."""
+    record = {key: value for key, value in vars(found).items() if key != "gaps"}
+    return {**record, "relative": found.relative}
+
+
+def _settings_table(diff: RunDiff) -> Table | None:
+    rows = tuple((setting.key, _plain(setting.a), _plain(setting.b)) for setting in diff.settings)
+    return Table("", ("Key", "A", "B"), rows) if rows else None
+
+
+def _signals_table(diff: RunDiff) -> Table | None:
+    """One row a signal, the first to differ first; of many, only those that differ."""
+    differ = [found for found in diff.differences if found.onset is not None]
+    shown = diff.differences if len(diff.differences) <= _ALL_SHOWN else differ
+    if not shown:
+        return None
+    others = len(diff.differences) - len(shown)
+    caption = (
+        "A and B are medians from that step on. Effect: of the lasting difference, in standard deviations "
+        "of the noise. p: adjusted by Holm. Brackets: 95 % interval of the step."
+    )
+    if others:
+        caption = f"{others} signals do not differ. {caption}"
+    columns = ("Signal", "Differs from step", "A", "B", "Effect", "p", "B − A")
+    return Table("", columns, tuple(map(_row, shown)), caption)
+
+
+def _row(found: SignalDifference) -> tuple[str, ...]:
+    from greenward.reports.render_terminal import spark_line
+
+    onset = NOTHING if found.onset is None else str(found.onset)
+    if found.onset_low != found.onset_high:
+        onset += f" [{found.onset_low}, {found.onset_high}]"
+    return (
+        found.signal,
+        onset,
+        f"{found.a:.4g}",
+        f"{found.b:.4g}",
+        NOTHING if found.effect_sd is None else effect_text(found.effect_sd),
+        NOTHING if found.adjusted_p is None else f"{found.adjusted_p:.2g}",
+        spark_line(found.gaps, width=8) if found.gaps else NOTHING,
+    )
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "not set"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]} …"

@@ -1,0 +1,198 @@
+"""The tests that checks of single signals share: lasting changes, shares of steps, levels at the end.
+
+A function that is called in a table of checks takes the thresholds and returns the test.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from greenward.diagnostics.change_points import MIN_EFFECT_SD, find_change_point
+from greenward.diagnostics.findings import Gap, gap_of
+from greenward.diagnostics.signals import PASS_RATE, Bools, Floats, RunSignals, Steps, on_ratio_scale
+from greenward.reports.document import Chart, Fact, Onset, Severity, Table
+
+LATE = 0.75  # from this share of the run on it is late
+_COMPARISONS: dict[str, Callable[[Floats, float], Bools]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "==": operator.eq,
+}
+
+
+@dataclass(frozen=True)
+class SignalChange:
+    """A change of a signal in its own unit: levels before and after, the p-value of the test alone."""
+
+    signal: str
+    before: float
+    after: float
+    effect_sd: float
+    p_value: float
+    onset: Onset
+
+    @property
+    def is_large(self) -> bool:
+        """At least one standard deviation of the noise."""
+        return abs(self.effect_sd) >= MIN_EFFECT_SD
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the user may set: the accepted chance of a false finding, and two thresholds."""
+
+    alpha: float
+    calibration_score: float
+    memory_mb: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a test measured. `found` says whether it is a finding, `numbers` fill the sentence of the check.
+
+    `severity` replaces that of the check; `p_value` is that of the test alone. `made` is False where only
+    `gaps` came out of it. The other fields are shown in the card, whatever was found.
+    """
+
+    found: bool = False
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    severity: Severity | None = None
+    onset: Onset | None = None
+    p_value: float | None = None
+    made: bool = True
+    gaps: tuple[Gap, ...] = ()
+    change: SignalChange | None = None
+    facts: tuple[Fact, ...] = ()
+    tables: tuple[Table, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def not_made(gap: Gap, **shown: Any) -> Result:
+    """A test that could not be made, and why; `shown` are the fields to show nevertheless."""
+    return Result(made=False, gaps=(gap,), **shown)
+
+
+def table_of(
+    title: str, columns: Mapping[str, str], records: Iterable[Mapping[str, Any]], caption: str = ""
+) -> Table:
+    """A row for each record; `columns` are the headings with the format of their cells."""
+    rows = tuple(tuple(cell.format(**record) for cell in columns.values()) for record in records)
+    return Table(title, tuple(columns), rows, caption)
+
+
+Test: TypeAlias = Callable[[RunSignals, str, Limits], Result]
+def find_signal_change(run: RunSignals, name: str) -> SignalChange | None:
+    """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short."""
+    steps, values = run.testable(name)
+    change = find_change_point(values)
+    if change is None:
+        return None
+    before, after = change.before, change.after
+    if on_ratio_scale(name):
+        before, after = np.exp((before, after)).tolist()
+    onset = Onset(*(int(steps[i]) for i in (change.onset, change.onset_low, change.onset_high)))
+    return SignalChange(name, before, after, change.effect_sd, change.p_value, onset)
+
+
+def median_of_part(values: Floats, first: float, last: float) -> float:
+    """The median of the values between two shares of the series, at least one value."""
+    start = min(int(first * len(values)), len(values) - 1)
+    return float(np.median(values[start : max(int(np.ceil(last * len(values))), start + 1)]))
+
+
+def at_step(steps: Steps) -> Onset:
+    """The onset at the first of `steps`, which is known exactly."""
+    return Onset(int(steps[0]), int(steps[0]), int(steps[0]))
+
+
+def lasting_change(
+    *,
+    by_sign: int = 0,
+    rise: float = np.inf,
+    below: float = 0.0,
+    above: float = np.inf,
+    if_passing_more: Severity | None = None,
+    ignored_if_passing_more: bool = False,
+) -> Test:
+    """A change for the worse: downwards or upwards (`by_sign` -1 or 1), by more than `rise`, or to `below` or
+    `above` so many times the level before. Where the pass rate rose, it may be less severe, or nothing.
+    """
+
+    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+        change = find_signal_change(run, signal)
+        if change is None:
+            return not_made(gap_of(run, signal))
+        moved = change.after - change.before
+        worse = (
+            moved * by_sign > 0
+            or moved > rise
+            or change.after < below * change.before
+            or change.after > above * change.before
+        )
+        found, severity = worse and change.is_large, None
+        if found and (if_passing_more or ignored_if_passing_more):
+            passing = find_signal_change(run, PASS_RATE)
+            if passing and passing.p_value <= limits.alpha and passing.after > passing.before:
+                found, severity = not ignored_if_passing_more, if_passing_more
+        relative = change.after / change.before - 1 if change.before else np.inf
+        numbers = asdict(change) | {"onset": change.onset, "relative": relative}
+        return Result(found, numbers, severity, change.onset, change.p_value, change=change)
+
+    return test
+
+
+def share_of_steps(
+    comparison: str, limit: float, *, over: float, start: float = 0.0, dated: bool = False
+) -> Test:
+    """A value below, above or equal to `limit` at more than `over` of the steps, from the share `start` on."""
+
+    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+        steps, values = run.series(signal)
+        late = int(start * len(values))
+        bad = _COMPARISONS[comparison](values[late:], limit)
+        share = float(bad.mean())
+        numbers = {"share": share, "median": float(np.median(values[late:])), "count": len(values)}
+        onset = at_step(steps[late:][bad]) if dated and bad.any() else None
+        return Result(share > over, numbers, onset=onset)
+
+    return test
+
+
+def late_mean(*, above: float, dated: bool = False) -> Test:
+    """A mean over the last quarter of the run above a limit; `dated` by the first value above it."""
+
+    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+        steps, values = run.series(signal)
+        late = float(values[int(LATE * len(values)) :].mean())
+        onset = at_step(steps[values > above]) if dated and (values > above).any() else None
+        return Result(late > above, {"late": late}, onset=onset)
+
+    return test
+
+
+def falls_to(*, below: float) -> Test:
+    """A fall from the first to the last tenth, to less than `below` of it. Entropies have little noise and
+    look like random walks to a test of change, which only dates the fall.
+    """
+
+    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+        values = run.series(signal)[1]
+        start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
+        if not (start > 0 and end < below * start):
+            return Result()
+        return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal))
+
+    return test
+
+
+def onset_of(run: RunSignals, signal: str) -> Onset | None:
+    """The place of the likeliest change of a signal that is known to have changed."""
+    change = find_signal_change(run, signal)
+    return None if change is None else change.onset
+

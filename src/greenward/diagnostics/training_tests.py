@@ -1,0 +1,268 @@
+"""Tests of the training itself: gradients, KL, memory and the duration of steps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
+from greenward.diagnostics.checks import lines_of
+from greenward.diagnostics.findings import Gap, gap_of
+from greenward.diagnostics.growth import MemoryGrowth, find_explosion, find_spikes, measure_memory_growth
+from greenward.diagnostics.signal_tests import (
+    Limits,
+    Result,
+    at_step,
+    median_of_part,
+    not_made,
+    onset_of,
+    table_of,
+)
+from greenward.diagnostics.signals import (
+    DEVICE_MEMORY,
+    GRADIENT,
+    PASS_RATE,
+    REWARD,
+    RSS,
+    RunSignals,
+)
+from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity
+from greenward.reports.tables import duration, memory
+
+_NO_MEMORY_LIMIT = Gap(
+    "time to out-of-memory",
+    "the memory of the machine is not known",
+    "Give --memory-limit-mb, or run with a greenward that records it in provenance.json.",
+)
+REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
+MANY_SPIKES = 0.01  # of the steps
+WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
+OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
+CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
+KL_GROWTH = 3.0  # of its last tenth over its first half
+KL_ACCELERATION = 2.0  # growth of KL in the second half over that in the first
+_SHOWN_SPIKES = 8
+_SPIKES_IN_JSON = 100
+_SHOWN_SIGNALS = 4
+_DIVERGENCE = {
+    "Reward": "{signal}",
+    "Before the onset": "{before:.3g}",
+    "After": "{after:.3g}",
+    "Diverges": "{diverges}",
+    "p": "{p_value:.2g}",
+}
+_SPIKES = {
+    "Step": "{step}",
+    "Norm": "{value:.3g}",
+    "To the median around": "{ratio:.1f} ×",
+    "Robust sd": "{sigmas:.0f}",
+}
+_MEMORY = {
+    "Memory": "{memory}",
+    "First → last": "{first} → {last}",
+    "Peak": "{peak}",
+    "Growth": "{factor:.2f} × [{factor_low:.2f}, {factor_high:.2f}]",
+    "A step": "{per_step:+.3g} MiB",
+    "p": "{p_value:.2g}",
+    "Limit": "{limit}",
+    "Full in": "{full_in}",
+}
+_MEMORY_CAPTION = (
+    "Growth: the fitted line through the smallest values (Theil–Sen) at the last step over that at the "
+    "first, after a warm-up of a tenth, with its 95 % interval. p: of the trend, of this test alone."
+)
+_MEMORIES = {RSS: "Resident memory", DEVICE_MEMORY: "Device memory"}
+
+
+def not_finite(run: RunSignals, signal: str, limits: Limits) -> Result:
+    """Any signal that was logged as NaN or infinite, and updates that were skipped for it."""
+    wrong = {name: run.not_finite(name) for name in run.values}
+    wrong = {name: places for name, places in wrong.items() if places.any()}
+    skipped = run.values.get("updates/non_finite")
+    if skipped is not None and (skipped > 0).any():
+        wrong["updates/non_finite"] = skipped > 0
+    if not wrong:
+        return Result()
+    anywhere = np.any(list(wrong.values()), axis=0)
+    earliest = sorted(wrong, key=lambda name: (int(wrong[name].argmax()), name))
+    parts = [
+        f"{name} at {int(wrong[name].sum())} steps from {run.steps[wrong[name]][0]} on"
+        for name in earliest[:_SHOWN_SIGNALS]
+    ]
+    others = len(earliest) - len(parts)
+    more = f" and {others} other signals" if others else ""
+    severe = anywhere.mean() >= OFTEN_NOT_FINITE or anywhere[-1]
+    numbers = {"signals": ", ".join(parts) + more, "steps": len(run.steps)}
+    return Result(True, numbers, "critical" if severe else "warning", at_step(run.steps[anywhere]))
+
+
+def explosion(run: RunSignals, signal: str, limits: Limits) -> Result:
+    """Norms that left their scale for good, and what the rewards did after that."""
+    steps, norms = run.series(signal)
+    logged_steps, logged_norms = run.logged(signal)
+    found = find_explosion(logged_steps, logged_norms, alpha=limits.alpha)
+    facts = (
+        Fact("median norm", f"{np.median(norms):.3g}"),
+        Fact("largest", f"{norms.max():.3g} at step {steps[norms.argmax()]}"),
+    )
+    if found is None:
+        return Result(p_value=1.0, facts=facts, data={"explosion": None, "divergence": []})
+    onset = Onset(found.onset, found.onset_low, found.onset_high)
+    if np.isfinite(found.ratio):
+        growing = found.log_slope * (int(logged_steps[-1]) - onset.step) >= np.log(2)
+        growth = f", growing by {np.expm1(found.log_slope):.2%} a step since" if growing else ""
+        stay = "sustained" if found.sustained else "in part of the steps since"
+        text = f"The norm is {found.ratio:.3g} times what it was before step {onset}, {stay}{growth}."
+    else:
+        text = f"The norm left its scale at step {onset} and is not a finite number any more."
+    divergence = _divergence(run, onset, limits.alpha)
+    diverged = [(reward.onset.step, reward) for reward in divergence if reward.onset is not None]
+    if diverged:
+        text += f" Then {min(diverged, key=lambda pair: pair[0])[1]}."
+    # Norms that grow from the start on are common where training goes well: nothing was left behind.
+    had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
+    severity: Severity = "critical" if found.sustained and had_a_scale else "warning"
+    data = {"explosion": asdict(found), "divergence": [asdict(reward) for reward in divergence]}
+    rows = [{**asdict(row), "diverges": f"from step {row.onset}" if row.onset else "no"} for row in divergence]
+    table = table_of("Rewards after the onset", _DIVERGENCE, rows, "Medians. p: of a change there, alone.")
+    tables = (table,) if divergence else ()
+    return Result(True, {"text": text}, severity, onset, found.p_value, facts=facts, tables=tables, data=data)
+
+
+@dataclass(frozen=True)
+class RewardAfterOnset:
+    """A reward around the onset of an explosion: medians before and after, and its own change, if lasting."""
+
+    signal: str
+    before: float
+    after: float
+    p_value: float
+    onset: Onset | None
+
+    def __str__(self) -> str:
+        verb = "fell" if self.after < self.before else "rose"
+        return f"{self.signal} {verb} from {self.before:.3g} to {self.after:.3g} at step {self.onset}"
+
+
+def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[RewardAfterOnset]:
+    """What each reward did, tested from as long before the onset as there are steps after it."""
+    found = []
+    for name in REWARDS:
+        steps, values = run.series(name)
+        place = int(np.searchsorted(steps, onset.step))
+        start = max(0, 2 * place - len(values))
+        change = find_change_point(values[start:])
+        if change is None or place in (0, len(values)):
+            continue
+        step, low, high = (int(steps[start + i]) for i in (change.onset, change.onset_low, change.onset_high))
+        before, after = float(np.median(values[start:place])), float(np.median(values[place:]))
+        lasting = Onset(step, low, high) if change.is_notable(alpha) and high >= onset.low else None
+        found.append(RewardAfterOnset(name, before, after, change.p_value, lasting))
+    return found
+
+
+def spikes(run: RunSignals, signal: str, limits: Limits) -> Result:
+    """Single norms far above their surroundings."""
+    steps, norms = run.series(signal)
+    found = find_spikes(steps, norms)
+    facts = (Fact("spikes", str(len(found))),)
+    data = {"spikes": [asdict(spike) for spike in found[:_SPIKES_IN_JSON]], "spike_count": len(found)}
+    if not found:
+        return Result(facts=facts, data=data)
+    largest = sorted(found, key=lambda spike: -spike.ratio)
+    table = table_of(f"Largest of {len(found)} spikes", _SPIKES, map(asdict, largest[:_SHOWN_SPIKES]))
+    share = len(found) / len(norms)
+    numbers = {"spikes": len(found), "count": len(norms), "share": share}
+    numbers |= {"step": largest[0].step, "ratio": largest[0].ratio}
+    severity: Severity = "warning" if share > MANY_SPIKES else "info"
+    onset = Onset(found[0].step, found[0].step, found[0].step)
+    return Result(True, numbers, severity, onset, facts=facts, tables=(table,), data=data)
+
+
+def kl_runaway(run: RunSignals, signal: str, limits: Limits) -> Result:
+    """KL that accelerates, unless the reward that the second half earns pays for it."""
+    steps, values = run.series(signal)
+    half = len(values) // 2
+    slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
+    start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
+    runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
+    if not runs_away or _reward_still_rises(run):
+        return Result()
+    numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
+    return Result(True, numbers, onset=onset_of(run, signal))
+
+
+def _reward_still_rises(run: RunSignals) -> bool:
+    reward = run.series(REWARD)[1]
+    if len(reward) < MIN_POINTS:
+        return False
+    half = reward[len(reward) // 2 :]
+    noise = float(np.std(np.diff(half))) / np.sqrt(2) / np.sqrt(max(1, len(half) // 5))
+    return median_of_part(half, 0.8, 1) - median_of_part(half, 0, 0.2) > 2 * noise
+
+
+def memory_leak(run: RunSignals, signal: str, limits: Limits) -> Result:
+    """Memory that is never freed. The limit is that of the device where its memory was logged, else of the host.
+
+    Without one, resident memory is measured against the machine's (provenance.json).
+    """
+    limit = limits.memory_mb if signal == logged_memories(run)[0] else None
+    if limit is None and signal == RSS:
+        limit = run.machine_memory_mb
+    growth = measure_memory_growth(*run.series(signal), limit=limit, alpha=limits.alpha)
+    if growth is None:
+        return not_made(gap_of(run, signal))
+    values, durations = run.series(signal)[1], run.series("time/step")[1]
+    seconds, full_in = None, NOTHING
+    if growth.steps_to_limit is not None:
+        full_in = f"{growth.steps_to_limit:,.0f} steps"
+        if len(durations):
+            seconds = growth.steps_to_limit * float(np.median(durations))
+            full_in += f", about {duration(seconds)}"
+    numbers = {
+        "memory": _MEMORIES[signal],
+        "first": memory(values[0]),
+        "last": memory(values[-1]),
+        "peak": memory(float(values.max())),
+        "limit": NOTHING if limit is None else memory(limit),
+        "full_in": full_in if growth.is_leak else NOTHING,
+        "ends": "" if growth.steps_to_limit is None else f"; it ends in {full_in}",
+        **asdict(growth),
+    }
+    soon = growth.steps_to_limit is not None and growth.steps_to_limit <= len(run.steps)
+    known = limits.memory_mb is not None or run.machine_memory_mb is not None
+    return Result(
+        growth.is_leak,
+        numbers,
+        "critical" if growth.factor >= CRITICAL_GROWTH or soon else "warning",
+        at_step(run.steps),
+        growth.p_value,
+        gaps=() if known else (_NO_MEMORY_LIMIT,),
+        tables=(table_of("", _MEMORY, [numbers], _MEMORY_CAPTION),),
+        charts=(_memory_chart(run, signal, growth),),
+        data={signal: {**asdict(growth), "limit_mb": limit, "seconds_to_limit": seconds}},
+    )
+
+
+def logged_memories(run: RunSignals) -> list[str]:
+    """The memories that were logged, that of the device first; resident memory where none was."""
+    return [name for name in (DEVICE_MEMORY, RSS) if len(run.series(name)[1])] or [RSS]
+
+
+def step_durations(run: RunSignals) -> tuple[Fact, ...]:
+    """The duration of the median step and of all."""
+    seconds = run.series("time/step")[1]
+    if len(seconds) < MIN_POINTS:
+        return ()
+    median, total = duration(float(np.median(seconds))), duration(float(seconds.sum()))
+    return Fact("median step", median), Fact("all steps", total)
+
+
+def _memory_chart(run: RunSignals, signal: str, growth: MemoryGrowth) -> Chart:
+    steps, values = run.series(signal)
+    first, last = float(steps[0]), float(steps[-1])
+    ends = ((first, growth.at_start), (last, growth.at_start + growth.per_step * (last - first)))
+    lines = (*lines_of("", "main", steps, values), Series("fitted", "control", ends, "dashed"))
+    caption = f"Fitted: {growth.factor:.2f} times over the run."
+    return Chart(f"{_MEMORIES[signal]} (MiB)", "step", lines, caption=caption)
