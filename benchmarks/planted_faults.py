@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from greenward.diagnostics.finding import Diagnosis
+from greenward.diagnostics.findings import Diagnosis
 from greenward.diagnostics.reward_health import diagnose_reward_health
 from greenward.runs.reading import read_summary
 
@@ -145,7 +145,7 @@ def finished(folder: Path) -> bool:
 
 def judged(arm: Arm, folder: Path) -> Outcome:
     """Diagnose one run and compare with what was planted in it."""
-    diagnosis, _ = diagnose_reward_health(folder)
+    diagnosis = diagnose_reward_health(folder)
     critical = tuple(finding.name for finding in diagnosis.findings if finding.severity == "critical")
     warnings = tuple(finding.name for finding in diagnosis.findings if finding.severity == "warning")
     if arm.fault == HEALTHY:

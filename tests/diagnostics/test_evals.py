@@ -11,7 +11,7 @@ from synthetic_runs import healthy, write_run
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.diagnostics.code_evals import diagnose_evals
+from greenward.diagnostics.evals import diagnose_evals
 from greenward.errors import DiagnosticsError
 
 

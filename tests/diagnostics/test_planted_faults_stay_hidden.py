@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 
 import greenward.diagnostics
-from greenward.diagnostics.settings import different_settings
+from greenward.diagnostics.diff import different_settings
+from greenward.diagnostics.readers import read_run_signals
 
 
 def write_run(folder, **config):
     folder.mkdir()
     (folder / "config.yaml").write_text(json.dumps({"seed": 0, **config}))
     (folder / "provenance.json").write_text(json.dumps({"sessions": [{"version": "1"}]}))
-    return folder
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    return read_run_signals(folder)
 
 
 def test_the_settings_of_a_faulty_and_a_clean_run_do_not_differ(tmp_path):

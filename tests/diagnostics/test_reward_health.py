@@ -15,8 +15,8 @@ from synthetic_runs import healthy, predictions, with_explosion, with_leak, writ
 
 from greenward.cli.rldk import rldk
 from greenward.config.loading import load_recipe
-from greenward.diagnostics.advice import ADVICE
-from greenward.diagnostics.reward_health import diagnose_reward_health
+from greenward.diagnostics.evals import ANSWERS, evaluation_topic
+from greenward.diagnostics.reward_health import TOPICS, diagnose_reward_health
 from greenward.reports.document import DOCS
 
 FILES = {
@@ -46,7 +46,7 @@ def clean(tmp_path_factory):
 
 
 def test_the_three_faults_of_the_seed_are_found_with_size_and_onset(faulty):
-    diagnosis, _ = diagnose_reward_health(faulty)
+    diagnosis = diagnose_reward_health(faulty)
     found = named(diagnosis)
     assert {f.name for f in diagnosis.findings if f.severity == "critical"} == {
         "memory-leak",
@@ -69,7 +69,7 @@ def test_healthy_runs_are_not_accused(tmp_path):
         run = write_run(
             tmp_path / str(seed), healthy(seed, 200, (0.3, 0.7, 0.9)[seed % 3]), predictions(seed, steps=40)
         )
-        accused += [f.name for f in diagnose_reward_health(run)[0].findings if f.severity == "critical"]
+        accused += [f.name for f in diagnose_reward_health(run).findings if f.severity == "critical"]
     assert len(accused) <= 1, accused
 
 
@@ -112,7 +112,7 @@ def test_a_badly_calibrated_part_is_not_hidden_by_what_is_easy_to_predict(
     predicted[:scaled_until] = predictions(4, scale=scale)[0][:scaled_until]
     predicted[250:], passed[250:] = 0.001, False  # from here on all answers fail, as foreseen
     run = write_run(tmp_path / "run", healthy(4), (predicted, passed))
-    diagnosis, _ = diagnose_reward_health(run)
+    diagnosis = diagnose_reward_health(run)
     found = named(diagnosis)["poor-calibration"]
     assert found.severity == severity
     assert found.measured.startswith("The calibration score of the whole run is 0.7")
@@ -142,14 +142,14 @@ def test_fail_on_and_thresholds_decide_the_exit_code(tmp_path):
     ],
 )  # fmt: skip
 def test_plain_faults_have_their_finding(tmp_path, name, change, severity):
-    found = named(diagnose_reward_health(write_run(tmp_path / "run", {**healthy(4), **change}))[0])
+    found = named(diagnose_reward_health(write_run(tmp_path / "run", {**healthy(4), **change})))
     assert found[name].severity == severity
 
 
 def test_a_norm_that_grows_from_the_start_on_is_no_critical_finding(tmp_path):
     signals = healthy(4)
     signals["grad_norm"] = signals["grad_norm"] * np.exp(np.linspace(0, 3, 500))
-    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals))
+    diagnosis = diagnose_reward_health(write_run(tmp_path / "run", signals))
     assert all(finding.severity != "critical" for finding in diagnosis.findings)
 
 
@@ -163,7 +163,7 @@ def test_gradual_faults_have_their_finding(tmp_path):
     signals["reward/readability"] = 0.5 + 0.3 * rng.standard_normal(500)
     signals["reward/correctness"] = 0.5 + 0.02 * rng.standard_normal(500)
     signals["perf/tokens_per_second"] = signals["perf/tokens_per_second"] * np.where(t > 0.6, 0.6, 1)
-    found = named(diagnose_reward_health(write_run(tmp_path / "run", signals))[0])
+    found = named(diagnose_reward_health(write_run(tmp_path / "run", signals)))
     assert {"entropy-collapse", "kl-runaway", "auxiliary-reward-dominates", "throughput-drop"} <= found.keys()
     assert abs(found["throughput-drop"].onset.step - 300) <= 5
 
@@ -178,7 +178,7 @@ def test_the_parts_of_code_score_weigh_what_the_recipe_says(tmp_path, options):
     signals["reward/readability"] = 0.5 + 0.255 * readability / readability.std()
     signals["reward/mean"] = 0.8 * signals["reward/correctness"] + 0.2 * signals["reward/readability"]
     rewards = [{"name": "code_score", "weight": 1.0, "options": options}]
-    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
+    diagnosis = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
     card = next(card for card in diagnosis.cards if card.name == "reward_card")
     share = 0.2**2 * 0.255**2 / (0.2**2 * 0.255**2 + 0.8**2 * 0.2**2)
     assert card.data["variance_shares"]["reward/readability"] == pytest.approx(share, rel=1e-6)
@@ -194,7 +194,7 @@ def test_no_term_of_tests_is_auxiliary_in_a_shipped_recipe(tmp_path):
     signals["reward/readability"] = 0.9 + 0.01 * rng.standard_normal(500)
     signals["reward/mean"] = 0.5 * signals["reward/all_tests"] + 0.4 * signals["reward/correctness"]
     rewards = load_recipe("ppo_code_fix").model_dump(mode="json")["rewards"]
-    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
+    diagnosis = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
     card = next(card for card in diagnosis.cards if card.name == "reward_card")
     assert card.data["variance_shares"]["reward/all_tests"] > 0.5
     assert "auxiliary-reward-dominates" not in named(diagnosis)
@@ -204,7 +204,7 @@ def test_a_part_of_code_score_that_weighs_much_is_still_named(tmp_path):
     signals = healthy(5)
     signals["reward/readability"] = 0.5 + 0.3 * np.random.default_rng(2).standard_normal(500)
     rewards = [{"name": "code_score", "options": {"correctness": 0.2, "readability": 0.8}}]
-    diagnosis, _ = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
+    diagnosis = diagnose_reward_health(write_run(tmp_path / "run", signals, rewards=rewards))
     assert "auxiliary-reward-dominates" in named(diagnosis)
 
 
@@ -212,13 +212,13 @@ def test_few_calibrated_predictions_raise_no_calibration_finding(tmp_path):
     found = 0
     for seed in range(20):
         run = write_run(tmp_path / str(seed), healthy(seed, 60), predictions(seed, steps=60, each=4))
-        found += "poor-calibration" in named(diagnose_reward_health(run)[0])
+        found += "poor-calibration" in named(diagnose_reward_health(run))
     assert found == 0
 
 
 def test_the_time_to_out_of_memory_is_that_of_the_planted_line(tmp_path):
     run = write_run(tmp_path / "run", with_leak(healthy(6)))
-    diagnosis, _ = diagnose_reward_health(run, memory_limit_mb=4000)
+    diagnosis = diagnose_reward_health(run, memory_limit_mb=4000)
     card = next(card for card in diagnosis.cards if card.name == "compute_profile")
     per_step = 920 * 1.1 / 499
     expected = (4000 - (930 + 920 * 1.1)) / per_step
@@ -229,7 +229,7 @@ def test_the_time_to_out_of_memory_is_that_of_the_planted_line(tmp_path):
 def test_the_memory_of_the_machine_is_the_limit_where_it_is_known(tmp_path):
     run = write_run(tmp_path / "run", healthy(6))
     (run / "provenance.json").write_text(json.dumps({"sessions": [{"memory_mb": 8000}]}))
-    diagnosis, _ = diagnose_reward_health(run)
+    diagnosis = diagnose_reward_health(run)
     card = next(card for card in diagnosis.cards if card.name == "compute_profile")
     assert card.data["perf/rss_mb"]["limit_mb"] == 8000
     assert not [gap for gap in diagnosis.gaps if "out-of-memory" in gap.subject]
@@ -238,7 +238,7 @@ def test_the_memory_of_the_machine_is_the_limit_where_it_is_known(tmp_path):
 def test_planted_faults_in_the_config_are_not_read(faulty, tmp_path):
     with_truth = write_run(tmp_path / faulty.name, healthy(1), faults={"memory_leak": {"growth_factor": 9}})
     (with_truth / "faults.json").write_text("not even JSON")
-    assert diagnose_reward_health(with_truth)[0].verdict == "healthy"
+    assert diagnose_reward_health(with_truth).verdict == "healthy"
 
 
 def test_few_steps_are_never_healthy(tmp_path):
@@ -301,7 +301,7 @@ def test_what_cannot_be_read_is_a_clear_line(tmp_path, clean):
 def test_hopeless_predictions_are_said_and_not_measured(tmp_path):
     ones = np.ones((40, 4))
     run = write_run(tmp_path / "run", healthy(1), (ones * 0.9, ones))
-    diagnosis, _ = diagnose_reward_health(run)
+    diagnosis = diagnose_reward_health(run)
     assert any("outcomes are 1" in gap.reason for gap in diagnosis.gaps)
 
 
@@ -342,4 +342,6 @@ def test_the_command_loads_nothing_heavy():
 
 def test_every_finding_is_explained_in_the_documentation():
     text = (Path(__file__).parents[2] / DOCS).read_text(encoding="utf-8")
-    assert set(re.findall(r'<a id="([a-z-]+)"></a>', text)) == ADVICE.keys()
+    topics = (*TOPICS, ANSWERS, evaluation_topic(None))
+    names = {check.finding for topic in topics for check in topic.checks}
+    assert set(re.findall(r'<a id="([a-z-]+)"></a>', text)) == names

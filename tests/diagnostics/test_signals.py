@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from greenward.diagnostics.signals import read_signals
+from greenward.diagnostics.readers import read_run_signals
 from greenward.errors import DiagnosticsError, RunError
 
 
@@ -18,7 +18,7 @@ def written(tmp_path):
     def write(*rows, tail=""):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "metrics.jsonl").write_text(text + tail)
-        return read_signals(tmp_path)
+        return read_run_signals(tmp_path)
 
     return write
 
@@ -29,8 +29,8 @@ def test_series_are_aligned_and_gaps_are_not_broken_numbers(written):
     )
     assert signals.steps.tolist() == [1, 2, 3]
     assert np.isnan(signals.values["loss"]).tolist() == [False, True, True]
-    assert signals.non_finite("loss").tolist() == [False, False, True]
-    assert signals.finite("kl")[0].tolist() == [2]
+    assert signals.not_finite("loss").tolist() == [False, False, True]
+    assert signals.series("kl")[0].tolist() == [2]
     assert "note" not in signals.values
     assert signals.notes == ()
 
@@ -68,7 +68,7 @@ def test_no_metrics_is_an_error_that_names_the_runs_inside(tmp_path):
     (tmp_path / "seed_0").mkdir()
     (tmp_path / "seed_0" / "metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(DiagnosticsError, match="seed_0"):
-        read_signals(tmp_path)
+        read_run_signals(tmp_path)
 
 
 def test_rows_without_steps_and_broken_lines_are_errors(written):
@@ -80,6 +80,6 @@ def test_rows_without_steps_and_broken_lines_are_errors(written):
 
 def test_diagnostics_load_without_torch():
     code = (
-        "import sys, greenward.diagnostics.diff_views, greenward.cli.rldk; assert 'torch' not in sys.modules"
+        "import sys, greenward.diagnostics.diff_report, greenward.cli.rldk; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

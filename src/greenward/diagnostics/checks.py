@@ -9,8 +9,8 @@ its anchor in docs/diagnostics.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
 class Check:
     """A row of a table of checks: `test` is made of each of `signals`, and each that fails is a finding.
 
-    Where a signal in `needs`, or the one that is tested, has too few values, the check is left out and this is
+    Where a signal in `needs`, or the one that is tested, has too few values, the check is left out, which is
     said. A check of the run as a whole has the signal "". `critical` tests are corrected for their number
     apart from the others.
     """

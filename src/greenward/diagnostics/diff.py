@@ -287,9 +287,9 @@ def _onset(
     if replay and _is_determined(name):
         unequal = np.flatnonzero(~pair.equal)
         return ("first value", _thrice(unequal[0])) if len(unequal) else ("nothing", None)
-    if test is not None and adjusted is not None and adjusted <= ALPHA:
-        if abs(test.effect_sd) >= MIN_EFFECT_SD:
-            return test.found, test.places
+    is_sure = adjusted is not None and adjusted <= ALPHA
+    if test is not None and is_sure and abs(test.effect_sd) >= MIN_EFFECT_SD:
+        return test.found, test.places
     if pair.broke.any():
         return "not finite", _thrice(pair.broke.argmax())
     if is_memory(name) and (first := first_memory_difference(pair.a, pair.b)) is not None:

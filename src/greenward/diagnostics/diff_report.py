@@ -23,8 +23,8 @@ def diff_report(diff: RunDiff) -> Report:
     if diff.cause is not None:
         cause = f"Likely cause ({diff.cause.stage}): {diff.cause.explanation}"
         notes = (cause, f"To confirm: {diff.cause.confirm}", *notes)
-    data = {key: value for key, value in vars(diff).items() if key != "notes"}
-    data |= {
+    data = {
+        **vars(diff),
         "settings": [asdict(setting) for setting in diff.settings],
         "differences": [_record(found) for found in diff.differences],
         "cause": None if diff.cause is None else asdict(diff.cause),

@@ -8,7 +8,7 @@ from pathlib import Path
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.checks import Check, SignalChart, Topic, examine
 from greenward.diagnostics.evaluation_tests import regression_on, sound_evaluations, train_held_out_gap
-from greenward.diagnostics.findings import Diagnosis, Gap, corrected
+from greenward.diagnostics.findings import Diagnosis, corrected
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.reward_health import ALPHA
 from greenward.diagnostics.signal_tests import Limits, lasting_change, late_mean
@@ -122,8 +122,8 @@ TRAIN_HELD_OUT_GAP = Check(
     ("",),
     train_held_out_gap,
     title="Training problems improve, held-out ones do not follow",
-    sentence="The pass rate in training rose from {first:.0%} to {last:.0%}; held-out pass@1 went from {before} "
-    "to {after}.",
+    sentence="The pass rate in training rose from {first:.0%} to {last:.0%}; held-out pass@1 went from "
+    "{before} to {after}.",
     actions=(
         "Train on more, or more varied, problems (problems.train, problems.families.limit).",
         "Stop at the step from which held-out results are flat.",

@@ -20,7 +20,8 @@ from greenward.diagnostics.signal_tests import (
 from greenward.diagnostics.signals import PASS_RATE, RunSignals
 from greenward.intervals import Estimate
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Table
-from greenward.reports.results import PRIMARY, metric_label, metric_order, paired_difference, percent, points
+from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent, points
+from greenward.reports.results import paired_difference
 from greenward.runs.reading import read_evaluations
 
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning

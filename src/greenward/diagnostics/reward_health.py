@@ -156,7 +156,7 @@ REWARDS = Topic(
             actions=(
                 "Go on from the checkpoint before the onset with a lower training.learning_rate.",
                 "Compare with the gradient card: a fall after a gradient onset is its consequence.",
-                "If one term fell while the total rose, their weights in rewards make the trade: change them.",
+                "If one term fell while the total rose, change their weights in rewards.",
             ),
             confirm="Held-out evaluations before and after the onset fall, too.",
             subject="{signal} holds",
@@ -181,8 +181,8 @@ REWARDS = Topic(
             ("groups/with_signal",),
             dead_groups,
             title="Most groups teach nothing",
-            sentence="In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} all "
-            "pass, {failed:.0%} all fail.",
+            sentence="In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} "
+            "all pass, {failed:.0%} all fail.",
             actions=(
                 "All fail: a longer warm start (warm_start.max_steps) or easier problems "
                 "(problems.families.max_depth).",
@@ -226,8 +226,8 @@ POLICY = Topic(
             ("kl",),
             kl_runaway,
             title="The policy leaves its reference faster and faster without earning more",
-            sentence="KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step in "
-            "the second half and {slope_before:.2g} in the first, while the reward did not rise.",
+            sentence="KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step "
+            "in the second half and {slope_before:.2g} in the first, while the reward did not rise.",
             actions=(
                 "Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.",
                 "Go back to the checkpoint where the reward was highest.",
@@ -294,11 +294,11 @@ COMPUTE = Topic(
             logged_memories,
             memory_leak,
             title="Memory grows at every step and is never freed",
-            sentence="{memory} grew to {factor:.2f} times [{factor_low:.2f}, {factor_high:.2f}] over the run, "
-            "{per_step:.3g} MiB a step{ends}.",
+            sentence="{memory} grew to {factor:.2f} times [{factor_low:.2f}, {factor_high:.2f}] over the "
+            "run, {per_step:.3g} MiB a step{ends}.",
             actions=(
-                "Look for tensors or episodes kept beyond their step: lists of losses without .item(), caches "
-                "without a bound, logged tensors.",
+                "Look for tensors or episodes kept beyond their step: lists of losses without .item(), "
+                "caches without a bound, logged tensors.",
                 "Until it is found: set training.checkpoint_interval_steps, and restart with --resume before "
                 "the memory ends.",
             ),

@@ -123,7 +123,7 @@ def _weights(config: Mapping[str, object]) -> dict[str, float]:
 
 
 def _code_score_parts(options: Mapping[str, object]) -> dict[str, float]:
-    from greenward.grading.readability import CodeScore  # slow to import, and few runs have the term
+    from greenward.grading.reward_terms import CodeScore  # slow to import, and few runs have the term
 
     given = {name: float(v) for name, v in options.items() if isinstance(v, (int, float))}
     parts = {name: given.get(name, getattr(CodeScore, name)) for name in ("correctness", "readability")}
@@ -183,7 +183,6 @@ def poor_calibration(run: RunSignals, signal: str, limits: Limits) -> Result:
         severity = "critical" if len(bad) > 1 else "warning"
         largest = max(measure_calibration(part.predicted, part.passed).ece_p_value for part in bad)
         p_value = min(1.0, _PARTS * largest)
-'''
     facts = (
         Fact("calibration score", f"{found.score:.2f}"),
         Fact("threshold", f"{threshold:g}"),

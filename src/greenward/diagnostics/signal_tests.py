@@ -87,6 +87,8 @@ def table_of(
 
 
 Test: TypeAlias = Callable[[RunSignals, str, Limits], Result]
+
+
 def find_signal_change(run: RunSignals, name: str) -> SignalChange | None:
     """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short."""
     steps, values = run.testable(name)
@@ -120,8 +122,8 @@ def lasting_change(
     if_passing_more: Severity | None = None,
     ignored_if_passing_more: bool = False,
 ) -> Test:
-    """A change for the worse: downwards or upwards (`by_sign` -1 or 1), by more than `rise`, or to `below` or
-    `above` so many times the level before. Where the pass rate rose, it may be less severe, or nothing.
+    """A change for the worse: down or up (`by_sign` -1 or 1), by more than `rise`, or to `below` or `above`
+    so many times the level before. Where the pass rate rose, it may be less severe, or nothing.
     """
 
     def test(run: RunSignals, signal: str, limits: Limits) -> Result:
@@ -150,7 +152,7 @@ def lasting_change(
 def share_of_steps(
     comparison: str, limit: float, *, over: float, start: float = 0.0, dated: bool = False
 ) -> Test:
-    """A value below, above or equal to `limit` at more than `over` of the steps, from the share `start` on."""
+    """Values below, above or equal to `limit` at more than `over` of the steps from the share `start` on."""
 
     def test(run: RunSignals, signal: str, limits: Limits) -> Result:
         steps, values = run.series(signal)
@@ -186,7 +188,9 @@ def falls_to(*, below: float) -> Test:
         start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
         if not (start > 0 and end < below * start):
             return Result()
-        return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal))
+        return Result(
+            True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal)
+        )
 
     return test
 
@@ -195,4 +199,3 @@ def onset_of(run: RunSignals, signal: str) -> Onset | None:
     """The place of the likeliest change of a signal that is known to have changed."""
     change = find_signal_change(run, signal)
     return None if change is None else change.onset
-

@@ -104,7 +104,7 @@ class RunSignals:
         return self.steps[finite], self.values[name][finite]
 
     def testable(self, name: str) -> tuple[Steps, Floats]:
-        """(steps, values) as tests of change take them: ratios where they are positive, by their logarithm."""
+        """(steps, values) as tests of change take them: positive ratios, by their logarithm."""
         steps, values = self.series(name)
         if not on_ratio_scale(name):
             return steps, values
@@ -161,7 +161,7 @@ def is_scheduled(name: str) -> bool:
 
 
 def depends_on_recipe(name: str) -> bool:
-    """Whether only some recipes log the signal (a reward term, a status), so that its absence says nothing."""
+    """Whether only some recipes log the signal (a reward term, a status), so that it may be missing."""
     return name.startswith(("reward/", "status/")) and name != REWARD
 
 

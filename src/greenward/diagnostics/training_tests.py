@@ -21,14 +21,13 @@ from greenward.diagnostics.signal_tests import (
 )
 from greenward.diagnostics.signals import (
     DEVICE_MEMORY,
-    GRADIENT,
     PASS_RATE,
     REWARD,
     RSS,
     RunSignals,
 )
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity
-from greenward.reports.tables import duration, memory
+from greenward.reports.figures import duration, memory
 
 _NO_MEMORY_LIMIT = Gap(
     "time to out-of-memory",
@@ -124,7 +123,9 @@ def explosion(run: RunSignals, signal: str, limits: Limits) -> Result:
     had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
     severity: Severity = "critical" if found.sustained and had_a_scale else "warning"
     data = {"explosion": asdict(found), "divergence": [asdict(reward) for reward in divergence]}
-    rows = [{**asdict(row), "diverges": f"from step {row.onset}" if row.onset else "no"} for row in divergence]
+    rows = [
+        {**asdict(row), "diverges": f"from step {row.onset}" if row.onset else "no"} for row in divergence
+    ]
     table = table_of("Rewards after the onset", _DIVERGENCE, rows, "Medians. p: of a change there, alone.")
     tables = (table,) if divergence else ()
     return Result(True, {"text": text}, severity, onset, found.p_value, facts=facts, tables=tables, data=data)
@@ -203,9 +204,10 @@ def _reward_still_rises(run: RunSignals) -> bool:
 
 
 def memory_leak(run: RunSignals, signal: str, limits: Limits) -> Result:
-    """Memory that is never freed. The limit is that of the device where its memory was logged, else of the host.
+    """Memory that is never freed.
 
-    Without one, resident memory is measured against the machine's (provenance.json).
+    The limit that was set is that of the device where its memory was logged, else of the host. Without one,
+    resident memory is measured against the machine's (provenance.json).
     """
     limit = limits.memory_mb if signal == logged_memories(run)[0] else None
     if limit is None and signal == RSS:
