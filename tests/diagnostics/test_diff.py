@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from greenward.cli.diff import diff as command
 from greenward.cli.rldk import rldk
 from greenward.diagnostics.diff import diff_runs
-from greenward.diagnostics.step_stages import likely_cause
+from greenward.diagnostics.diff_causes import likely_cause
 from greenward.errors import DiagnosticsError
 from greenward.runs.files import dump_json
 

@@ -24,6 +24,15 @@ from greenward.diagnostics.change_points import (
     find_offset,
     holm,
 )
+from greenward.diagnostics.diff_causes import (
+    NOT_REPRODUCIBLE,
+    PROVENANCE,
+    Cause,
+    SettingDifference,
+    different_settings,
+    likely_cause,
+    stage_index,
+)
 from greenward.diagnostics.growth import first_memory_difference, first_out_of_scale, large_where
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import (
@@ -36,29 +45,16 @@ from greenward.diagnostics.signals import (
     is_scheduled,
     on_ratio_scale,
 )
-from greenward.diagnostics.step_stages import NOT_REPRODUCIBLE, Cause, likely_cause, stage_index
 from greenward.errors import DiagnosticsError
 from greenward.runs.metrics import TIMING_PREFIXES
-from greenward.runs.reading import flattened
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
 _ZERO = 1e-12  # smaller differences are rounding of a value that is 0
 _DESCRIBED = 0.01  # a change this sure is described as one, even if the mean of the gap is surer not 0
-_WITHOUT_EFFECT = ("name", "output")  # where a run lies and what it is called changes no number in it
-_PROVENANCE = "provenance."  # begins the keys of what a run was made with, as its config does not say
 
 DiffVerdict = Literal["same", "no systematic difference", "diverged", "not reproducible", "cannot tell"]
 Found = Literal["first value", "shift", "trend", "offset", "not finite", "nothing"]
-
-
-@dataclass(frozen=True)
-class SettingDifference:
-    """A key with two values, as JSON data; None where a run does not have it."""
-
-    key: str
-    a: Any
-    b: Any
 
 
 @dataclass(frozen=True)
@@ -165,30 +161,6 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         cause,
         tuple(notes),
     )
-
-
-def different_settings(a: RunSignals, b: RunSignals) -> tuple[list[SettingDifference], list[str]]:
-    """(settings that differ, notes on what could not be compared) of two runs."""
-    notes: list[str] = []
-    settings: list[SettingDifference] = []
-    if a.config is None or b.config is None:
-        notes.append("the configs were not compared: config.yaml is missing")
-    else:
-        settings += _setting_differences(a.config, b.config, "")
-    if a.session and b.session:
-        settings += _setting_differences(a.session, b.session, _PROVENANCE)
-    else:
-        notes.append("the versions were not compared: provenance.json is missing")
-    return settings, notes
-
-
-def _setting_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str) -> list[SettingDifference]:
-    before, after = dict(flattened(a)), dict(flattened(b))
-    return [
-        SettingDifference(f"{prefix}{key}", before.get(key), after.get(key))
-        for key in {**before, **after}
-        if before.get(key) != after.get(key) and key not in (*_WITHOUT_EFFECT, "started_at")
-    ]
 
 
 @dataclass(frozen=True)
@@ -313,7 +285,7 @@ def _is_determined(name: str) -> bool:
 
 def _same_seed(a: RunSignals, b: RunSignals, settings: Sequence[SettingDifference]) -> bool:
     """Whether both configs name the same seed and differ in nothing that has an effect."""
-    if any(not setting.key.startswith(_PROVENANCE) for setting in settings):
+    if any(not setting.key.startswith(PROVENANCE) for setting in settings):
         return False
     return all("seed" in (run.config or {}) for run in (a, b))
 

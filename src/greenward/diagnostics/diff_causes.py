@@ -1,4 +1,4 @@
-"""The stages of a training step, and what a difference between two runs that begins in each of them means.
+"""Why two runs may differ: their settings, and the stage of a training step in which the difference begins.
 
 A step samples answers, rewards them, computes the loss and its gradient, in this order, and the next
 step samples with new weights. So the earliest signal of the earliest step names the part to look at.
@@ -7,8 +7,24 @@ step samples with new weights. So the earliest signal of the earliest step names
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from greenward.diagnostics.signals import RunSignals
+from greenward.runs.reading import flattened
+
+_WITHOUT_EFFECT = ("name", "output")  # where a run lies and what it is called changes no number in it
+PROVENANCE = "provenance."  # begins the keys of what a run was made with, as its config does not say
+
+
+@dataclass(frozen=True)
+class SettingDifference:
+    """A key with two values, as JSON data; None where a run does not have it."""
+
+    key: str
+    a: Any
+    b: Any
 
 
 @dataclass(frozen=True)
@@ -106,3 +122,27 @@ def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> Ca
         f"{cause.explanation} The runs have different settings, which may be the whole cause.",
         f"Repeat one run with the settings of the other. {cause.confirm}",
     )
+
+
+def different_settings(a: RunSignals, b: RunSignals) -> tuple[list[SettingDifference], list[str]]:
+    """(settings that differ, notes on what could not be compared) of two runs."""
+    notes: list[str] = []
+    settings: list[SettingDifference] = []
+    if a.config is None or b.config is None:
+        notes.append("the configs were not compared: config.yaml is missing")
+    else:
+        settings += _setting_differences(a.config, b.config, "")
+    if a.session and b.session:
+        settings += _setting_differences(a.session, b.session, PROVENANCE)
+    else:
+        notes.append("the versions were not compared: provenance.json is missing")
+    return settings, notes
+
+
+def _setting_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str) -> list[SettingDifference]:
+    before, after = dict(flattened(a)), dict(flattened(b))
+    return [
+        SettingDifference(f"{prefix}{key}", before.get(key), after.get(key))
+        for key in {**before, **after}
+        if before.get(key) != after.get(key) and key not in (*_WITHOUT_EFFECT, "started_at")
+    ]
