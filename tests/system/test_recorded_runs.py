@@ -121,11 +121,11 @@ RUNS: dict[str, Run] = {
     "rejection_sampling": Run("rejection_sampling", REINFORCED),
     "sft": Run(
         "sft",
-        (*ON_THE_STARTER, f"warm_start={{data: {DATA / 'pairs.jsonl'}, max_steps: 3, batch_size: 16, learning_rate: 1e-3}}"),
+        (*ON_THE_STARTER, f"warm_start={{data: {DATA / 'pairs.jsonl'}, max_steps: 3, batch_size: 16, warmup_steps: 1, learning_rate: 1e-3}}"),
     ),
     # each loss and each advantage, with other settings of the update
     "loss_grpo_two_passes": _grpo("algorithm={loss: grpo, updates_per_batch: 2, minibatches: 2}", "training.learning_rate=3e-3"),
-    "loss_dr_grpo_weight_decay": _grpo("algorithm={loss: dr_grpo, advantage: dr_grpo, updates_per_batch: 2, clip_low: 0.03}", "training.weight_decay=0.1", "training.schedule=cosine", "training.warmup_steps=1"),
+    "loss_dr_grpo_weight_decay": _grpo("algorithm={loss: dr_grpo, advantage: dr_grpo, updates_per_batch: 2, clip_low: 0.03}", "training.weight_decay=0.1", "training.schedule=cosine", "training.warmup_steps=1", "training.max_steps=3"),
     "loss_dapo_small_norm": _grpo("algorithm={loss: dapo, updates_per_batch: 3, clip_low: 0.05, clip_high: 0.08}", "training.max_grad_norm=0.01", "training.schedule=linear"),
     "loss_gspo_narrow_clip": _grpo("algorithm={loss: gspo, clip_low: 3e-4, clip_high: 4e-4, minibatches: 4}"),
     "loss_cispo_narrowed_sampling": _grpo("algorithm={loss: cispo, importance_cap: 0.95, updates_per_batch: 2, clip_high: 0.02}", "sampling={top_p: 0.9, top_k: 8, temperature: 0.8}"),
