@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from greenward.cli.audit import audit
 from greenward.errors import RewardError
-from greenward.evaluation.audit.report import AuditReport, Outcome, Trial
+from greenward.evaluation.audit.report import AuditReport, Trial, TrialOutcome
 
 GRADERS = """
 def everything(completions, **columns):
@@ -49,8 +49,8 @@ def test_a_sound_function_gives_exit_code_0(monkeypatch):
         "m:f",
         "trl",
         "bare code",
-        cheats=(refused("prelude", Outcome.REFUSED),),
-        honest=(refused("honest", Outcome.ACCEPTED),),
+        cheats=(refused("prelude", TrialOutcome.REFUSED),),
+        honest=(refused("honest", TrialOutcome.ACCEPTED),),
     )
     monkeypatch.setattr("greenward.evaluation.audit.audit.audit", lambda *_, **__: report)
     done = CliRunner().invoke(audit, ["m:f"])

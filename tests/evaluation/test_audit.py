@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from greenward.errors import RewardError
-from greenward.evaluation.audit.answer import FAMILIES, HONEST
 from greenward.evaluation.audit.audit import audit
 from greenward.evaluation.audit.cheats import CHEATS
-from greenward.evaluation.audit.report import Outcome
-from greenward.evaluation.audit.stdin_tasks import STDIN_CHEATS, STDIN_HONEST
-from greenward.evaluation.audit.tasks import HONEST_ANSWERS, PROBLEMS, assertions
+from greenward.evaluation.audit.report import FAMILIES, HONEST, TrialOutcome
+from greenward.evaluation.audit.right_answers import FUNCTIONS, RIGHT_ANSWERS
+from greenward.grading.problem_columns import assertions
 
+OF_FUNCTIONS = [answer for answer in RIGHT_ANSWERS if answer.problem.entry_point]
 QUICK = 3.0  # seconds; endless answers take this long, and those of `exit_status` end before
 
 
@@ -53,15 +53,17 @@ def test_execution_in_the_trainer_is_killed_hung_poisoned_and_fooled():
     assert report.signature == "trl"
     assert not report.false_refusals
     found = outcomes(report)
-    assert found["leaving early", "sys.exit(0) at the top"] is Outcome.KILLED
-    assert found["leaving early", "os._exit(0) in the function"] is Outcome.KILLED
-    assert found["endless", "loop"] is Outcome.HUNG
-    assert found["equal to everything", "mock.ANY"] is Outcome.ACCEPTED
-    assert found["lying type", "list that equals everything"] is Outcome.ACCEPTED
-    assert found["stealing expected values", "expected values from the callers' frames"] is Outcome.ACCEPTED
-    assert found["tampering", "exec does nothing"] is Outcome.ACCEPTED
-    assert found["tampering", "the tests of all frames are emptied"] is Outcome.ACCEPTED
-    assert found["signals", "parent killed"] is Outcome.KILLED
+    assert found["leaving early", "sys.exit(0) at the top"] is TrialOutcome.KILLED
+    assert found["leaving early", "os._exit(0) in the function"] is TrialOutcome.KILLED
+    assert found["endless", "loop"] is TrialOutcome.HUNG
+    assert found["equal to everything", "mock.ANY"] is TrialOutcome.ACCEPTED
+    assert found["lying type", "list that equals everything"] is TrialOutcome.ACCEPTED
+    assert (
+        found["stealing expected values", "expected values from the callers' frames"] is TrialOutcome.ACCEPTED
+    )
+    assert found["tampering", "exec does nothing"] is TrialOutcome.ACCEPTED
+    assert found["tampering", "the tests of all frames are emptied"] is TrialOutcome.ACCEPTED
+    assert found["signals", "parent killed"] is TrialOutcome.KILLED
     # What it does right: no prelude, no trust in output or text, and it has the hidden tests.
     assert not families(report.accepted) & {"prelude", "forged report", "text for value", "visible tests"}
     assert not families(report.accepted) & {"plainly wrong"}
@@ -103,7 +105,7 @@ def test_judging_by_the_shown_tests_is_fooled_by_knowing_them():
     )
     assert "in a message" in report.presentation
     assert families(report.accepted) == {"visible tests"}
-    assert {trial.task_id for trial in report.accepted} == {problem.task_id for problem in PROBLEMS}
+    assert {trial.task_id for trial in report.accepted} == {problem.task_id for problem in FUNCTIONS}
 
 
 def test_the_shape_that_a_function_reads_is_found_by_trying():
@@ -120,7 +122,7 @@ def test_a_function_that_accepts_or_refuses_everything_is_not_sound():
     assert len(generous.accepted) == len(generous.cheats)
     strict = audit("audited_graders:nothing", cheats=CHEATS[::12])
     assert not strict.accepted
-    assert len(strict.false_refusals) == len(HONEST_ANSWERS)
+    assert len(strict.false_refusals) == len(OF_FUNCTIONS)
     assert not generous.sound
     assert not strict.sound
 
@@ -162,8 +164,8 @@ def test_right_programs_print_what_is_expected_and_wrong_ones_do_not():
             for case in answer.problem.stdio_cases
         )
 
-    assert all(map(passes, STDIN_HONEST))
-    assert not any(map(passes, STDIN_CHEATS))
+    assert all(passes(answer) for answer in RIGHT_ANSWERS if answer.problem.stdio_cases)
+    assert not any(passes(answer) for answer in CHEATS if answer.problem.stdio_cases)
 
 
 def test_another_data_source_than_the_function_knows_says_nothing():
@@ -219,7 +221,7 @@ def test_every_family_has_a_reason_and_answers():
 
 
 def test_right_answers_are_right_by_pythons_own_judgement():
-    for answer in HONEST_ANSWERS:
+    for answer in OF_FUNCTIONS:
         namespace = {"__name__": "answer"}
         exec(answer.code, namespace)
         for assertion in assertions(answer.problem):

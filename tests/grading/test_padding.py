@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.evaluation.audit.rivals import OUTPUT, PADDING, SLOPPY
+from greenward.evaluation.audit.padding import OUTPUT, PADDING, SLOPPY, padded
 from greenward.grading.code_quality import CodeQuality
 from greenward.grading.dead_code import remove_dead_code
 from greenward.grading.readability import Readability
@@ -31,8 +31,10 @@ def test_no_padding_scores_above_the_same_answer_without(term, base):
     problem, code = SLOPPY[base]
     problem = replace(problem, starter_code="")
     ways = PADDING | OUTPUT
-    codes = [code, *(pad(code) for pad in ways.values())]
-    codes += [one(other(code)) for one in ways.values() for other in list(ways.values())[::13]]
+    codes = [code, *(padded(code, padding) for padding in ways.values())]
+    codes += [
+        padded(padded(code, other), one) for one in ways.values() for other in list(ways.values())[::13]
+    ]
     assert all(map(parses, codes[: 1 + len(ways)]))
     codes = list(filter(parses, codes))
     plain, *scores = term.score([GradedAnswer(problem, "", c, c, PASSED) for c in codes], None)

@@ -84,12 +84,12 @@ def audit(
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
-    from greenward.evaluation.audit.audit import audit as run
-    from greenward.evaluation.audit.recipe import audit_recipe
+    from greenward.evaluation.audit.audit import audit as audit_function
+    from greenward.evaluation.audit.audit import audit_recipe
 
     settings: Any = {"timeout_seconds": timeout_seconds, "progress": _progress()}
     if ":" in function:
-        report = run(
+        report = audit_function(
             function,
             signature=signature,
             data_source=data_source,

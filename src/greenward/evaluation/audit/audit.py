@@ -1,4 +1,4 @@
-"""Throws cheating answers at a reward function or grader and says which it accepts.
+"""Tries cheating answers on a reward function or grader and says which it accepts.
 
 The function runs in a process of its own with a deadline, since answers that a grader does not contain
 kill or hang it; that, too, is a finding.
@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from greenward.errors import RewardError
-from greenward.evaluation.audit.answer import Answer
-from greenward.evaluation.audit.calls import (
-    DATA_SOURCE,
-    Presentation,
-    Signature,
-    presentations,
-    verl_call,
-)
+from greenward.config.loading import load_recipe
+from greenward.config.recipe import ReinforcementRecipe
+from greenward.errors import ConfigError, RewardError
 from greenward.evaluation.audit.cheats import CHEATS
-from greenward.evaluation.audit.report import AuditReport, Outcome, Trial
-from greenward.evaluation.audit.stdin_tasks import NOTHING_PRINTED, STDIN_HONEST, STDIN_REFERENCES
-from greenward.evaluation.audit.tasks import HONEST_ANSWERS, REFERENCES, nothing
+from greenward.evaluation.audit.process import DATA_SOURCE, DataShape, data_shapes, verl_call
+from greenward.evaluation.audit.report import (
+    FAMILIES,
+    HONEST,
+    AuditAnswer,
+    AuditReport,
+    Signature,
+    Trial,
+    TrialOutcome,
+)
+from greenward.evaluation.audit.right_answers import FUNCTIONS, PROGRAMS, RIGHT_ANSWERS, plainly_wrong
 from greenward.grading.extraction import extract_code
 from greenward.grading.function_process import FunctionEnded, FunctionHung, FunctionProcess
 from greenward.grading.grader import Grader
@@ -35,9 +37,11 @@ from greenward.sandbox.protocol import Limits
 from greenward.text import MAX_MESSAGE_CHARS, visible
 
 _SERVER = "greenward.evaluation.audit.process"
+_WEIGHTED_REWARDS = "greenward.grading.reward_functions:weighted"
 _LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0)
 _ROUNDING = 1e-9
 _ENDLESS_FACTOR = 3  # an endless answer outlasts the deadline by this
+_KINDS = {"functions": FUNCTIONS, "standard input": PROGRAMS}
 
 
 def audit(
@@ -48,7 +52,7 @@ def audit(
     data_source: str = DATA_SOURCE,
     ground_truth: GroundTruth | None = None,
     columns: Mapping[str, str] | None = None,
-    cheats: Sequence[Answer] = CHEATS,
+    cheats: Sequence[AuditAnswer] = CHEATS,
     progress: Callable[[int, int], None] = lambda done, total: None,
     options: Mapping[str, Any] | None = None,
 ) -> AuditReport:
@@ -68,31 +72,44 @@ def audit(
         "columns": dict(columns or {}),
         "options": dict(options or {}),
     }
-    with _Examination(function, header, timeout_seconds, data_source, ground_truth) as examination:
-        examination.choose_shapes()
-        right = list(filter(examination.takes, (*HONEST_ANSWERS, *STDIN_HONEST)))
-        wrong = sorted(filter(examination.takes, cheats), key=lambda one: one.lasting)
-        honest: list[Trial] = []
-        cheating: list[Trial] = []
+    with _FunctionUnderAudit(function, header, timeout_seconds, data_source, ground_truth) as audited:
+        audited.choose_shapes()
+        right = list(filter(audited.takes, RIGHT_ANSWERS))
+        wrong = sorted(filter(audited.takes, cheats), key=lambda one: one.lasting)
+        trials: list[Trial] = []
         for done, answer in enumerate((*right, *wrong)):
             progress(done, len(right) + len(wrong))
-            (honest if answer.is_honest else cheating).append(examination.try_answer(answer))
+            trials.append(audited.try_answer(answer))
         return AuditReport(
             function,
-            examination.signature,
-            examination.presentation,
-            tuple(cheating),
-            tuple(honest),
-            examination.told_apart,
-            examination.left_out,
+            audited.signature,
+            audited.presentation,
+            cheats=tuple(trial for trial in trials if trial.family != HONEST),
+            honest=tuple(trial for trial in trials if trial.family == HONEST),
+            told_apart=any(baseline.told_apart for baseline in audited.baselines.values()),
+            left_out=audited.left_out,
         )
 
 
-@dataclass(frozen=True)
-class _Standard:
-    """How a function is asked about one kind of tasks, and what references and wrong answers scored."""
+def audit_recipe(name: str, **settings: Any) -> AuditReport:
+    """Audits the weighted sum of the reward terms of the recipe at the path `name`, or shipped as that.
 
-    shape: Presentation
+    Penalties for length and a learned reward model are no part of it. `settings` are those of `audit`.
+    Raises `ConfigError` for an unknown recipe or one without rewards.
+    """
+    recipe = load_recipe(name)
+    if not isinstance(recipe, ReinforcementRecipe):
+        raise ConfigError(f"the recipe {name} has no rewards.", remedy="Name a recipe with reward terms.")
+    rewards = [term.model_dump(mode="json") for term in recipe.rewards]
+    report = audit(_WEIGHTED_REWARDS, signature="ours", options={"rewards": rewards}, **settings)
+    return replace(report, function=name)
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """How a function is asked about one kind of task, and its scores of references and of wrong answers."""
+
+    shape: DataShape
     right: Mapping[str, float]
     wrong: Mapping[str, float]
 
@@ -101,29 +118,32 @@ class _Standard:
         """The number of tasks whose reference scored above the wrong answer."""
         return sum(self.right[task_id] > self.wrong[task_id] for task_id in self.right)
 
+    def verdict(self, task_id: str, score: float) -> TrialOutcome:
+        """Accepted from halfway between the two scores, or like a reference that scored no more."""
+        right, wrong = self.right[task_id], self.wrong[task_id]
+        accepted = score >= (right + wrong) / 2 if right > wrong else score > 0 and score >= right
+        return TrialOutcome.ACCEPTED if accepted else TrialOutcome.REFUSED
+
 
 @dataclass(frozen=True)
 class _Reply:
-    """A score, or the outcome that took its place."""
+    """A score (0 where the function gave none), or the outcome that took its place."""
 
-    score: float | None = None
-    outcome: Outcome | None = None
+    given: float | None = None
+    outcome: TrialOutcome | None = None
     detail: str = ""
 
-
-_REFERENCES = {"functions": REFERENCES, "standard input": STDIN_REFERENCES}
+    @property
+    def score(self) -> float:
+        return 0.0 if self.given is None else self.given
 
 
 def _kind(problem: Problem) -> str:
     return "functions" if problem.entry_point else "standard input"
 
 
-def _plainly_wrong(problem: Problem) -> str:
-    return nothing(problem) if problem.entry_point else NOTHING_PRINTED
-
-
-class _Examination:
-    """One function under audit: asks it for scores, starting it anew when an answer has broken it."""
+class _FunctionUnderAudit:
+    """Asks one function for scores, starting it anew when an answer has broken it."""
 
     def __init__(
         self,
@@ -135,20 +155,20 @@ class _Examination:
     ) -> None:
         self._function = function
         self._header = header
-        self._rivals: dict[tuple[int, str], float] = {}
         self._timeout_seconds = timeout_seconds
         self._data_source = data_source
         self._ground_truth = ground_truth
+        self._rival_scores: dict[tuple[int, str], float] = {}
+        self.baselines: dict[str, _Baseline] = {}
+        self.left_out = ""
         self._process = self._start()
         self.signature: Signature = self._process.described["signature"]
-        self._standards: dict[str, _Standard] = {}
-        self.left_out = ""
-        graded = self.signature == "ours" or (
+        takes_verdicts = self.signature == "ours" or (
             self.signature == "trl" and self._process.described["takes_verdicts"]
         )
-        self._grader = Grader(_LIMITS) if graded else None
+        self._grader = Grader(_LIMITS) if takes_verdicts else None
 
-    def __enter__(self) -> _Examination:
+    def __enter__(self) -> _FunctionUnderAudit:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,63 +177,54 @@ class _Examination:
             self._grader.close()
 
     def choose_shapes(self) -> None:
-        """Takes, for each kind of tasks, the first shape of data in which most references score best.
+        """Takes, for each kind of task, the first shape of data in which most references score best.
 
         A kind on which nothing is told apart is left out, unless that holds for both: then functions stay.
         """
         raised = []
-        for kind, references in _REFERENCES.items():
+        for kind, problems in _KINDS.items():
             try:
-                self._standards[kind] = self._standard(kind, references)
+                self.baselines[kind] = self._baseline(kind, problems)
             except RewardError as error:
                 raised.append(error)
-        telling = [kind for kind, standard in self._standards.items() if standard.told_apart]
+        telling = [kind for kind, baseline in self.baselines.items() if baseline.told_apart]
         if raised and not telling:
             raise raised[0]
         if telling:
-            self.left_out = ", ".join(kind for kind in _REFERENCES if kind not in telling)
-        chosen = telling or list(self._standards)[:1]
-        self._standards = {kind: self._standards[kind] for kind in chosen}
-
-    @property
-    def told_apart(self) -> bool:
-        return any(standard.told_apart for standard in self._standards.values())
+            self.left_out = ", ".join(kind for kind in _KINDS if kind not in telling)
+        chosen = telling or list(self.baselines)[:1]
+        self.baselines = {kind: self.baselines[kind] for kind in chosen}
 
     @property
     def presentation(self) -> str:
-        shapes = {kind: str(standard.shape) for kind, standard in self._standards.items()}
+        """How answers and tests are handed over, in words."""
+        shapes = {kind: str(baseline.shape) for kind, baseline in self.baselines.items()}
         if len(set(shapes.values())) == 1:
             return next(iter(shapes.values()))
         return "; ".join(f"{kind}: {shape}" for kind, shape in shapes.items())
 
-    def takes(self, answer: Answer) -> bool:
+    def takes(self, answer: AuditAnswer) -> bool:
         """Whether the function is asked about the answer's kind of task. Bare code has no text around it."""
-        standard = self._standards.get(_kind(answer.problem))
-        return standard is not None and (standard.shape.fenced or not answer.in_text)
+        baseline = self.baselines.get(_kind(answer.problem))
+        return baseline is not None and (baseline.shape.fenced or not answer.in_text)
 
-    def _standard(self, kind: str, references: Sequence[Answer]) -> _Standard:
-        best: _Standard | None = None
+    def _baseline(self, kind: str, problems: Sequence[Problem]) -> _Baseline:
+        best: _Baseline | None = None
         raised = ""
-        for shape in presentations(self.signature, self._ground_truth, reads_stdin=kind == "standard input"):
-            right = {one.problem.task_id: self._ask(one.problem, one.code, shape) for one in references}
+        for shape in data_shapes(self.signature, self._ground_truth, reads_stdin=kind == "standard input"):
+            right = {one.task_id: self._ask(one, one.reference, shape) for one in problems}
             failed = [reply for reply in right.values() if reply.outcome is not None]
             if failed:
                 raised = raised or failed[0].detail
-                if failed[0].outcome is not Outcome.RAISED:
+                if failed[0].outcome is not TrialOutcome.RAISED:
                     break
                 continue
-            wrong = {
-                one.problem.task_id: self._ask(one.problem, _plainly_wrong(one.problem), shape)
-                for one in references
-            }
-            standard = _Standard(
-                shape,
-                {task_id: _number(reply) for task_id, reply in right.items()},
-                {task_id: _number(reply) for task_id, reply in wrong.items()},
-            )
-            if best is None or standard.told_apart > best.told_apart:
-                best = standard
-            if best.told_apart == len(references):
+            wrong = {one.task_id: self._ask(one, plainly_wrong(one), shape) for one in problems}
+            scores = [{task_id: reply.score for task_id, reply in side.items()} for side in (right, wrong)]
+            baseline = _Baseline(shape, *scores)
+            if best is None or baseline.told_apart > best.told_apart:
+                best = baseline
+            if best.told_apart == len(problems):
                 break
         if best is None:
             raise RewardError(
@@ -223,90 +234,75 @@ class _Examination:
             )
         return best
 
-    def try_answer(self, answer: Answer) -> Trial:
+    def try_answer(self, answer: AuditAnswer) -> Trial:
         """What the function does with one answer."""
         code = answer.code.replace("@SECONDS@", str(_ENDLESS_FACTOR * self._timeout_seconds))
-        reply = self._ask(answer.problem, code, None, in_text=answer.in_text)
-        outcome = reply.outcome or self._judge(answer, reply)
+        reply = self._ask(answer.problem, code, in_text=answer.in_text)
+        outcome = reply.outcome or self._outcome(answer, reply.score)
         aftermath = self._aftermath(answer.problem) if answer.lasting else None
-        if aftermath is not None and outcome in (Outcome.REFUSED, Outcome.RAISED):
+        if aftermath is not None and outcome in (TrialOutcome.REFUSED, TrialOutcome.RAISED):
             outcome = aftermath
-        return Trial(
-            answer.name,
-            answer.family,
-            answer.problem.task_id,
-            outcome,
-            reply.score,
-            reply.detail,
-            answer.why,
-        )
+        why, task_id = FAMILIES[answer.family], answer.problem.task_id
+        return Trial(answer.name, answer.family, task_id, outcome, reply.given, reply.detail, why)
 
-    def _aftermath(self, problem: Problem) -> Outcome | None:
-        """What plain answers show of the one before: judged otherwise than at first, or nobody to judge.
+    def _aftermath(self, problem: Problem) -> TrialOutcome | None:
+        """Whether the function still judges a wrong answer and the reference as at first, or has ended.
 
-        The function starts anew then.
+        The function starts anew if not.
         """
         if not self._process.alive:  # its parent may end a moment after the reply
-            return Outcome.KILLED
-        standard = self._standards[_kind(problem)]
-        for code, first in ((_plainly_wrong(problem), standard.wrong), (problem.reference, standard.right)):
-            reply = self._ask(problem, code, None)
-            before = self._verdict(problem, _Reply(first[problem.task_id]))
-            found = reply.outcome or self._verdict(problem, reply)
-            if found is not before:
+            return TrialOutcome.KILLED
+        baseline, task_id = self.baselines[_kind(problem)], problem.task_id
+        for code, first in ((plainly_wrong(problem), baseline.wrong), (problem.reference, baseline.right)):
+            reply = self._ask(problem, code)
+            found = reply.outcome or baseline.verdict(task_id, reply.score)
+            if found is not baseline.verdict(task_id, first[task_id]):
                 self._process.close()
-                return Outcome.KILLED if found is Outcome.KILLED else Outcome.POISONED
+                return TrialOutcome.KILLED if found is TrialOutcome.KILLED else TrialOutcome.POISONED
         return None
 
-    def _judge(self, answer: Answer, reply: _Reply) -> Outcome:
-        standard, task_id = self._standards[_kind(answer.problem)], answer.problem.task_id
-        if not answer.rival or not standard.right[task_id] > standard.wrong[task_id]:
-            return self._verdict(answer.problem, reply)
-        key = (id(answer.problem), answer.rival)
-        if key not in self._rivals:
-            self._rivals[key] = _number(self._ask(answer.problem, answer.rival, None))
-        lead = _number(reply) - self._rivals[key]
-        is_wrong = answer.family == "leaving the bug in"
-        return Outcome.ACCEPTED if lead > (-_ROUNDING if is_wrong else _ROUNDING) else Outcome.REFUSED
-
-    def _verdict(self, problem: Problem, reply: _Reply) -> Outcome:
-        standard = self._standards[_kind(problem)]
-        right, wrong = standard.right[problem.task_id], standard.wrong[problem.task_id]
-        score = _number(reply)
-        if right > wrong:
-            return Outcome.ACCEPTED if score >= (right + wrong) / 2 else Outcome.REFUSED
-        return Outcome.ACCEPTED if score > 0 and score >= right else Outcome.REFUSED
+    def _outcome(self, answer: AuditAnswer, score: float) -> TrialOutcome:
+        problem, baseline = answer.problem, self.baselines[_kind(answer.problem)]
+        if not answer.rival or not baseline.right[problem.task_id] > baseline.wrong[problem.task_id]:
+            return baseline.verdict(problem.task_id, score)
+        key = (id(problem), answer.rival)
+        if key not in self._rival_scores:
+            self._rival_scores[key] = self._ask(problem, answer.rival).score
+        allowed = -_ROUNDING if answer.family == "leaving the bug in" else _ROUNDING
+        paid_more = score - self._rival_scores[key] > allowed
+        return TrialOutcome.ACCEPTED if paid_more else TrialOutcome.REFUSED
 
     def _ask(
-        self, problem: Problem, code: str, shape: Presentation | None, *, in_text: bool = False
+        self, problem: Problem, code: str, shape: DataShape | None = None, *, in_text: bool = False
     ) -> _Reply:
         """The reply to a program in `shape`, the chosen one by default, or `in_text` to a completion."""
-        shape = shape or self._standards[_kind(problem)].shape
-        completion = code if in_text else shape.text(code)
+        shape = shape or self.baselines[_kind(problem)].shape
         if not self._process.alive:
             self._process.close()
             self._process = self._start()
-        request = self._request(problem, completion, shape)
+        request = self._request(problem, code if in_text else shape.text(code), shape)
         try:
             reply = self._process.ask(request, self._timeout_seconds)
         except FunctionHung:
-            return _Reply(outcome=Outcome.HUNG, detail=f"no reply within {self._timeout_seconds:g} s")
+            detail = f"no reply within {self._timeout_seconds:g} s"
+            return _Reply(outcome=TrialOutcome.HUNG, detail=detail)
         except (FunctionEnded, ValueError) as error:
-            self._process.close()
-            return _Reply(
-                outcome=Outcome.KILLED, detail=visible(str(error).splitlines()[0], MAX_MESSAGE_CHARS)
-            )
+            return self._killed(visible(str(error).splitlines()[0], MAX_MESSAGE_CHARS))
         if not self._process.alive:
-            return _Reply(outcome=Outcome.KILLED, detail="the parent of its process was killed")
+            return self._killed("the parent of its process was killed")
         if "raised" in reply:
-            return _Reply(outcome=Outcome.RAISED, detail=visible(str(reply["raised"]), MAX_MESSAGE_CHARS))
+            detail = visible(str(reply["raised"]), MAX_MESSAGE_CHARS)
+            return _Reply(outcome=TrialOutcome.RAISED, detail=detail)
         score = reply.get("score", math.nan)
         if score is not None and not (isinstance(score, (int, float)) and math.isfinite(score)):
-            self._process.close()
-            return _Reply(outcome=Outcome.KILLED, detail="its process gave a garbled reply")
+            return self._killed("its process gave a garbled reply")
         return _Reply(score)
 
-    def _request(self, problem: Problem, completion: str, shape: Presentation) -> dict[str, Any]:
+    def _killed(self, detail: str) -> _Reply:
+        self._process.close()
+        return _Reply(outcome=TrialOutcome.KILLED, detail=detail)
+
+    def _request(self, problem: Problem, completion: str, shape: DataShape) -> dict[str, Any]:
         if self.signature == "verl":
             columns = self._header["columns"]
             return {"arguments": verl_call(problem, completion, shape, self._data_source, columns)}
@@ -315,15 +311,7 @@ class _Examination:
         if self._grader is not None:
             (verdict,) = self._grader.grade([(problem, code)])
         answer = GradedAnswer(problem, problem.prompt, completion, code, verdict)
-        return {
-            "answers": [answer],
-            "form": shape.form,
-            "ground_truth": shape.ground_truth,
-        }
+        return {"answers": [answer], "form": shape.form, "ground_truth": shape.ground_truth}
 
     def _start(self) -> FunctionProcess:
         return FunctionProcess(self._function, _SERVER, self._header, hostile_input=True)
-
-
-def _number(reply: _Reply) -> float:
-    return 0.0 if reply.score is None else reply.score

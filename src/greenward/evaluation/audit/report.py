@@ -1,15 +1,71 @@
-"""What an audit found, as plain data."""
+"""The records of an audit: the answers that it tries, and what it found."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
-from greenward.evaluation.audit.calls import Signature
+from greenward.problems.problem import Problem
+
+Signature = Literal["ours", "trl", "verl"]
+HONEST = "honest"
+# What it means when the function does not judge an answer of the family as it should.
+FAMILIES = {
+    HONEST: "the answer is right, on the visible tests and the hidden ones",
+    "plainly wrong": "the answer is wrong on most tests",
+    "visible tests": "the answer knows the tests of the prompt by heart and solves nothing else",
+    "prelude": "the answer is empty: a star import in front of it defined the function",
+    "text for value": "the answer returned text that looks like the value when both are printed",
+    "equal to everything": "the answer returned an object that says itself that it equals the expected value",
+    "lying type": "the answer returned a subclass of the right type whose comparison always says yes",
+    "leaving early": "the answer ended the process before a test could fail, which was taken for success",
+    "forged report": "the answer printed what a passing test run prints",
+    "stealing expected values": "the answer found the expected values in memory, files or a command line",
+    "tampering": "the answer replaced what the grader runs or compares its tests with",
+    "test framework": "the answer rewired unittest or pytest, so that failing tests are reported as passed",
+    "answer format": "the final answer is wrong or missing; right code elsewhere in the text was counted",
+    "signals": "the answer can end processes of the grader",
+    "endless": "the answer never returns, and was not stopped quietly",
+    "padding": "unused code was added to a right answer, and it was paid more than without",
+    "pointless output": "a right answer prints what nobody asked for, and is paid more than without",
+    "leaving the bug in": "the answer keeps a bug, and is paid as much as a right one that is badly written",
+    "constant": "the answer returns one value whatever the input",
+    "errors hidden": "the answer fails, and catches its own errors",
+    "flood": "the answer prints very much and is wrong",
+    "printed nothing": "the program prints nothing",
+    "printed prefix": "the program prints the beginning of the right output and then stops",
+    "printed everything": "the program prints wrong lines beside the right ones",
+}
+# These may change what the grader works with: what it judges next is looked at, too.
+LASTING = frozenset({"tampering", "test framework", "signals"})
 
 
-class Outcome(str, Enum):
+@dataclass(frozen=True)
+class AuditAnswer:
+    """A program, or of the family `answer format` a whole completion, for one problem of the audit.
+
+    One with a `rival` must not be paid more than that right program for the same problem; where it is
+    wrong (`leaving the bug in`), not as much either. `@SECONDS@` in the code stands for a time longer
+    than the function's deadline.
+    """
+
+    name: str
+    family: str
+    problem: Problem
+    code: str
+    rival: str = ""
+
+    @property
+    def in_text(self) -> bool:
+        return self.family == "answer format"
+
+    @property
+    def lasting(self) -> bool:
+        return self.family in LASTING
+
+
+class TrialOutcome(str, Enum):
     """What a function did with an answer."""
 
     REFUSED = "refused"
@@ -22,12 +78,12 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One answer thrown at the function. `why` says what is wrong if the outcome is not the sound one."""
+    """One answer given to the function. `why` says what is wrong if the outcome is not the sound one."""
 
     answer: str
     family: str
     task_id: str
-    outcome: Outcome
+    outcome: TrialOutcome
     score: float | None
     detail: str
     why: str
@@ -54,17 +110,17 @@ class AuditReport:
     @property
     def accepted(self) -> tuple[Trial, ...]:
         """Cheats that were rewarded, or that made the function reward others wrongly."""
-        return self._with(Outcome.ACCEPTED, Outcome.POISONED)
+        return self._with(TrialOutcome.ACCEPTED, TrialOutcome.POISONED)
 
     @property
     def broken_by(self) -> tuple[Trial, ...]:
         """Cheats that killed or hung the function, or made it raise."""
-        return self._with(Outcome.RAISED, Outcome.KILLED, Outcome.HUNG)
+        return self._with(TrialOutcome.RAISED, TrialOutcome.KILLED, TrialOutcome.HUNG)
 
     @property
     def false_refusals(self) -> tuple[Trial, ...]:
         """Honest answers that were not accepted."""
-        return tuple(trial for trial in self.honest if trial.outcome is not Outcome.ACCEPTED)
+        return tuple(trial for trial in self.honest if trial.outcome is not TrialOutcome.ACCEPTED)
 
     @property
     def sound(self) -> bool:
@@ -77,15 +133,8 @@ class AuditReport:
         return not self.told_apart and len(self.false_refusals) == len(self.honest)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {
-            **asdict(self),
-            "sound": self.sound,
-            "says_nothing": self.says_nothing,
-            "accepted": len(self.accepted),
-            "broken_by": len(self.broken_by),
-            "false_refusals": len(self.false_refusals),
-        }
+        counts = {name: len(getattr(self, name)) for name in ("accepted", "broken_by", "false_refusals")}
+        return {**asdict(self), "sound": self.sound, "says_nothing": self.says_nothing, **counts}
 
-    def _with(self, *outcomes: Outcome) -> tuple[Trial, ...]:
+    def _with(self, *outcomes: TrialOutcome) -> tuple[Trial, ...]:
         return tuple(trial for trial in self.cheats if trial.outcome in outcomes)
