@@ -90,13 +90,11 @@ class _Scan:
                 gone |= span
             dead += sum(isinstance(one, ast.stmt) and not _is_text(one) for one in ast.walk(statement))
         fillers = {_first_line(one): " " * one.col_offset + "pass" for one in self._emptied}
-        text = []
-        for number, line in enumerate(lines, start=1):
-            holds_code = bool(line.strip()) and not line.lstrip().startswith("#")
-            if number in gone and number in fillers and (number <= self._given or holds_code):
-                text.append(fillers[number])
-            elif number <= self._given or (holds_code and number not in gone):
-                text.append(line)
+        text = [
+            fillers.get(number, line) if number in gone else line
+            for number, line in enumerate(lines, start=1)
+            if number <= self._given or (_holds_code(line) and (number not in gone or number in fillers))
+        ]
         return LiveCode("\n".join(text) + "\n", dead)
 
     def _block(self, body: Sequence[ast.stmt], *, is_class: bool = False) -> list[ast.stmt]:
@@ -270,3 +268,7 @@ def _own_lines(node: ast.stmt) -> range:
 def _first_line(node: ast.stmt) -> int:
     decorators = getattr(node, "decorator_list", ())
     return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _holds_code(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")

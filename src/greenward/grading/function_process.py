@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,12 +61,11 @@ class FunctionProcess:
         self, function: str, server: str, header: Mapping[str, Any], *, hostile_input: bool = False
     ) -> None:
         self.function = function
-        self._closed = False
-        self._cleanup = contextlib.ExitStack()
+        cleanup = contextlib.ExitStack()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         folder = None
         if hostile_input:
-            folder = self._cleanup.enter_context(
+            folder = cleanup.enter_context(
                 tempfile.TemporaryDirectory(prefix="greenward-", ignore_cleanup_errors=True)
             )
             environment["TMPDIR"] = folder
@@ -75,13 +75,14 @@ class FunctionProcess:
             self._process = subprocess.Popen(
                 [*(_SHIELD if hostile_input else ()), sys.executable, "-c", main, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL if hostile_input else _stderr(),
+                stdout=subprocess.DEVNULL if hostile_input else None,
                 stderr=subprocess.DEVNULL if hostile_input else None,
                 pass_fds=[theirs.fileno()],
                 cwd=folder,
                 env=environment,
                 start_new_session=True,
             )
+        self._end = weakref.finalize(self, _end, self._process, self._channel, cleanup)
         try:
             self.described = self.ask({**header, "function": function}, IMPORT_SECONDS)
         except BaseException:
@@ -91,7 +92,7 @@ class FunctionProcess:
     @property
     def alive(self) -> bool:
         """Whether the process (or the shell before it) still runs."""
-        return not self._closed and self._process.poll() is None
+        return self._end.alive and self._process.poll() is None
 
     def ask(self, request: Any, timeout_seconds: float) -> Reply:
         """The server's reply to one request. After an error the process is closed or goes on serving."""
@@ -122,27 +123,15 @@ class FunctionProcess:
 
     def close(self) -> None:
         """Ends the process and those it has started. Safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        self._channel.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended by itself
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._cleanup.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_process"):
-            self.close()
+        self._end()
 
 
-def _stderr() -> int | None:
-    """The descriptor of the standard error stream, which a test or a notebook may have replaced."""
-    try:
-        number = sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        return None
-    return number if number >= 0 else None
+def _end(process: subprocess.Popen[bytes], channel: socket.socket, cleanup: contextlib.ExitStack) -> None:
+    channel.close()
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended by itself
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    cleanup.close()
 
 
 def serve(present: Callable[[Callable[..., Any], dict[str, Any]], tuple[Reply, Handler]]) -> None:
@@ -152,6 +141,8 @@ def serve(present: Callable[[Callable[..., Any], dict[str, Any]], tuple[Reply, H
     what answers each later request. Either may raise `Refused`.
     """
     channel = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(OSError):  # there is no standard error
+        os.dup2(2, 1)  # what the function prints must not mix with the caller's output
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     handle: Handler | None = None
     while (frame := receive_frame(channel)) is not None:

@@ -173,8 +173,11 @@ class TrlReward:
         prompts: list[Any] = [answer.prompt for answer in answers]
         completions: list[Any] = [answer.completion for answer in answers]
         if form == "messages":
-            prompts = [list(map(dict, one.messages)) or [_message("user", one.prompt)] for one in answers]
-            completions = [[_message("assistant", text)] for text in completions]
+            prompts = [
+                list(map(dict, answer.messages)) or [{"role": "user", "content": answer.prompt}]
+                for answer in answers
+            ]
+            completions = [[{"role": "assistant", "content": text}] for text in completions]
         given |= {
             "prompts": prompts,
             "completions": completions,
@@ -230,10 +233,6 @@ class TrlReward:
         if len(chosen) == 1:
             self.form = chosen[0]
         return tried[chosen[0]]
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
 
 
 def _token_ids(ids: tuple[int, ...], text: str) -> list[int]:
