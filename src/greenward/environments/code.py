@@ -17,7 +17,7 @@ from greenward.environments.dialogue import Request, Waiting, run_dialogues
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.grader import Grader
-from greenward.grading.rewards import GradedAnswer, LoggingTerm, RewardTerm, combine
+from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Family, Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem
@@ -84,8 +84,7 @@ class CodeEnvironment:
                 for _ in range(self._group_size)
             ]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)
-        logging = [term for term in self._terms if isinstance(term, LoggingTerm)]
-        for term in logging:
+        for term in self._terms:
             term.begin(step)
         rewards = combine(self._terms, [dialogue.graded_answer() for dialogue in dialogues], self._grader)
         episodes = []
@@ -96,7 +95,7 @@ class CodeEnvironment:
                 total += terms["overlong"]
             episode = dialogue.finish()
             episodes.append(replace(episode, rewards={ROLE: total}, reward_terms=terms, extra=reward.extra))
-        metrics = {name: values for term in logging for name, values in term.take_metrics().items()}
+        metrics = {name: values for term in self._terms for name, values in term.take_metrics().items()}
         elapsed = time.perf_counter() - started
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
 

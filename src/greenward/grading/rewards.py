@@ -76,9 +76,6 @@ class RewardTerm(ABC):
         return {}
 
 
-LoggingTerm = RewardTerm
-
-
 def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader: Grader) -> list[Reward]:
     """The reward of each answer: the weighted sum of the terms that apply to it.
 
