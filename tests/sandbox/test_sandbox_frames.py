@@ -43,8 +43,7 @@ def frame(text: bytes, *, nonce: str = NONCE, more: int = 0) -> bytes:
 
 def report(results: bytes, **header) -> RunResult:
     header = {
-        "ready": True, "killed": None, "exit": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0,
-        "waiting_seconds": None, "lengths": [len(results), 0, 0], "call_seconds": [], **header,
+        "ready": True, "killed": None, "exit": 0, "usage": {}, "lengths": [len(results), 0, 0], "call_seconds": [], **header,
     }  # fmt: skip
     return ATTEMPT.read_report(False, header, results, ())
 

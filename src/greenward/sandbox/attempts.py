@@ -11,6 +11,7 @@ import secrets
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from greenward.errors import SandboxError
@@ -100,11 +101,11 @@ class Attempt:
             if result.outcome is not Outcome.COMPLETED:
                 return _infrastructure("the sandbox cannot run a harmless program")
             message = "two workers died or stopped while it ran; a harmless program lost none"
-            return RunResult(
-                Outcome.CHEATING, error_class="WorkerLost", error_message=message, layers=result.layers
-            )
-        if _was_starved(result) and not self.alone:
-            return self._again(alone=True)
+            return RunResult(Outcome.CHEATING, (), "WorkerLost", message, layers=result.layers)
+        if result.error_class == "WallTimeLimit" and not self.alone:  # others on the machine may be the cause
+            waited = result.waiting_seconds
+            if waited is None or waited > STARVED_SHARE * result.wall_seconds:
+                return self._again(alone=True)
         if not self.job.stdins:
             return result
         runs = (*self.stdins_done, result)
@@ -117,7 +118,7 @@ class Attempt:
             wall_seconds=sum(run.wall_seconds for run in runs),
         )
 
-    def after_loss(self, *, killed_from_outside: bool) -> RunResult | Attempt:
+    def after_loss(self, killed_from_outside: bool) -> RunResult | Attempt:
         """What follows the loss of its worker: another try, then a control, then a verdict.
 
         A worker that was killed by what no answer can send needs no control.
@@ -151,11 +152,9 @@ class Attempt:
             error_message=message,
             stdout=blobs[results_end:stdout_end].decode("utf-8", "replace"),
             stderr=blobs[stdout_end:].decode("utf-8", "replace"),
-            cpu_seconds=report["cpu_seconds"],
-            wall_seconds=report["wall_seconds"],
-            waiting_seconds=report["waiting_seconds"],
             layers=layers,
             call_seconds=tuple(report["call_seconds"][: len(results)]),
+            **report["usage"],
         )
 
     def merge(self, answer: RunResult, checks: RunResult) -> RunResult:
@@ -175,20 +174,11 @@ class Attempt:
         return replace(merged, outcome=outcome, error_class=checks.error_class, error_message=message)
 
 
-def _encode(content: list[Any]) -> str:
-    return encode(content, max_chars=MAX_JOB_CHARS)
+_encode = partial(encode, max_chars=MAX_JOB_CHARS)
 
 
 def _infrastructure(message: str) -> RunResult:
     return RunResult(Outcome.INFRASTRUCTURE, error_message=message)
-
-
-def _was_starved(result: RunResult) -> bool:
-    """Whether a wall timeout may be due to others on the machine."""
-    if result.error_class != "WallTimeLimit":
-        return False
-    waited = result.waiting_seconds
-    return waited is None or waited > STARVED_SHARE * result.wall_seconds
 
 
 _FORGED: Ending = (Outcome.CHEATING, "ForgedResult", "wrote to the private result channel")
@@ -231,8 +221,7 @@ def _ending(ended: Ending | None, report: Mapping[str, Any]) -> Ending:
     """How a process ended: what its worker saw counts before what it wrote itself."""
     exit_code = report["exit"]
     if not report["ready"]:
-        message = f"the child ended before the answer was loaded ({exit_code})"
-        return Outcome.INFRASTRUCTURE, None, message
+        return Outcome.INFRASTRUCTURE, None, f"the child ended before the answer was loaded ({exit_code})"
     if report["killed"] is not None:
         return *_KILLED[report["killed"]], "stopped at its limit"
     if ended is not None:

@@ -63,18 +63,13 @@ def encode(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     return text
 
 
-def decode(text: str) -> Any:
-    """The value of a trusted text, with real sets and dicts."""
-    return _decode_trusted(text)
-
-
 def decode_untrusted(text: str) -> Any:
     """The value of a hostile text, sets and dicts kept as lists. Raises `PlainDataError`."""
     try:
         value = (_decode_checking_ints if _LONG_NUMBER.search(text) else _decode_hostile)(text)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise PlainDataError(f"not the text of a plain value: {type(error).__name__}") from None
-    if text.count("[") > MAX_DEPTH and _is_too_deep(value):
+    if text.count("[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
         raise PlainDataError(f"the value is nested more than {MAX_DEPTH} levels deep")
     return value
 
@@ -97,14 +92,10 @@ def parts_of(value: Any) -> Any:
 _CONTAINERS = (list, tuple, deque)
 
 
-def _is_too_deep(value: Any) -> bool:
-    """Whether a flat value (in its frame) has more than `MAX_DEPTH` levels of containers; no recursion."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level for inner in parts_of(outer) if isinstance(inner, _CONTAINERS)]
-        if not level:
-            return False
-    return True
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether a flat value holds more than so many levels of containers."""
+    inner = (part for part in parts_of(value) if isinstance(part, _CONTAINERS))
+    return any(levels == 0 or _is_deeper(part, levels - 1) for part in inner)
 
 
 # From values to text.
@@ -205,24 +196,21 @@ def _getters(kind: type, *names: str) -> Callable[[Any], list[Any]]:
     return lambda value: [getter(value) for getter in getters]
 
 
-_timedelta_fields = _getters(timedelta, "days", "seconds", "microseconds")
 _ratio_fields = _getters(Fraction, "_numerator", "_denominator")
-_decimal_text, _offset_of = Decimal.__str__, timezone.utcoffset
+_decimal_text = Decimal.__str__
 _iterate_deque, _slice_bytearray = deque.__iter__, bytearray.__getitem__
 
 
-def _zoned_getters(kind: Any, *names: str) -> Callable[[Any], list[Any]]:
-    """Fields and, last, microseconds east of Greenwich (None without a zone); `fold` is dropped."""
-    fields, zone_of = _getters(kind, *names), kind.tzinfo.__get__
+def _iso_text(kind: Any) -> Callable[[Any], str]:
+    """The text of a point in time; only a zone of a fixed offset is known to bring no code along."""
+    zone_of, to_text = kind.tzinfo.__get__, kind.isoformat
 
-    def take_apart(value: Any) -> list[Any]:
+    def take_apart(value: Any) -> str:
         zone = zone_of(value)
-        if zone is None:
-            return [*fields(value), None]
-        if type(zone) is not timezone:
+        if zone is not None and type(zone) is not timezone:
             raise PlainDataError("a time zone that is not a fixed offset is not plain data")
-        days, seconds, microseconds = _timedelta_fields(_offset_of(zone, None))
-        return [*fields(value), (days * 86400 + seconds) * 1_000_000 + microseconds]
+        text: str = to_text(value)
+        return text
 
     return take_apart
 
@@ -262,13 +250,10 @@ def _bounded_decimal(text: str) -> Decimal:
 
 # How values of the standard library are taken apart. A subclass before its base: a datetime is a date.
 _STANDARD_TYPES: dict[str, tuple[type, Callable[[Any], Any]]] = {
-    "datetime": (
-        datetime,
-        _zoned_getters(datetime, "year", "month", "day", "hour", "minute", "second", "microsecond"),
-    ),
-    "date": (date, _getters(date, "year", "month", "day")),
-    "time": (time, _zoned_getters(time, "hour", "minute", "second", "microsecond")),
-    "timedelta": (timedelta, _timedelta_fields),
+    "datetime": (datetime, _iso_text(datetime)),
+    "date": (date, date.isoformat),
+    "time": (time, _iso_text(time)),
+    "timedelta": (timedelta, _getters(timedelta, "days", "seconds", "microseconds")),
     "Decimal": (Decimal, _decimal_parts),
     "Fraction": (Fraction, _fraction_parts),
     "deque": (deque, lambda value: list(_iterate_deque(value))),
@@ -283,12 +268,6 @@ def _ints(parts: list[Any]) -> list[int]:
     if any(type(part) is not int for part in parts):
         raise TypeError("integers are expected")
     return parts
-
-
-def _zoned(parts: list[Any]) -> list[Any]:
-    *fields, offset = parts
-    zone = None if offset is None else timezone(timedelta(microseconds=_ints([offset])[0]))
-    return [*_ints(fields), zone]
 
 
 def _flat_dict(entries: list[Any]) -> PlainDict:
@@ -306,9 +285,9 @@ _REBUILT: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "dict": dict,
-    "datetime": lambda parts: datetime(*_zoned(parts)),
-    "date": lambda parts: date(*_ints(parts)),
-    "time": lambda parts: time(*_zoned(parts)),
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
     "timedelta": lambda parts: timedelta(*_ints(parts)),
     "Decimal": _bounded_decimal,
     "Fraction": lambda parts: Fraction(*_bounded_ratio(*parts)),
@@ -323,7 +302,7 @@ _FLAT: dict[str, Callable[[Any], Any]] = {
     "dict": _flat_dict,
 }
 TAGS = frozenset(_REBUILT)
-_TEXT_TAGS = frozenset({"int", "float", "bytes", "bytearray", "Decimal"})
+_TEXT_TAGS = frozenset(("int", "float", "bytes", "bytearray", "Decimal", "datetime", "date", "time"))
 
 
 def _rebuild(pairs: list[tuple[str, Any]]) -> Any:
@@ -346,8 +325,9 @@ def _refuse(text: str) -> Any:
     raise ValueError(text[:20])
 
 
-# Made once: `json.loads` makes a decoder for every call with hooks.
-_decode_trusted = json.JSONDecoder(object_pairs_hook=_rebuild).decode
+# Decoders are made once: `json.loads` makes one for every call with hooks. `decode` gives the value of a
+# trusted text, with real sets and dicts.
+decode: Callable[[str], Any] = json.JSONDecoder(object_pairs_hook=_rebuild).decode
 _decode_hostile = json.JSONDecoder(object_pairs_hook=_keep_flat, parse_constant=_refuse).decode
 _decode_checking_ints = json.JSONDecoder(
     object_pairs_hook=_keep_flat, parse_int=_short_int, parse_constant=_refuse

@@ -10,6 +10,7 @@ A problem's test programs run by the same harness, in a process of their own.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import mmap
 import os
 import random
@@ -35,8 +36,6 @@ _exit, _getpid, _compile, _eval, _exec = os._exit, os.getpid, compile, eval, exe
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 
-Send = Callable[[str], None]
-
 
 def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
     """Runs one job in this process and ends the process.
@@ -45,7 +44,7 @@ def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job
     can do so, and no answer can undo it: it has no descriptor, and no address, of this memory.
     """
     nonce, kind, *fields = codec.decode(str(job, "ascii"))
-    send = _sender(nonce.encode("ascii"))
+    harness = _Harness(nonce.encode("ascii"))
     del nonce, job
     layers.apply(limits)  # what raises here is the infrastructure's failure
     ready[0] = 1
@@ -54,68 +53,133 @@ def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job
     os.closerange((CALL_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
     random.seed(0)
     if kind == "checks":
-        _run_checks(send, *fields)
+        harness.run_checks(*fields)
     else:
-        _run_answer(send, min(codec.MAX_CHARS, limits["result_bytes"]), *fields)
-    _flush()
-    send('["done"]')
-    _exit(0)
+        harness.run_answer(min(codec.MAX_CHARS, limits["result_bytes"]), *fields)
+    harness.end(["done"])
 
 
-def _sender(nonce: bytes) -> Send:
-    owner = _getpid()
+class _Harness:
+    """Runs an answer, or test programs, and sends what comes of it."""
 
-    def send(text: str) -> None:
-        if _getpid() != owner:  # a fork of the answer came back here
+    def __init__(self, nonce: bytes) -> None:
+        self._nonce, self._owner = nonce, _getpid()
+
+    def run_answer(
+        self,
+        most_chars: int,
+        preamble: str,
+        code: str,
+        entry_point: str | None,
+        calls: list[Any],
+        expressions: list[str],
+        setup_code: str,
+        is_called_by_checks: bool,
+    ) -> None:
+        is_program = entry_point is None and not expressions
+        compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
+        inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
+        calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
+        namespace = _new_module("__main__" if is_program else "answer")
+        if preamble:
+            _execute(preamble, "<preamble>", namespace)
+        self._load(namespace, code, setup_code, is_program=is_program, as_in_contests=bool(preamble))
+        function: Any = None if entry_point is None else namespace.get(entry_point)
+        if entry_point is not None and not callable(function):
+            message = f"{entry_point} is not defined as a function"
+            self.end(["ended", "no_entry_point", "NameError", message])
+        for position, call in enumerate(calls):
+            is_expression = type(call) is types.CodeType
+            act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
+            self._send(self._text_of(act, position, most_chars=most_chars))
+        if is_called_by_checks:
+            serve_calls(function, self._text_of)
+
+    def run_checks(self, entry_point: str, setup_code: str, checks: list[str]) -> None:
+        """Runs test programs in one namespace; there the entry point is a proxy of the answer's function."""
+        namespace, answer = _new_module("checks"), RemoteFunction(entry_point)
+        namespace[entry_point] = answer.proxy
+        self._load(namespace, setup_code, "", answer=answer)
+        namespace[entry_point] = answer.proxy
+        for position, check in enumerate(checks):
+            test = partial(_execute, check, "<check>", namespace)
+            self._send(self._text_of(partial(answer.run, test), position))
+
+    def end(self, message: list[Any]) -> NoReturn:
+        """Hands over what was printed, sends the last message and ends the process."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BaseException:  # a stream that the answer broke has nothing to hand over
+                continue
+        self._send(_dumps(message))
+        _exit(0)
+
+    def _send(self, text: str) -> None:
+        if _getpid() != self._owner:  # a fork of the answer came back here
             _exit(0)
-        write_frame(RESULT_FD, text.encode("ascii"), nonce=nonce)
+        write_frame(RESULT_FD, text.encode("ascii"), nonce=self._nonce)
 
-    return send
+    def _text_of(self, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
+        """The text of what one call returned or raised. Leaving the program ends the job.
+
+        Without a position it is the reply to a test program (`remote_calls`).
+        """
+        try:
+            value = act()
+            try:
+                text = _encode(value, max_chars=most_chars)
+                return f'["value",{"".join(f"{place}," for place in position)}{text}]'
+            except _PlainDataError as error:
+                return _dumps(["opaque", *position, str(error)[:MAX_MESSAGE_CHARS]])
+        except SystemExit as error:
+            self.end(["ended", "exited", *_describe(error)])
+        except BaseException as error:
+            base = () if position else (builtin_base(type(error)),)
+            return _dumps(["raised", *position, *_describe(error), *base])
+
+    def _load(
+        self,
+        namespace: dict[str, Any],
+        code: str,
+        setup_code: str,
+        *,
+        is_program: bool = False,
+        as_in_contests: bool = False,
+        answer: RemoteFunction | None = None,
+    ) -> None:
+        """Runs the code, an answer or the setup of its test programs; what goes wrong ends the process.
+
+        As in contests, a program may end with a top-level `return` and with any exit status. A setup
+        that calls the answer may fail because of the answer.
+        """
+        try:
+            compiled = _compile_answer(code, may_return=is_program and as_in_contests)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            self.end(["ended", "syntax_error", *_describe(error)])
+        try:
+            _exec(compiled, namespace)
+            if setup_code:
+                _execute(setup_code, "<setup>", namespace)
+            if is_program:
+                _finish_program()
+        except SystemExit as error:
+            if not (is_program and (as_in_contests or error.code in (None, 0))):
+                self.end(["ended", "exited", *_describe(error)])
+            _finish_program()
+        except MemoryError as error:
+            self.end(["ended", "memory", *_describe(error)])
+        except BaseException as error:
+            if is_program:
+                below_us = error.__traceback__ and error.__traceback__.tb_next
+                sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
+            outcome = "exited" if answer and answer.was_called else "load_error"
+            self.end(["ended", outcome, *_describe(error)])
 
 
-def _run_answer(
-    send: Send,
-    most_chars: int,
-    preamble: str,
-    code: str,
-    entry_point: str | None,
-    calls: list[Any],
-    expressions: list[str],
-    setup_code: str,
-    is_called_by_checks: bool,
-) -> None:
-    is_program = entry_point is None and not expressions
-    compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
-    inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
-    calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
-    module = types.ModuleType("__main__" if is_program else "answer")
-    sys.modules[module.__name__] = module
-    namespace = module.__dict__
-    if preamble:
-        _execute(preamble, "<preamble>", namespace)
-    _load(send, namespace, code, setup_code, is_program=is_program, as_in_contests=bool(preamble))
-    function: Any = None if entry_point is None else namespace.get(entry_point)
-    if entry_point is not None and not callable(function):
-        _end(send, "no_entry_point", "NameError", f"{entry_point} is not defined as a function")
-    for position, call in enumerate(calls):
-        is_expression = type(call) is types.CodeType
-        act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
-        send(_answer_one(send, act, position, most_chars=most_chars))
-    if is_called_by_checks:
-        serve_calls(function, partial(_answer_one, send))
-
-
-def _run_checks(send: Send, entry_point: str, setup_code: str, checks: list[str]) -> None:
-    """Runs test programs in one namespace in which the entry point is a proxy of the answer's function."""
-    module = types.ModuleType("checks")
-    sys.modules[module.__name__] = module
-    namespace, answer = module.__dict__, RemoteFunction(entry_point)
-    namespace[entry_point] = answer.proxy
-    _load(send, namespace, setup_code, "", answer=answer)
-    namespace[entry_point] = answer.proxy
-    for position, check in enumerate(checks):
-        test = partial(_execute, check, "<check>", namespace)
-        send(_answer_one(send, partial(answer.run, test), position))
+def _new_module(name: str) -> dict[str, Any]:
+    module = sys.modules[name] = types.ModuleType(name)
+    return module.__dict__
 
 
 def _plain_inputs(
@@ -127,20 +191,17 @@ def _plain_inputs(
     the answer, which can change its own inputs then, but not what is expected of its result.
     """
     found: dict[str, str] = {}
-    named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
-    if not named:
-        return found
     namespace: dict[str, Any] = {"__name__": "answer"}
+    named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
     try:
-        _execute(setup_code, "<setup>", namespace)
+        if named:
+            _execute(setup_code, "<setup>", namespace)
     except BaseException:  # it needs the answer, or will fail there, too
         return found
     namespace[entry_point] = lambda *args, **kwargs: [args, kwargs]
     for expression, code in named.items():
-        try:
+        with contextlib.suppress(BaseException):
             found[expression] = _encode(_eval(code, namespace))
-        except BaseException:
-            continue
     return found
 
 
@@ -148,44 +209,6 @@ def _uses_more(code: types.CodeType, entry_point: str) -> bool:
     """Whether a call of the entry point uses other names than that."""
     has_functions = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
     return code.co_names[:1] == (entry_point,) and (len(code.co_names) > 1 or has_functions)
-
-
-def _load(
-    send: Send,
-    namespace: dict[str, Any],
-    code: str,
-    setup_code: str,
-    *,
-    is_program: bool = False,
-    as_in_contests: bool = False,
-    answer: RemoteFunction | None = None,
-) -> None:
-    """Runs the code, an answer or the setup of its test programs; what goes wrong ends the process.
-
-    As in contests, a program may end with a top-level `return` and with any exit status. A setup that
-    calls the answer may fail because of the answer.
-    """
-    try:
-        compiled = _compile_answer(code, may_return=is_program and as_in_contests)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        _end(send, "syntax_error", *_describe(error))
-    try:
-        _exec(compiled, namespace)
-        if setup_code:
-            _execute(setup_code, "<setup>", namespace)
-        if is_program:
-            _finish_program()
-    except SystemExit as error:
-        if not (is_program and (as_in_contests or error.code in (None, 0))):
-            _end(send, "exited", *_describe(error))
-        _finish_program()
-    except MemoryError as error:
-        _end(send, "memory", *_describe(error))
-    except BaseException as error:
-        if is_program:
-            below_us = error.__traceback__ and error.__traceback__.tb_next
-            sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
-        _end(send, "exited" if answer and answer.was_called else "load_error", *_describe(error))
 
 
 def _compile_answer(code: str, *, may_return: bool) -> Any:
@@ -206,32 +229,12 @@ def _compile_answer(code: str, *, may_return: bool) -> Any:
 
 
 def _finish_program() -> None:
-    """What the interpreter does at the end of a program: wait for threads, run exit handlers."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 
 
 def _execute(program: str, name: str, namespace: dict[str, Any]) -> None:
     _exec(_compile(program, name, "exec", dont_inherit=True), namespace)
-
-
-def _answer_one(send: Send, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
-    """The text of what one call returned or raised. Leaving the program ends the job.
-
-    Without a position it is the reply to a test program (`remote_calls`).
-    """
-    try:
-        value = act()
-        try:
-            text = _encode(value, max_chars=most_chars)
-            return f'["value",{"".join(f"{place}," for place in position)}{text}]'
-        except _PlainDataError as error:
-            return _dumps(["opaque", *position, str(error)[:MAX_MESSAGE_CHARS]])
-    except SystemExit as error:
-        _end(send, "exited", *_describe(error))
-    except BaseException as error:
-        base = () if position else (builtin_base(type(error)),)
-        return _dumps(["raised", *position, *_describe(error), *base])
 
 
 def _describe(error: BaseException) -> tuple[str, str]:
@@ -242,18 +245,3 @@ def _describe(error: BaseException) -> tuple[str, str]:
     except BaseException:
         return name, ""
     return name, str.__str__(message)[:MAX_MESSAGE_CHARS]
-
-
-def _end(send: Send, outcome: str, error_class: str, message: str) -> NoReturn:
-    _flush()
-    send(_dumps(["ended", outcome, error_class, message]))
-    _exit(0)
-
-
-def _flush() -> None:
-    """Hands over what was printed; a stream that the answer broke has nothing to hand over."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BaseException:
-            continue

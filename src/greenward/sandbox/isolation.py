@@ -20,7 +20,6 @@ class Layer(str, Enum):
     remedy: str
 
     def __new__(cls, name: str, stops: str = "", remedy: str = "") -> Layer:
-        """A layer is equal to its name."""
         layer = str.__new__(cls, name)
         layer._value_, layer.stops, layer.remedy = name, stops, remedy
         return layer
@@ -34,10 +33,8 @@ class Layer(str, Enum):
     )
     RESOURCES = "resources", "using CPU, memory, file size and descriptors without end", "allow setrlimit"
     PRIVILEGES = (
-        "privileges",
-        "root's rights, and gaining any by set-uid programs",
-        "use Linux 3.5 or newer",
-    )
+        "privileges", "root's rights, and gaining any by set-uid programs", "use Linux 3.5 or newer"
+    )  # fmt: skip
     LANDLOCK = (
         "landlock",
         "reading or writing files outside its own folder, reading other processes' memory",
@@ -62,7 +59,6 @@ class Level(str, Enum):
     layers: frozenset[Layer]
 
     def __new__(cls, name: str, meaning: str = "", layers: frozenset[Layer] = ALL_LAYERS) -> Level:
-        """A level is equal to its letter."""
         level = str.__new__(cls, name)
         level._value_, level.meaning, level.layers = name, meaning, layers
         return level

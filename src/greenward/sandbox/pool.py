@@ -1,4 +1,4 @@
-"""The local executor: a pool of fork-server workers on this machine, with a watchdog over each."""
+"""The local executor: a pool of fork-server workers on this machine, each with an answer at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import warnings
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from greenward.errors import SandboxError
 from greenward.sandbox.attempts import Attempt
@@ -23,16 +22,7 @@ from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
 from greenward.sandbox.processes import LINUX
 from greenward.sandbox.protocol import Call, Job, Outcome, RunResult
-from greenward.sandbox.workers import (
-    NoNamespaces,
-    WorkerLost,
-    WorkerNotStarted,
-    WorkerProcess,
-    WorkerSettings,
-    WorkerSlot,
-)
-
-_TRIVIAL_ANSWERS = 21
+from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted, WorkerProcess, WorkerSlot
 
 
 class LocalExecutor:
@@ -77,19 +67,23 @@ class LocalExecutor:
         self._closed = False
         self._size = workers
         self._workers_started = 0
-        self._settings = WorkerSettings(frozenset(layers), tuple(packages))
+        self._packages, self._layers = packages, frozenset(layers)
+        missing: dict[str, str] = {}  # why a layer is not even tried
         if not LINUX:
-            self._do_without(ALL_LAYERS - PORTABLE_LAYERS, f"it needs Linux, not {sys.platform}")
+            self._layers &= PORTABLE_LAYERS
+            reason = f"it needs Linux, not {sys.platform}"
+            missing = {layer.value: reason for layer in ALL_LAYERS - PORTABLE_LAYERS}
         self._idle: list[WorkerSlot] = []
         self._busy: dict[WorkerSlot, Attempt] = {}
         try:
             try:
                 self._idle = self._start_slots(workers)
             except NoNamespaces as error:
-                self._do_without({Layer.NAMESPACES}, error.message)
+                self._layers -= {Layer.NAMESPACES}
+                missing[Layer.NAMESPACES.value] = error.message
                 self._idle = self._start_slots(workers)
             first = self._idle[0].workers[0]
-            self.isolation = Isolation(first.layers, {**first.missing, **self._settings.missing})
+            self.isolation = Isolation(first.layers, {**first.missing, **missing})
             self.isolation.demand(require)
         except BaseException:
             self.close()
@@ -128,11 +122,11 @@ class LocalExecutor:
             return
         self._closed = True
         for slot in (*self._idle, *self._busy):
-            slot.close()
+            self._discard(slot)
         self._idle, self._busy = [], {}
         self._selector.close()
         self._starter.shutdown()
-        if os.path.isdir(self._folder):  # the last worker takes it along, unless it was killed
+        with contextlib.suppress(FileNotFoundError):  # the last worker takes it along, unless it was killed
             remove_folder(self._folder)
 
     def __enter__(self) -> LocalExecutor:
@@ -162,17 +156,14 @@ class LocalExecutor:
                 return
             for slot, result in self._wait():
                 attempt = self._busy.pop(slot, None)
-                from_outside = result is None and slot.was_killed_from_outside()
                 if result is None:
+                    from_outside = slot.was_killed_from_outside()
                     self._replace(slot)
                 else:
                     self._idle.append(slot)
-                if attempt is None:
+                if attempt is None:  # an idle worker was lost
                     continue
-                if result is None:
-                    follows = attempt.after_loss(killed_from_outside=from_outside)
-                else:
-                    follows = attempt.after_result(result)
+                follows = attempt.after_result(result) if result else attempt.after_loss(from_outside)
                 if isinstance(follows, Attempt):
                     (alone if follows.alone else again).append(follows)
                 else:
@@ -224,24 +215,17 @@ class LocalExecutor:
             raise
         return slots
 
-    def _do_without(self, layers: Collection[Layer], reason: str) -> None:
-        self._settings = replace(
-            self._settings,
-            layers=frozenset(self._settings.layers) - frozenset(layers),
-            missing={**self._settings.missing, **{layer.value: reason for layer in layers}},
-        )
-
     def _start(self, slot: WorkerSlot) -> WorkerProcess:
         self._workers_started += 1
         folder = os.path.join(self._folder, str(self._workers_started))
-        worker = self._starter.submit(WorkerProcess, folder, self._settings).result()
+        worker = self._starter.submit(WorkerProcess, folder, self._layers, self._packages).result()
         self._selector.register(worker, selectors.EVENT_READ, slot)
         return worker
 
     def _discard(self, slot: WorkerSlot) -> None:
         for worker in slot.workers:
             self._selector.unregister(worker)
-        slot.kill()
+            worker.kill()
 
     def _replace(self, slot: WorkerSlot) -> None:
         self._discard(slot)
@@ -265,7 +249,7 @@ def inspect_sandbox() -> tuple[Isolation, float]:
         executor = LocalExecutor(1, require=Level.D)
     seconds = []
     with executor:
-        for number in range(_TRIVIAL_ANSWERS):
+        for number in range(21):
             job = Job(f"def add(a, b):\n    return a + b  # {number}", "add", (Call((1, 2)),))
             started = time.perf_counter()
             list(executor.run([job]))

@@ -11,16 +11,9 @@ import time
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
-PR_SET_DUMPABLE = 4
-PR_CAPBSET_DROP = 24
-PR_SET_CHILD_SUBREAPER = 36
-PR_SET_NO_NEW_PRIVS = 38
-_CALL_NUMBERS = {
-    "pivot_root": {"x86_64": 155, "aarch64": 41},
-    "landlock_create_ruleset": {"x86_64": 444, "aarch64": 444},
-    "landlock_add_rule": {"x86_64": 445, "aarch64": 445},
-    "landlock_restrict_self": {"x86_64": 446, "aarch64": 446},
-}
+# asm/unistd_64.h and asm-generic/unistd.h: Landlock's numbers are the same everywhere.
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_LANDLOCK = {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -35,9 +28,9 @@ def checked(result: int, what: str) -> int:
 def system_call(name: str, *arguments: int | bytes) -> int:
     """Makes one system call by name and returns its result. Raises `OSError`."""
     machine = os.uname().machine
-    number = _CALL_NUMBERS[name].get(machine)
-    if number is None:
+    if machine not in _PIVOT_ROOT:
         raise OSError(f"{name}: unknown on {machine}")
+    number = _PIVOT_ROOT[machine] if name == "pivot_root" else _LANDLOCK[name]
     return checked(libc.syscall(ctypes.c_long(number), *arguments), name)
 
 

@@ -74,12 +74,10 @@ class Job:
 
     `result_bytes` bounds what all results take as text: reading them costs the caller's time.
     `preamble` runs before the code, in the same namespace, as contest suites have it. A program with
-    a preamble may end with a top-level `return`, and with any exit status.
-
-    `call_seconds` limits the CPU time of each call; the time of loading the code belongs to the first.
-    A call may take `call_wall_seconds` on the wall clock. Without these, only `limits` apply.
-    `trusted` code comes from a problem, not from an answer (expected values are computed so): it
-    runs where no answer has been.
+    a preamble may end with a top-level `return`, and with any exit status. `call_seconds` limits the
+    CPU time of each call, the first with the loading of the code, and `call_wall_seconds` its wall
+    time; without these, only `limits` apply. `trusted` code comes from a problem, not from an answer
+    (expected values are computed so): it runs where no answer has been.
     """
 
     code: str

@@ -13,8 +13,9 @@ A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply 
 from __future__ import annotations
 
 import builtins
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from greenward.sandbox import codec
 from greenward.sandbox.frames import read_frame, write_frame
@@ -68,28 +69,39 @@ class RemoteFunction:
             write_frame(CALL_FD, codec.encode(request).encode("ascii"))
             reply = read_frame(CALL_FD, _MAX_REPLY_BYTES)
         except codec.PlainDataError as error:
-            self._fail(TypeError(f"a test cannot hand this over to the answer: {error}"))
+            raise self._fault(TypeError(f"a test cannot hand this over to the answer: {error}")) from None
         except OSError:
             reply = None
         if reply is None:
-            self._fail(AnswerError("the answer's process did not reply"))
+            raise self._fault(AnswerError("the answer's process did not reply"))
         try:
-            kind, *fields = codec.decode(reply.decode("ascii"))
-            if kind in ("value", "iterator"):
-                (value,) = fields
-                return value if kind == "value" else self._elements(value)
-            error_class, message, base = map(str, ["", *fields, ""] if kind == "opaque" else fields)
+            content = codec.decode(reply.decode("ascii"))
         except Exception:  # text that only an answer in its own process can have written
-            self._fail(AnswerError("the answer's process sent a reply that is not plain data"))
-        if kind == "opaque":
-            self._fail(TypeError(message))
-        known = getattr(builtins, base, None)
+            content = None
+        match content:
+            case ["value", value]:
+                return value
+            case ["iterator", number]:
+                return self._elements(number)
+            case ["opaque", message]:
+                raise self._fault(TypeError(str(message)))
+            case ["raised", str(error_class), str(message), str(base)]:
+                raise self._raised(error_class, message, getattr(builtins, base, None), ends)
+        raise self._fault(AnswerError("the answer's process sent a reply that is not plain data"))
+
+    def _raised(self, error_class: str, message: str, known: Any, ends: bool) -> Exception:
+        """What a test gets for an exception that is the built-in one `known` or derives from it."""
         if ends and known is StopIteration:
-            raise StopIteration
-        raised = _rebuilt(known, error_class, message)
-        if raised is None:
-            self._fail(AnswerError(f"{error_class}: {message}"))
-        raise raised
+            return StopIteration()
+        may_be_expected = isinstance(known, type) and issubclass(known, Exception)
+        if not may_be_expected or issubclass(known, _ENDS_LOOPS):
+            raise self._fault(AnswerError(f"{error_class}: {message}"))
+        if known is not Exception or error_class == "Exception":
+            # A class may want more arguments (UnicodeDecodeError).
+            with contextlib.suppress(TypeError):
+                raised: Exception = known(message)
+                return raised
+        return AnswerError(f"{error_class}: {message}")
 
     def _elements(self, number: int) -> Iterator[Any]:
         while True:
@@ -99,21 +111,9 @@ class RemoteFunction:
                 return
             yield element
 
-    def _fail(self, fault: Exception) -> NoReturn:
-        self._faults.append(fault)
-        raise _Fault
-
-
-def _rebuilt(known: Any, error_class: str, message: str) -> Exception | None:
-    """What a test gets for an exception that is a built-in one or derives from it; None for a fault."""
-    if not (isinstance(known, type) and issubclass(known, Exception)) or issubclass(known, _ENDS_LOOPS):
-        return None
-    if known is not Exception or error_class == "Exception":
-        try:
-            return known(message)
-        except TypeError:  # a class that wants more arguments (UnicodeDecodeError)
-            pass
-    return AnswerError(f"{error_class}: {message}")
+    def _fault(self, error: Exception) -> _Fault:
+        self._faults.append(error)
+        return _Fault()
 
 
 def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:

@@ -1,20 +1,21 @@
 """One job in a child of the worker, supervised from outside: bounded, killed at its limits, cleaned up after.
 
-Reports facts only, no judgement, and never looks into what an answer wrote.
+The report holds facts only, and what an answer wrote is passed on unread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import mmap
 import os
 import select
 import signal
 import socket
+import tempfile
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from greenward.sandbox import harness, processes
@@ -30,7 +31,11 @@ MAX_FOLDER_BYTES = 16 << 20
 FIRST_TICK_SECONDS = 0.005
 TICK_SECONDS = 0.02
 PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
-_PIPE_BYTES = 1 << 16
+_SELF_TEST_LIMITS: dict[str, Any] = {
+    "cpu_seconds": 5.0, "wall_seconds": 5.0, "memory_bytes": 1 << 30, "file_bytes": 1 << 20,
+    "output_bytes": 1 << 16, "result_bytes": 1 << 16, "stdin_bytes": None,
+    "call_seconds": (), "call_wall_seconds": 0.0, "measures_calls": False,
+}  # fmt: skip
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 
 
@@ -54,15 +59,13 @@ class Supervisor:
     ) -> tuple[dict[str, Any], list[Output]]:
         """Runs one job and reports how it ended; its results, output and errors come as they are.
 
-        `calls` is the socket between an answer and its checks. Where the machine does not let a child
-        start, the report is the reason, as `failure`.
+        An empty job is the self-test of the layers. `calls` is the socket between an answer and its
+        checks. Where the machine does not let a child start, the report is the reason, as `failure`.
         """
         started = time.monotonic()
         try:
             pid, reads = self._start(limits, job, calls)
-        except (
-            OSError
-        ) as error:  # no memory, process, descriptor or space for an answer that is not there yet
+        except OSError as error:  # the answer is not there yet: no memory, process, descriptor or space
             return {"failure": f"an answer's process cannot be started: {error}"}, []
         child = Child(self, pid, reads, limits, started)
         try:
@@ -83,31 +86,18 @@ class Supervisor:
             "ready": self._ready[0] == 1,
             "killed": child.killed or ("folder" if is_too_full else None),
             "exit": os.waitstatus_to_exitcode(status),
-            "cpu_seconds": used,
-            "wall_seconds": wall_seconds,
-            "waiting_seconds": waited,
+            "usage": {"cpu_seconds": used, "wall_seconds": wall_seconds, "waiting_seconds": waited},
             "lengths": [len(output.kept) for output in child.outputs],
             "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
         }, child.outputs
 
-    def call_in_child(self, action: Callable[[int], object]) -> bytes:
-        """Forks, runs `action(descriptor)` in the child, and returns what it wrote, at most a pipe full."""
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setpgid(0, 0)
-                action(write)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)
-        os.close(write)
-        try:
-            return os.read(read, _PIPE_BYTES) if select.select([read], [], [], 5.0)[0] else b""
-        finally:
-            os.close(read)
-            self._end(pid)
+    def test_layers(self, channel: socket.socket) -> dict[str, Any]:
+        """What `LayerStack.test` finds in a child. Raises `OSError` if it does not come to an end."""
+        _, outputs = self.run(channel, _SELF_TEST_LIMITS, memoryview(b""), None)
+        if not outputs or not outputs[0].kept:
+            raise OSError("the self-test of the layers gave no report")
+        found: dict[str, Any] = json.loads(bytes(outputs[0].kept))
+        return found
 
     def overfills_folder(self, *, is_running: bool = False) -> bool:
         """Whether the answer's folder holds too much; in a namespace it is bounded by itself.
@@ -126,7 +116,10 @@ class Supervisor:
         self._ready[0], self._next_count = 0, 0.0
         pid, stdin, reads, writes = 0, None, list[int](), list[int]()
         try:
-            self._demand_room()
+            disk = os.statvfs(self.workspace)
+            is_full = disk.f_blocks and disk.f_bavail * disk.f_frsize < MAX_FOLDER_BYTES
+            if is_full and not self.owns_processes:  # elsewhere its folder is in memory
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.workspace)
             for _ in range(3):
                 read, write = os.pipe()
                 reads.append(read)
@@ -146,14 +139,6 @@ class Supervisor:
                 if descriptor is not None:
                     os.close(descriptor)
 
-    def _demand_room(self) -> None:
-        """Raises `OSError` where the disk is full before an answer could fill it."""
-        if self.owns_processes:  # its folder is in memory
-            return
-        found = os.statvfs(self.workspace)
-        if found.f_blocks and found.f_bavail * found.f_frsize < MAX_FOLDER_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.workspace)
-
     def _become_answer(
         self, worker: int, targets: dict[int, int | None], limits: Mapping[str, Any], job: memoryview
     ) -> NoReturn:
@@ -168,15 +153,16 @@ class Supervisor:
             for number, descriptor in targets.items():
                 if descriptor is not None:
                     os.dup2(descriptor, number)
-            harness.run_job(self.layers, self._ready, limits, job)
+            if job:
+                harness.run_job(self.layers, self._ready, limits, job)
+            self.layers.test(limits, self.owns_processes, harness.RESULT_FD)
         finally:
             os._exit(1)
 
     def _end(self, pid: int) -> tuple[int, Any]:
         """Kills and reaps an answer and all that it left behind; its exit status and usage."""
-        with contextlib.suppress(
-            ProcessLookupError, PermissionError
-        ):  # it may have died before it led a group
+        # It may have died before it led a group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         return end_children(owns_processes=self.owns_processes)[pid]
 
@@ -186,9 +172,8 @@ def _unnamed_file(content: memoryview, folder: str) -> int:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("stdin")
     else:
-        path = os.path.join(folder, "stdin")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        os.unlink(path)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            descriptor = os.dup(file.fileno())
     while content:
         content = content[os.write(descriptor, content) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -274,7 +259,7 @@ class Child:
 
     def _read(self, output: Output) -> bool:
         is_open = output.read()
-        if output.is_too_long:
+        if output.seen > output.most:
             self.killed = "output"
         return is_open
 
@@ -305,17 +290,13 @@ class Output:
 
     def __init__(self, descriptor: int, keep: int, most: int) -> None:
         os.set_blocking(descriptor, False)
-        self.descriptor, self._keep, self._most = descriptor, keep, most
+        self.descriptor, self._keep, self.most = descriptor, keep, most
         self._memory = memoryview(bytearray(4096))
-        self._used = self._seen = 0
+        self._used = self.seen = 0
 
     @property
     def kept(self) -> memoryview:
         return self._memory[: self._used]
-
-    @property
-    def is_too_long(self) -> bool:
-        return self._seen > self._most
 
     def read(self) -> bool:
         """Takes what the pipe holds now; False if that was nothing, or its end."""
@@ -328,7 +309,7 @@ class Output:
             count = os.readv(self.descriptor, [self._memory[self._used :]])
         except BlockingIOError:
             return False
-        self._seen += count
+        self.seen += count
         end = self._used + count
         self._used = min(end, self._keep)
         erase(self._memory[self._used : end])

@@ -29,16 +29,11 @@ from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers import libraries
 from greenward.sandbox.layers.stack import LayerStack
-from greenward.sandbox.processes import (
-    LINUX,
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
-    prctl,
-)
+from greenward.sandbox.processes import LINUX, PR_SET_PDEATHSIG, prctl
 from greenward.sandbox.remote_calls import CALL_FD
 from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, ParentGone, Supervisor, end_children, erase
 
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 PRIVATE_WORKSPACE = "/answer"
 MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it can only be a far backstop
 
@@ -97,7 +92,7 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
     stack = LayerStack(layers, readable, [workspace, os.devnull], user_tasks)
     supervisor = Supervisor(workspace, stack, owns_processes)
     _leave_no_trace_of_ourselves(workspace)
-    tested = json.loads(supervisor.call_in_child(lambda report: stack.test(owns_processes, report)))
+    tested = supervisor.test_layers(channel)
     missing = {layer.value: reason for layer, reason in stack.missing.items()}
     send_frame(channel, {"layers": tested["holds"], "missing": {**missing, **tested["fails"]}})
     while True:

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,23 +54,14 @@ class NoNamespaces(WorkerNotStarted):
     """The machine does not let the worker have namespaces of its own; the text says why."""
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What every worker of a pool is like. `missing` says why layers are not among `layers`."""
-
-    layers: Collection[Layer]
-    packages: Sequence[str] = ()
-    missing: dict[str, str] = field(default_factory=dict)
-
-
 class WorkerProcess:
-    """A started worker; `folder` is its own and need not exist. Raises `WorkerNotStarted`.
+    """A started worker on `layers` of isolation; its `folder` need not exist. Raises `WorkerNotStarted`.
 
     After `wait_ready`, `layers` are those that its self-test found to hold, and `missing` gives the
     reason for each other one.
     """
 
-    def __init__(self, folder: str, settings: WorkerSettings) -> None:
+    def __init__(self, folder: str, layers: Collection[Layer], packages: Sequence[str]) -> None:
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")
@@ -81,7 +71,24 @@ class WorkerProcess:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
             self._channel, theirs = socket.socketpair()
             with theirs:
-                self._process = _start_process(folder, settings, theirs.fileno(), self._errors)
+                arguments = {
+                    "socket": theirs.fileno(),
+                    "folder": folder,
+                    "parent": os.getpid(),
+                    "layers": [layer.value for layer in layers],
+                    "packages": list(packages),
+                    "search_path": [path for path in sys.path if path],
+                }
+                self._process = subprocess.Popen(
+                    [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    env=ENVIRONMENT,
+                    cwd="/",
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
         except OSError as error:
             raise WorkerNotStarted(f"a sandbox worker did not start: {error}.") from error
 
@@ -93,7 +100,7 @@ class WorkerProcess:
         return self._channel.fileno()
 
     def wait_ready(self) -> None:
-        """Returns when the worker serves. Raises `WorkerNotStarted` with its last words, `NoNamespaces`."""
+        """Returns when the worker serves. Raises `WorkerNotStarted` with what it printed, `NoNamespaces`."""
         self._channel.settimeout(START_SECONDS)
         try:
             report, _ = self.receive()
@@ -101,10 +108,9 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait()
             self._errors.seek(0)
-            words = self._errors.read()[-2000:].decode("utf-8", "replace").strip()
-            raise WorkerNotStarted(
-                "a sandbox worker did not start.", remedy=f"Its last words: {words or 'none'}"
-            ) from None
+            printed = self._errors.read()[-2000:].decode("utf-8", "replace").strip() or "nothing"
+            remedy = f"It printed: {printed}"
+            raise WorkerNotStarted("a sandbox worker did not start.", remedy=remedy) from None
         if "no_namespaces" in report:
             raise NoNamespaces(report["no_namespaces"])
         self.layers = tuple(Layer(name) for name in report["layers"])
@@ -146,15 +152,6 @@ class WorkerProcess:
         is_out_of_reach = frozenset(self.layers) >= CORE_LAYERS
         return is_out_of_reach and status in (-signal.SIGKILL, KILLED_INSIDE + signal.SIGKILL)
 
-    def close(self) -> None:
-        """Lets the worker clean up and end; kills it if it does not."""
-        self._channel.close()
-        try:
-            self._process.wait(timeout=2.0)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._errors.close()
-
     def kill(self) -> None:
         """Ends the worker and all that it started, at once."""
         started = descendants(self.pid)
@@ -164,29 +161,6 @@ class WorkerProcess:
             kill(pid)
         self._channel.close()
         self._errors.close()
-
-
-def _start_process(
-    folder: str, settings: WorkerSettings, channel: int, errors: Any
-) -> subprocess.Popen[bytes]:
-    arguments = {
-        "socket": channel,
-        "folder": folder,
-        "parent": os.getpid(),
-        "layers": [layer.value for layer in settings.layers],
-        "packages": list(settings.packages),
-        "search_path": [path for path in sys.path if path],
-    }
-    return subprocess.Popen(
-        [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        env=ENVIRONMENT,
-        cwd="/",
-        pass_fds=[channel],
-        start_new_session=True,
-    )
 
 
 class WorkerSlot:
@@ -244,13 +218,3 @@ class WorkerSlot:
         """Whether the workers of a lost attempt that have ended were killed by what no answer can send."""
         lost = [worker for worker in self.workers if worker.has_hung_up]
         return bool(lost) and all(worker.was_killed_from_outside() for worker in lost)
-
-    def close(self) -> None:
-        """Lets the workers clean up and end."""
-        for worker in self.workers:
-            worker.close()
-
-    def kill(self) -> None:
-        """Ends the workers and all that they started, at once."""
-        for worker in self.workers:
-            worker.kill()

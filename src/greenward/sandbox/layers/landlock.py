@@ -56,6 +56,8 @@ def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int:
 
     Raises `OSError`: no Landlock here, or a writable path that is missing.
     """
+    if abi() == 0:
+        raise OSError("this kernel has no Landlock")
     files, network, scopes = _handled(abi())
     attributes = struct.pack("=QQQ", files, network, scopes)
     ruleset = system_call("landlock_create_ruleset", attributes, len(attributes), 0)

@@ -15,21 +15,14 @@ from collections.abc import Iterable, Sequence
 from glob import escape, glob
 from typing import Any
 
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-_SYSTEM = (
-    "/etc/ld.so.cache",
-    "/usr/share/zoneinfo",
-    "/dev/null",
-    "/dev/zero",
-    "/dev/random",
-    "/dev/urandom",
-)
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
 def library_paths() -> list[str]:
     """Files and folders of the standard library, of shared libraries and of harmless devices."""
-    return [*sys.path, os.path.join(sys.base_prefix, "lib"), *_LIBRARIES, *_SYSTEM]
+    return [*sys.path, os.path.join(sys.base_prefix, "lib"), *_LIBRARIES, *_DEVICES]
 
 
 def without_packages(paths: Sequence[str], search_path: Iterable[str]) -> list[str]:
@@ -38,9 +31,8 @@ def without_packages(paths: Sequence[str], search_path: Iterable[str]) -> list[s
     Such folders are those of any interpreter beneath `paths` and those on `search_path`, the trainer's
     own. Symbolic links inside of a folder that is taken apart are left out.
     """
-    needed = [os.path.realpath(path) for path in paths]
-    hidden = {os.path.realpath(path) for path in search_path}
-    hidden = {one for one in hidden if not any(path == one or _is_beneath(path, one) for path in needed)}
+    needed, hidden = list(map(os.path.realpath, paths)), set(map(os.path.realpath, search_path))
+    hidden = {one for one in hidden if not any(path == one or is_beneath(path, one) for path in needed)}
     for path in needed:
         for name in _PACKAGES:
             hidden.update((os.path.join(path, name), *glob(os.path.join(escape(path), "*", name))))
@@ -49,7 +41,7 @@ def without_packages(paths: Sequence[str], search_path: Iterable[str]) -> list[s
         path = waiting.pop()
         if path in hidden or path in found:
             continue
-        if not any(_is_beneath(one, path) for one in hidden) or not os.path.isdir(path):
+        if not any(is_beneath(one, path) for one in hidden) or not os.path.isdir(path):
             found.add(path)
             continue
         with contextlib.suppress(OSError), os.scandir(path) as entries:
@@ -99,5 +91,6 @@ def keep_lists_of_modules(search_path: Iterable[str]) -> None:
             finder._fill_cache = lambda: None
 
 
-def _is_beneath(path: str, folder: str) -> bool:
+def is_beneath(path: str, folder: str) -> bool:
+    """Whether a path lies inside of a folder, by their names."""
     return path.startswith(folder.rstrip("/") + "/")

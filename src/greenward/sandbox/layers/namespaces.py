@@ -11,6 +11,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 
+from greenward.sandbox.layers.libraries import is_beneath
 from greenward.sandbox.processes import checked, libc, system_call
 
 CLONE_NEWNS = 0x0002_0000
@@ -94,7 +95,7 @@ def _outermost(paths: Sequence[str]) -> list[str]:
     """The existing paths, resolved, without those that lie inside others."""
     found: list[str] = []
     for path in sorted({os.path.realpath(path) for path in paths if os.path.exists(path)}):
-        if not any(path.startswith(outer.rstrip("/") + "/") for outer in found):
+        if not any(is_beneath(path, outer) for outer in found):
             found.append(path)
     return found
 

@@ -10,16 +10,16 @@ import resource
 import socket
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers import landlock, seccomp
-from greenward.sandbox.processes import LINUX, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, checked, libc, prctl
+from greenward.sandbox.processes import LINUX, checked, libc, prctl
 
 STACK_BYTES = 64 << 20
 OPEN_FILES = 256
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LINUX_CAPABILITY_VERSION_3 = 0x2008_0522
-_TESTED_LIMITS = {"memory_bytes": 1 << 30, "cpu_seconds": 5, "file_bytes": 1 << 20}
 
 Step = Callable[[Mapping[str, Any]], None]
 
@@ -40,16 +40,15 @@ class LayerStack:
         self._steps: dict[Layer, Step] = {}
         prepare: dict[Layer, Callable[[], Step]] = {
             Layer.RESOURCES: lambda: limit_worker(user_tasks),
-            Layer.PRIVILEGES: _prepare_privileges,
-            Layer.LANDLOCK: lambda: _prepare_landlock(readable, writable),
-            Layer.SECCOMP: _prepare_seccomp,
+            Layer.PRIVILEGES: _drop_privileges,
+            Layer.LANDLOCK: lambda: _make_landlock(readable, writable),
+            Layer.SECCOMP: _make_seccomp,
         }
-        for layer, make in prepare.items():
-            if layer in wanted:
-                try:
-                    self._steps[layer] = make()
-                except OSError as error:
-                    self.missing[layer] = str(error)
+        for layer in (one for one in prepare if one in wanted):
+            try:
+                self._steps[layer] = prepare[layer]()
+            except OSError as error:
+                self.missing[layer] = str(error)
         if self._steps.keys() & {Layer.LANDLOCK, Layer.SECCOMP}:
             no_new_privileges()  # the kernel demands it
 
@@ -61,22 +60,22 @@ class LayerStack:
         for step in self._steps.values():
             step(limits)
 
-    def test(self, in_namespaces: bool, report: int) -> None:
-        """Applies the layers in a child, tries to break each one, and writes to `report` which hold.
+    def test(self, limits: Mapping[str, Any], in_namespaces: bool, report: int) -> NoReturn:
+        """Applies the layers to this process, tries to break each one, and writes to `report` which hold.
 
         A layer may be accepted by the kernel and not hold. The text is JSON: `holds`, names of
-        layers, and `fails`, the reason for each other one.
+        layers, and `fails`, the reason for each other one. Then the process ends.
         """
         holds: list[str] = []
         fails: dict[str, str] = {}
         steps = {Layer.NAMESPACES: lambda _: None, **self._steps} if in_namespaces else self._steps
         for layer, step in steps.items():
             try:
-                step(_TESTED_LIMITS)
+                step(limits)
             except OSError as error:
                 fails[layer.value] = f"it cannot be applied: {error}"
                 break
-            if (breach := _breach(layer)) is None:
+            if (breach := _breach(layer, limits)) is None:
                 holds.append(layer.value)
             else:
                 fails[layer.value] = breach
@@ -90,37 +89,25 @@ def limit_worker(user_tasks: int) -> Step:
     Gives the function that limits an answer's process in the rest (`memory_bytes`, `cpu_seconds`,
     `file_bytes`), the backstop of what its worker watches from outside.
     """
-    for what, value in (
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, user_tasks),
-        (resource.RLIMIT_STACK, STACK_BYTES),
-    ):
-        value = _at_most(value, _hard_limit(what))
-        resource.setrlimit(what, (value, value))
-    most_cpu, most_file, most_memory = map(
-        _hard_limit, (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
-    )
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NPROC, user_tasks)
+    _limit(resource.RLIMIT_STACK, STACK_BYTES)
 
     def limit_answer(limits: Mapping[str, Any]) -> None:
         # A process at its hard limit of CPU time is killed; one second earlier it is told so by SIGXCPU.
-        cpu = _at_most(math.ceil(limits["cpu_seconds"]) + 2, most_cpu)
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu - 1, cpu))
-        size = _at_most(limits["file_bytes"], most_file)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        _limit(resource.RLIMIT_CPU, math.ceil(limits["cpu_seconds"]) + 2, earlier=1)
+        _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
         if LINUX:  # elsewhere it is refused or ignored
-            memory = _at_most(limits["memory_bytes"], most_memory)
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            _limit(resource.RLIMIT_AS, limits["memory_bytes"])
 
     return limit_answer
 
 
-def _hard_limit(what: int) -> int:
-    return resource.getrlimit(what)[1]
-
-
-def _at_most(value: int, hard: int) -> int:
-    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+def _limit(what: int, value: int, *, earlier: int = 0) -> None:
+    hard = resource.getrlimit(what)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (value - earlier, value))
 
 
 def no_new_privileges() -> None:
@@ -150,30 +137,23 @@ def drop_bounding_set() -> None:
         capability += 1
 
 
-def _prepare_privileges() -> Step:
+def _drop_privileges() -> Step:
     drop_bounding_set()
     drop_capabilities()
     no_new_privileges()
     return lambda _: None
 
 
-def _prepare_landlock(readable: Sequence[str], writable: Sequence[str]) -> Step:
-    if landlock.abi() == 0:
-        raise OSError("this kernel has no Landlock")
+def _make_landlock(readable: Sequence[str], writable: Sequence[str]) -> Step:
     ruleset = landlock.make_ruleset(readable, writable)
     return lambda _: landlock.restrict_self(ruleset)
 
 
-def _prepare_seccomp() -> Step:
+def _make_seccomp() -> Step:
     if not seccomp.supported():
         raise OSError("this kernel has no seccomp filters")
     program = seccomp.build_program(os.uname().machine)
     return lambda _: seccomp.install(program, os.getpid())
-
-
-def _fork() -> None:
-    if os.fork() == 0:
-        os._exit(0)
 
 
 # What each layer must refuse with EPERM or EACCES, and what it means if it does not.
@@ -182,13 +162,13 @@ _REFUSED: dict[Layer, tuple[tuple[str, Callable[[], object]], ...]] = {
     Layer.LANDLOCK: (("folders outside can be listed", lambda: os.listdir("/")),),
     Layer.SECCOMP: (
         ("sockets can be had", socket.socket),
-        ("processes can be started", _fork),
+        ("processes can be started", lambda: os.fork() or os._exit(0)),
         ("signals reach other processes", lambda: os.kill(os.getppid(), 0)),
     ),
 }
 
 
-def _breach(layer: Layer) -> str | None:
+def _breach(layer: Layer, limits: Mapping[str, Any]) -> str | None:
     """What is still possible behind a layer that should prevent it; None if the layer holds."""
     if layer is Layer.NAMESPACES:
         if os.getppid() != 1:
@@ -198,7 +178,7 @@ def _breach(layer: Layer) -> str | None:
         if os.path.exists("/home") or os.path.exists("/etc/passwd"):
             return "files of the host can be seen"
     if layer is Layer.RESOURCES:
-        is_limited = resource.getrlimit(resource.RLIMIT_FSIZE) == (_TESTED_LIMITS["file_bytes"],) * 2
+        is_limited = resource.getrlimit(resource.RLIMIT_FSIZE) == (limits["file_bytes"],) * 2
         return None if is_limited else "the size of files is not limited"
     for failure, action in _REFUSED.get(layer, ()):
         try:
