@@ -11,10 +11,9 @@ from rich.console import Console
 from greenward.algorithms.loop import StepRecord, TrainingLoop
 from greenward.no_signal import cause_of, spells
 from greenward.reports.study import read_study
-from greenward.runs.directory import RunDirectory
+from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
-from greenward.runs.summary import write_summary
 
 HEALTHY = {"completion/truncated": 0.1, "pass_rate": 0.4, "reward/std": 0.5, "groups/with_signal": 7.0}
 

@@ -19,7 +19,7 @@ from greenward.grading.verdict import Status
 from greenward.policies.engine import StopReason
 from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
-from greenward.runs.predictions import PredictionsFile, read_predictions
+from greenward.runs.metrics import PredictionsFile, read_predictions
 
 FAST = RewardModelConfig(learning_rate=3e-3, buffer=512, batch_size=64)
 GOOD_TOKEN, BAD_TOKEN = 40, 41

@@ -17,7 +17,7 @@ from greenward.grading.verdict import Status, Verdict
 from greenward.intervals import pass_at_k
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.runs.evaluations import by_problem
+from greenward.runs.reading import by_problem
 
 STATUSES = list(Status)
 PASSED, FAILED = STATUSES.index(Status.PASSED), STATUSES.index(Status.FAILED)

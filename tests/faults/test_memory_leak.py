@@ -95,7 +95,7 @@ import json, torch
 from greenward.config.algorithm import MemoryLeakConfig
 from greenward.faults.fault import FaultTargets
 from greenward.faults.memory_leak import MemoryLeak
-from greenward.runs.memory import resident_mb
+from greenward.runs.machine import resident_mb
 
 fault = MemoryLeak(MemoryLeakConfig(growth_factor=1.5), FaultTargets(None, None, torch.device("cpu"), 80))
 used = []

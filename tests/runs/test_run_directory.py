@@ -15,9 +15,8 @@ import yaml
 
 from greenward.errors import RunError
 from greenward.runs import files
-from greenward.runs.directory import RunDirectory
+from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.reading import read_evaluations, read_summary
-from greenward.runs.summary import write_summary
 
 CONFIG = {
     "name": "one",

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from greenward.errors import ConfigError
-from greenward.runs.sinks import FailSafeSink, make_sinks
+from greenward.runs.trackers import FailSafeSink, make_sinks
 
 ONLINE = {"wandb": {"project": "p", "entity": None, "mode": "online"}}
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.runs.directory import RunDirectory
-from greenward.runs.evaluations import evaluation_values, tracker_name
+from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.reading import evaluated_suites, read_evaluations
-from greenward.runs.summary import write_summary
+from greenward.runs.trackers import evaluation_values, tracker_name
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 from recording import call, differences, to_json
 
-from greenward.runs.evaluations import by_problem
+from greenward.runs.reading import by_problem
 
 DATA = Path(__file__).parent / "recorded_runs"
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine

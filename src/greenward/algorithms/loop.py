@@ -22,10 +22,9 @@ from greenward.errors import CheckpointError
 from greenward.policies.policy import Policy
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
-from greenward.runs.evaluations import evaluation_values
-from greenward.runs.memory import resident_mb
+from greenward.runs.machine import resident_mb
 from greenward.runs.progress import Progress, evaluation_line
-from greenward.runs.sinks import MetricSink
+from greenward.runs.trackers import MetricSink, evaluation_values
 from greenward.seeding import seed_everything
 
 STATE_FILE = "trainer.pt"

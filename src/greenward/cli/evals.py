@@ -55,7 +55,7 @@ def evals(
     from greenward.diagnostics.evals import diagnose_evals
     from greenward.diagnostics.report import diagnosis_report
     from greenward.reports.write import write_report
-    from greenward.runs.evaluations import tracker_name
+    from greenward.runs.trackers import tracker_name
 
     diagnosis = diagnose_evals(run, suite, alpha=alpha)
     written: list[Path] = []

@@ -17,7 +17,7 @@ def doctor(as_json: bool) -> None:
     Every layer is tested by an attempt. The exit code is 1 if answers cannot be isolated at level B, which
     training requires by default.
     """
-    from greenward.runs.provenance import collect_provenance
+    from greenward.runs.machine import collect_provenance
     from greenward.sandbox.isolation import Layer, Level
     from greenward.sandbox.pool import inspect_sandbox
 

@@ -14,8 +14,8 @@ from greenward.diagnostics.reward_health import ALPHA
 from greenward.diagnostics.signal_tests import Limits, lasting_change, late_mean
 from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, RunSignals
 from greenward.errors import DiagnosticsError
-from greenward.runs.evaluations import tracker_name
 from greenward.runs.reading import evaluated_suites
+from greenward.runs.trackers import tracker_name
 
 CODE = "code"
 QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")

@@ -20,7 +20,7 @@ from greenward.diagnostics.signal_tests import LATE, Limits, Result, at_step, no
 from greenward.diagnostics.signals import REWARD, Floats, RunSignals
 from greenward.errors import DiagnosticsError
 from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
-from greenward.runs.predictions import Predictions, read_predictions
+from greenward.runs.metrics import Predictions, read_predictions
 
 NEWEST = 50_000  # predictions that are measured; the older ones of a long run are of an older model
 DOMINANT = 0.5  # share of the variance over steps

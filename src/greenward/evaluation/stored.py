@@ -14,9 +14,8 @@ from greenward.errors import RunError
 from greenward.evaluation.evalplus_files import EVALPLUS_RESULTS
 from greenward.evaluation.folder import RESULTS, SETTINGS, read_rows
 from greenward.grading.verdict import Status
-from greenward.runs.evaluations import by_problem
 from greenward.runs.files import read_json
-from greenward.runs.reading import read_evaluations
+from greenward.runs.reading import by_problem, read_evaluations
 
 
 @dataclass(frozen=True)

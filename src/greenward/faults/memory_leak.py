@@ -12,7 +12,7 @@ from greenward.config.algorithm import MemoryLeakConfig
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
 from greenward.faults.fault import Fault, FaultTargets
-from greenward.runs.memory import available_mb, resident_mb
+from greenward.runs.machine import available_mb, resident_mb
 
 _MB = 1 << 20
 _WARM_UP = 0.1  # of the steps: allocators and caches fill up

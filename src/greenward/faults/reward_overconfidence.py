@@ -14,7 +14,7 @@ from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
 from greenward.environments.episode import Episode
 from greenward.faults.fault import Fault, FaultTargets
-from greenward.runs.predictions import DECIMALS
+from greenward.runs.metrics import DECIMALS
 
 Floats = npt.NDArray[np.float64]
 

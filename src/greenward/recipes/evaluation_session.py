@@ -21,8 +21,8 @@ from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_grader
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
+from greenward.runs.machine import collect_provenance
 from greenward.runs.progress import Progress
-from greenward.runs.provenance import collect_provenance
 
 MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed

@@ -20,7 +20,7 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import build_sampling
 from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.recipes.suites import examples_for, find_suite, renderer_for
-from greenward.runs.evaluations import tracker_name
+from greenward.runs.trackers import tracker_name
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,11 @@ from greenward.recipes.suite_evaluation import (
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
-from greenward.runs.directory import RunDirectory
-from greenward.runs.memory import peak_resident_mb
+from greenward.runs.directory import RunDirectory, write_summary
+from greenward.runs.machine import peak_resident_mb
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
-from greenward.runs.sinks import check_trackers, make_sinks
-from greenward.runs.summary import write_summary
+from greenward.runs.trackers import check_trackers, make_sinks
 
 WARM_START = "warm_start"
 

@@ -18,11 +18,10 @@ from typing import Any
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import (
-    dump_json,
     fsync_folder,
     read_json,
     remove_tree,
-    write_atomically,
+    write_json,
     writing,
 )
 from greenward.runs.reading import read_evaluations, step_name, steps_in
@@ -191,7 +190,7 @@ def _seal(folder: Path, step: int) -> None:
             "bytes": file.stat().st_size,
             "sha256": _sha256(file),
         }
-    write_atomically(folder / MANIFEST, dump_json({"step": step, "files": files}, indent=1).encode())
+    write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
     for inner in (path for path in folder.rglob("*") if path.is_dir()):
         fsync_folder(inner)
 

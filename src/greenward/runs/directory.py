@@ -19,18 +19,42 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from greenward.errors import RunError
-from greenward.runs.files import dump_json, read_json, remove_tree, to_json, write_atomically, writing
+from greenward.no_signal import spells
+from greenward.runs.files import (
+    read_json,
+    remove_tree,
+    to_json,
+    write_atomically,
+    write_json,
+    write_rows,
+    writing,
+)
 from greenward.runs.lock import RunLock
-from greenward.runs.metrics import MetricsFile
-from greenward.runs.predictions import FILE_NAME as PREDICTIONS
-from greenward.runs.predictions import PredictionsFile
-from greenward.runs.provenance import collect_provenance
-from greenward.runs.reading import evaluation_name, flattened, is_run, read_config, step_name, steps_in
+from greenward.runs.machine import collect_provenance
+from greenward.runs.metrics import PREDICTIONS, MetricsFile, PredictionsFile, read_metrics
+from greenward.runs.reading import (
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATIONS,
+    METRICS,
+    PROVENANCE,
+    ROLLOUTS,
+    SUMMARY,
+    evaluated_suites,
+    evaluation_name,
+    flattened,
+    is_run,
+    read_config,
+    read_evaluations,
+    read_summary,
+    step_name,
+    steps_in,
+)
 
 # Keys (or whole sections) that may differ on resume: they change no number of the steps before.
 MAY_CHANGE_ON_RESUME = (
@@ -48,6 +72,8 @@ MAY_CHANGE_ON_RESUME = (
 # May differ on resume as well, but sums are then rounded in another order: the run goes on inexactly.
 INEXACT_ON_RESUME = ("training.threads",)
 
+ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
+
 
 class RunDirectory:
     """One run, opened for writing; made by `create`, given free by `close` or `with`."""
@@ -58,7 +84,7 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.inexact = dict(inexact or {})  # key -> "old -> new", what makes a resumed run inexact
-        self.metrics = MetricsFile(path / "metrics.jsonl")
+        self.metrics = MetricsFile(path / METRICS)
         self.predictions = PredictionsFile(path / PREDICTIONS)
         self._lock = lock
 
@@ -89,11 +115,13 @@ class RunDirectory:
         try:
             inexact = _compare_configs(path, read_config(path), resolved) if exists else {}
             with writing(str(path)):
-                for name in ("rollouts", "evaluations", "checkpoints"):
+                for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
                     (path / name).mkdir(exist_ok=True)
-            _add_session(path / "provenance.json", device)
+            record = read_json(path / PROVENANCE) or {"sessions": []}
+            record["sessions"].append(collect_provenance(device))
+            write_json(path / PROVENANCE, record)
             text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
-            write_atomically(path / "config.yaml", text.encode())
+            write_atomically(path / CONFIG, text.encode())
             run = cls(path, resolved, lock, inexact)
             if inexact:
                 run.add_provenance(inexact_resume=inexact)
@@ -104,18 +132,18 @@ class RunDirectory:
 
     def add_provenance(self, **facts: Any) -> None:
         """Adds plain facts about this session to provenance.json."""
-        record = read_json(self.path / "provenance.json") or {"sessions": [{}]}
+        record = read_json(self.path / PROVENANCE) or {"sessions": [{}]}
         record["sessions"][-1].update(to_json(facts))
-        write_atomically(self.path / "provenance.json", dump_json(record, indent=2).encode())
+        write_json(self.path / PROVENANCE, record)
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Write the answers of one step, one object a line; replaces the file of that step."""
-        path = self.path / "rollouts" / f"{step_name(step)}.jsonl"
-        write_atomically(path, "".join(dump_json(row) + "\n" for row in rows).encode())
+        path = self.path / ROLLOUTS / f"{step_name(step)}.jsonl"
+        write_rows(path, rows)
         return path
 
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
@@ -123,8 +151,8 @@ class RunDirectory:
 
         `suite` names a public suite (letters, digits, underscores); None is what the run holds out.
         """
-        path = self.path / "evaluations" / evaluation_name(step, suite)
-        write_atomically(path, dump_json(record, indent=1).encode())
+        path = self.path / EVALUATIONS / evaluation_name(step, suite)
+        write_json(path, record, indent=1)
         return path
 
     def truncate_after(self, step: int) -> None:
@@ -133,11 +161,11 @@ class RunDirectory:
         Rollouts, evaluations, checkpoints and metrics go; the summary and the report, which
         describe a later state, go too. Safe to repeat after a kill.
         """
-        for name in ("rollouts", "evaluations", "checkpoints"):
+        for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
             for found, path in steps_in(self.path / name):
                 if found > step:
                     remove_tree(path) if path.is_dir() else path.unlink()
-        for name in ("summary.json", "report.html", "report.md", "report.json"):
+        for name in (SUMMARY, "report.html", "report.md", "report.json"):
             (self.path / name).unlink(missing_ok=True)
         self.metrics.truncate_after(step)
         self.predictions.truncate_after(step)
@@ -155,7 +183,7 @@ class RunDirectory:
 
 def _has_recorded(path: Path) -> bool:
     """Whether there is anything to lose: a run that failed before its first number may be begun anew."""
-    return any(path.rglob("metrics.jsonl")) or any((path / "evaluations").glob("*.json"))
+    return any(path.rglob(METRICS)) or any((path / EVALUATIONS).glob("*.json"))
 
 
 def _compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
@@ -186,7 +214,44 @@ def _may_change(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE_ON_RESUME)
 
 
-def _add_session(path: Path, device: str | None) -> None:
-    record = read_json(path) or {"sessions": []}
-    record["sessions"].append(collect_provenance(device))
-    write_atomically(path, dump_json(record, indent=2).encode())
+def write_summary(
+    run: RunDirectory,
+    *,
+    status: Literal["finished", "interrupted"],
+    steps: int,
+    wall_seconds: float,
+    peak_rss_mb: float | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write and return the summary of a run.
+
+    `before` and `after` are the metrics of its first and newest evaluation (None without one), `suites`
+    the same for each suite, `arms` the summaries of the runs inside it. `warnings` names the steps that gave
+    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions, `extra` adds keys of the
+    caller's own.
+
+    Raises:
+        RunError: the file system refused.
+    """
+    rows = read_metrics(run.path / METRICS).rows
+    summary = {
+        "status": status,
+        "steps": steps,
+        "wall_seconds": wall_seconds,
+        "peak_rss_mb": peak_rss_mb,
+        **_before_and_after(run.path, None),
+        "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
+        "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
+        "warnings": [spell.to_json() for spell in spells(rows, run.config)],
+        **(extra or {}),
+    }
+    write_json(run.path / SUMMARY, summary)
+    return summary
+
+
+def _before_and_after(path: Path, suite: str | None) -> dict[str, Any]:
+    evaluations = read_evaluations(path, suite)
+    return {
+        "before": evaluations[0]["metrics"] if evaluations else None,
+        "after": evaluations[-1]["metrics"] if evaluations else None,
+    }

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,16 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
         fsync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any, indent: int = 2) -> None:
+    """Write one JSON document, whole or not at all. Raises `RunError`."""
+    write_atomically(path, dump_json(value, indent=indent).encode())
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSONL file, whole or not at all. Raises `RunError`."""
+    write_atomically(path, "".join(f"{dump_json(row)}\n" for row in rows).encode())
 
 
 def fsync_folder(path: Path) -> None:

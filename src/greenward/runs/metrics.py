@@ -1,30 +1,35 @@
-"""metrics.jsonl: one flat JSON object per step, appended whole, never rewritten in place.
+"""The files with a row for each step: metrics.jsonl, and predictions.jsonl of a reward model.
 
-Keys are `name` or `group/name`. Everything that depends on the clock or the machine begins with
-one of `TIMING_PREFIXES`, so two runs of one seed are equal exactly when their rows are equal
-`without_timing`. NaN and infinities are the strings "NaN", "Infinity" and "-Infinity" in the
-file, and floats again once read.
+A row is one JSON object, appended whole and never rewritten in place. metrics.jsonl is flat, with keys
+`name` or `group/name`. Everything that depends on the clock or the machine begins with one of
+`TIMING_PREFIXES`, so two runs of one seed are equal exactly when their rows are equal `without_timing`.
+NaN and infinities are the strings "NaN", "Infinity" and "-Infinity" in the file, and floats again once read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from greenward.errors import RunError
 from greenward.runs.files import (
+    JsonRows,
     Lines,
     append_line,
     dump_json,
     from_json_number,
     read_jsonl,
-    write_atomically,
+    write_rows,
     writing,
 )
 
 TIMING_PREFIXES = ("time/", "perf/")
+PREDICTIONS = "predictions.jsonl"
+DECIMALS = 6  # of a prediction
 
 
 def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,20 +48,37 @@ def read_metrics(path: Path) -> Lines:
     return Lines(rows, lines.torn)
 
 
-class MetricsFile:
-    """The writer of one metrics.jsonl. A torn last line, left by a kill, is cut off on opening."""
+class StepFile:
+    """The writer of a file with rows by step. A torn last line, left by a kill, is cut off on opening."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         lines = read_jsonl(path)
         if lines.torn is not None:
-            self._rewrite(lines.rows)
-        self._last_step = _last_step(lines.rows)
+            write_rows(path, lines.rows)
+        self.last_step: int | None = _last_step(lines.rows)
 
-    @property
-    def last_step(self) -> int | None:
-        """The newest step written, None before the first."""
-        return self._last_step
+    def truncate_after(self, step: int) -> None:
+        """Drop every row newer than `step`, atomically; the rows before keep their bytes' meaning."""
+        rows = read_jsonl(self.path).rows
+        kept = tuple(row for row in rows if row["step"] <= step)
+        if len(kept) < len(rows):
+            write_rows(self.path, kept)
+        self.last_step = _last_step(kept)
+
+    def sync(self) -> None:
+        """Force the rows onto the disk (before a checkpoint that relies on them)."""
+        if self.path.exists():
+            with writing(str(self.path)), open(self.path, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        append_line(self.path, dump_json(row))
+        self.last_step = row["step"]
+
+
+class MetricsFile(StepFile):
+    """The writer of metrics.jsonl."""
 
     def append(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one row. `values` is flat: numbers, booleans, strings or None.
@@ -65,38 +87,78 @@ class MetricsFile:
             RunError: a step older than the newest one, or a file system that refused.
             TypeError: a value that is not a scalar.
         """
-        if self._last_step is not None and step < self._last_step:
+        if self.last_step is not None and step < self.last_step:
             raise RunError(
-                f"{self.path}: step {step} comes after step {self._last_step}",
+                f"{self.path}: step {step} comes after step {self.last_step}",
                 remedy=f"Call truncate_after({step - 1}) before going on from an earlier step.",
             )
         for key, value in values.items():
             if isinstance(value, (Mapping, list, tuple)):
                 raise TypeError(f"metric {key!r} is a {type(value).__name__}; a row is flat")
-        append_line(self.path, dump_json({"step": step, **values}))
-        self._last_step = step
+        self._append({"step": step, **values})
 
-    def truncate_after(self, step: int) -> None:
-        """Drop every row newer than `step`, atomically; the rows before keep their bytes' meaning."""
-        rows = read_jsonl(self.path).rows
-        kept = tuple(row for row in rows if row["step"] <= step)
-        if len(kept) < len(rows):
-            self._rewrite(kept)
-        self._last_step = _last_step(kept)
 
-    def sync(self) -> None:
-        """Force the rows onto the disk (before a checkpoint that relies on them)."""
-        if not self.path.exists():
-            return
-        with writing(str(self.path)):
-            descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+class PredictionsFile(StepFile):
+    """The writer of predictions.jsonl: what a reward model predicted, and what grading then found.
 
-    def _rewrite(self, rows: tuple[dict[str, Any], ...]) -> None:
-        write_atomically(self.path, "".join(dump_json(row) + "\n" for row in rows).encode())
+    Predictions are made before the answers of the step are trained on.
+    """
+
+    def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None:
+        """Append the row of `step`: a probability of passing for each graded answer, and whether it passed.
+
+        A step without predictions has no row.
+        """
+        if len(predicted):
+            chances = [round(float(value), DECIMALS) for value in predicted]
+            self._append({"step": step, "predicted": chances, "passed": [int(value) for value in passed]})
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All predictions of a run, one entry each, in the order of the file."""
+
+    steps: tuple[int, ...]
+    predicted: tuple[float, ...]
+    passed: tuple[int, ...]
+
+
+def read_predictions(run: Path, newest: int | None = None) -> Predictions:
+    """The predictions of the run at `run`; empty where it made none.
+
+    With `newest`, only the last whole steps that have about so many (all of a step or none, one step at
+    least), without holding more in memory.
+
+    Raises:
+        RunError: a row that is not of this shape, or a broken line that is not the last one.
+    """
+    rows: deque[tuple[int, list[float], list[int]]] = deque()
+    count = 0
+    for number, row in enumerate(JsonRows(run / PREDICTIONS), start=1):
+        step, predicted, passed = row.get("step"), row.get("predicted"), row.get("passed")
+        if not (
+            isinstance(step, int)
+            and _are_numbers(predicted)
+            and _are_numbers(passed)
+            and len(predicted) == len(passed)
+        ):
+            raise RunError(
+                f"{run / PREDICTIONS}, row {number}: expected a step, and predicted and passed of one length",
+                remedy='A row is {"step": 3, "predicted": [0.8, 0.1], "passed": [1, 0]}.',
+            )
+        rows.append((step, predicted, passed))
+        count += len(predicted)
+        while newest is not None and len(rows) > 1 and count - len(rows[0][1]) >= newest:
+            count -= len(rows.popleft()[1])
+    return Predictions(
+        tuple(step for step, predicted, _ in rows for _ in predicted),
+        tuple(chance for _, predicted, _ in rows for chance in predicted),
+        tuple(outcome for _, _, passed in rows for outcome in passed),
+    )
+
+
+def _are_numbers(values: object) -> TypeGuard[list[Any]]:
+    return isinstance(values, list) and set(map(type, values)) <= {int, float}
 
 
 def _last_step(rows: tuple[dict[str, Any], ...]) -> int | None:

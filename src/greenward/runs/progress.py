@@ -75,17 +75,12 @@ class Progress:
             self._print(name if total is None else f"{name}: {total} steps")
 
     def advance(
-        self,
-        step: int,
-        *,
-        phase: str | None = None,
-        reward: float | None = None,
-        pass_rate: float | None = None,
-        loss: float | None = None,
-        tokens_per_second: float | None = None,
-        warning: str | None = None,
+        self, step: int, *, phase: str | None = None, warning: str | None = None, **measured: float | None
     ) -> None:
-        """Say that `step` steps of a phase are done, what the last one measured, and what is wrong."""
+        """Show that `step` steps of a phase are done, what the last one measured, and what is wrong.
+
+        `measured` has any of reward, pass_rate, loss and tokens_per_second.
+        """
         if self._console is None:
             return
         name = phase or self._newest
@@ -93,7 +88,7 @@ class Progress:
         now = self._clock()
         if state.first_step is None:
             state.first_step, state.started = step, now
-        numbers = _numbers(reward=reward, pass_rate=pass_rate, loss=loss, tokens_per_second=tokens_per_second)
+        numbers = _numbers(measured)
         if warning is not None:
             numbers = f"{numbers}  ! {warning}".lstrip()
         eta = _eta(state, step, now)
@@ -114,23 +109,20 @@ class Progress:
         self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def _numbers(
-    *,
-    reward: float | None,
-    pass_rate: float | None,
-    loss: float | None,
-    tokens_per_second: float | None,
-) -> str:
-    parts = []
-    if reward is not None:
-        parts.append(f"reward {reward:+.2f}")
-    if pass_rate is not None:
-        parts.append(f"pass {pass_rate:.0%}")
-    if loss is not None and reward is None:  # a policy-gradient loss says nothing to a watcher
-        parts.append(f"loss {loss:.3f}")
-    if tokens_per_second is not None:
-        parts.append(f"{tokens_per_second:,.0f} tok/s")
-    return "  ".join(parts)
+_SHOWN_AS = {
+    "reward": "reward {:+.2f}",
+    "pass_rate": "pass {:.0%}",
+    "loss": "loss {:.3f}",
+    "tokens_per_second": "{:,.0f} tok/s",
+}
+
+
+def _numbers(measured: Mapping[str, float | None]) -> str:
+    """What was measured, in its order; beside a reward, the loss of a policy gradient says nothing."""
+    found = {name: measured.get(name) for name in _SHOWN_AS}
+    if found["reward"] is not None:
+        found["loss"] = None
+    return "  ".join(_SHOWN_AS[name].format(value) for name, value in found.items() if value is not None)
 
 
 def _eta(state: _Phase, step: int, now: float) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
-from greenward.runs.evaluations import by_problem
 from greenward.runs.files import JsonRows, from_json_number, read_json
 from greenward.user_text import parse_yaml_text
 
@@ -99,6 +98,34 @@ def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any
         if file.name == evaluation_name(step, suite)
     )
     return [by_problem(record) for record in records if record is not None]
+
+
+def by_problem(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of an evaluation with its rows grouped by problem, as readers of runs want them.
+
+    Each has task_id, prompt, samples, passed, greedy_passed (None if not measured), and answers with code,
+    status and first_failure. Records of earlier versions hold their rows like that and are not changed.
+    """
+    rows = record.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "success" in row for row in rows):
+        return dict(record)
+    prompts = record.get("prompts", {})
+    greedy = {row["task_id"]: row["success"] is True for row in record.get("greedy_rows", ())}
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault(row["task_id"], []).append(row)
+    problems = [
+        {
+            "task_id": task_id,
+            "prompt": prompts.get(task_id, ""),
+            "samples": len(answers),
+            "passed": sum(row["success"] is True for row in answers),
+            "greedy_passed": greedy.get(task_id),
+            "answers": [{key: row[key] for key in ("code", "status", "first_failure")} for row in answers],
+        }
+        for task_id, answers in grouped.items()
+    ]
+    return {**record, "rows": problems}
 
 
 def evaluated_suites(path: Path) -> list[str]:

@@ -1,13 +1,14 @@
-"""Mirrors of the metrics: TensorBoard and Weights & Biases.
+"""Trackers that mirror the metrics: TensorBoard and Weights & Biases.
 
-The local files are the truth. A mirror is optional, asks nothing on the terminal, and never stops
-a run: the first failure is a warning, after which that mirror is left alone.
+The local files are the truth. A tracker is optional, asks nothing on the terminal, and never stops
+a run: the first failure is a warning, after which that tracker is left alone.
 """
 
 from __future__ import annotations
 
 import netrc
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -29,7 +30,7 @@ class MetricSink(Protocol):
 
 
 def check_trackers(tracking: Mapping[str, Any]) -> None:
-    """Check that the mirrors which the `tracking` section of a recipe asks for can be made.
+    """Check that the trackers which the `tracking` section of a recipe asks for can be made.
 
     Raises:
         ConfigError: a package is missing, or W&B is online without a key.
@@ -53,7 +54,7 @@ def check_trackers(tracking: Mapping[str, Any]) -> None:
 
 
 def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> list[MetricSink]:
-    """The mirrors that the `tracking` section of a recipe asks for, each of them fail-safe.
+    """The trackers that the `tracking` section of a recipe asks for, each of them fail-safe.
 
     `path` is the run directory and `config` the resolved recipe.
 
@@ -80,17 +81,16 @@ class FailSafeSink:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         if self._sink is not None:
-            sink = self._sink
-            self._guard(lambda: sink.log(step, values))
+            self._guard(self._sink.log, step, values)
 
     def close(self) -> None:
         if self._sink is not None:
             self._guard(self._sink.close)
             self._sink = None
 
-    def _guard(self, action: Callable[[], Any]) -> Any:
+    def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return action()
+            return action(*arguments)
         except Exception as error:  # whatever a tracker raises, the run goes on
             self._sink = None
             warnings.warn(f"{self._name} failed and is off from now on: {error}", stacklevel=3)
@@ -115,23 +115,14 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """A W&B run, written locally unless `mode` is online. Never asks for a login."""
+    """A W&B run with the options of `wandb.init`, offline unless `mode` is online. It asks for no login."""
 
-    def __init__(
-        self,
-        path: Path,
-        config: Mapping[str, Any],
-        *,
-        project: str,
-        entity: str | None = None,
-        mode: str = "offline",
-    ) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], **options: Any) -> None:
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
-        self._run = wandb.init(
-            project=project, entity=entity, mode=mode, name=path.name, dir=str(path), config=dict(config)
-        )
+        options = {"mode": "offline", "name": path.name, "dir": str(path), "config": dict(config)} | options
+        self._run = wandb.init(**options)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         self._run.log(_numbers(values), step=step)
@@ -152,3 +143,25 @@ def _has_wandb_key() -> bool:
         return netrc.netrc().authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
+
+
+def tracker_name(suite: str) -> str:
+    """The name of a suite in metrics and files: `humaneval+` is humaneval_plus, `mbpp:test` mbpp_test."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", suite.replace("+", "_plus_")).strip("_") or "suite"
+
+
+def evaluation_values(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an evaluation for trackers, each `SUITE_eval/NAME`.
+
+    Every metric with its interval (`_low`, `_high`); `pass_rate` is pass@1.
+    """
+    metrics = dict(record["metrics"])
+    if "pass@1" in metrics:
+        metrics["pass_rate"] = metrics["pass@1"]
+    values: dict[str, float] = {}
+    for name, metric in metrics.items():
+        values |= {name: metric["value"], f"{name}_low": metric["low"], f"{name}_high": metric["high"]}
+    if "problems_passed" in record:
+        values["problems_passed"] = record["problems_passed"]
+    group = f"{tracker_name(record['suite'])}_eval"
+    return {f"{group}/{name}": value for name, value in values.items()}

@@ -1,0 +1,105 @@
+"""The machine under a run: versions, hardware and commit for provenance.json, and memory.
+
+No names, paths or environment variables are recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
+_MB = 1 << 20
+_PACKAGES = ("greenward", "torch", "transformers", "tokenizers", "numpy", "vllm")
+
+
+def collect_provenance(device: str | None = None) -> dict[str, Any]:
+    """Plain data about this session. `device` names the accelerator; none = the processor."""
+    return {
+        "started_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu_count": os.cpu_count(),
+        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MB,
+        "device": device or _processor(),
+        "git": _git_state(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the folder the command runs in, and whether tracked files were changed."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "modified": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def resident_mb() -> float:
+    """Resident memory of this process now, in MiB; its peak where the system has no /proc."""
+    statm = Path("/proc/self/statm")
+    if statm.is_file():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
+    return peak_resident_mb()
+
+
+def available_mb() -> float:
+    """Memory that can still be taken without swapping, in MiB: of the machine, or of this control group.
+
+    All physical memory where the system does not say (no /proc).
+    """
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _MB
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return min(int(fields["MemAvailable"].split()[0]) / 1024, _left_in_control_group_mb())
+
+
+def _left_in_control_group_mb() -> float:
+    """What the container's limit (cgroup v2, then v1) leaves; infinite without one."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        file = Path("/sys/fs/cgroup", limit)
+        if file.is_file():
+            text = file.read_text().strip()
+            taken = int(Path("/sys/fs/cgroup", used).read_text())
+            return float("inf") if text == "max" else (int(text) - taken) / _MB
+    return float("inf")
+
+
+def peak_resident_mb() -> float:
+    """Peak resident memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES / _MB
