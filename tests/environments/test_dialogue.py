@@ -1,0 +1,259 @@
+"""Dialogues side by side: a two-player toy game with and without a sandbox, and what training makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from greenward.algorithms.advantages import ESTIMATORS, AdvantageBatch, spread_over_tokens
+from greenward.algorithms.batches import row_groups
+from greenward.algorithms.collection import Collector, collection_metrics
+from greenward.config.sections import ShapeConfig
+from greenward.environments.dialogue import Request, Waiting, run_dialogues
+from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.policies.engine import Completion, SamplingParams, StopReason
+from greenward.policies.policy import Policy
+
+ONE_TOKEN = SamplingParams(max_tokens=1)
+OPPONENT = "opponent"
+
+
+class HigherToken:
+    """A game of two moves: `first` and then `second` write a token, and the higher one wins.
+
+    `players` says who plays each role; `pause`, if given, is what the second move waits for.
+    """
+
+    def __init__(self, group_id: int, players: Mapping[str, str], pause: Future[None] | None = None) -> None:
+        self.group_id = group_id
+        self.requests = 0
+        self._players = players
+        self._pause = pause
+        self._moves: list[Completion] = []
+
+    def _prompt(self, role: str) -> tuple[int, ...]:
+        return (2 + self.group_id, 60 if role == "first" else 61, *(int(m.token_ids[0]) for m in self._moves))
+
+    def request(self) -> Request | Waiting | None:
+        self.requests += 1
+        if len(self._moves) == 2:
+            return None
+        if self._moves and self._pause is not None and not self._pause.done():
+            return Waiting(self._pause)
+        role = ("first", "second")[len(self._moves)]
+        return Request(role, self._prompt(role), ONE_TOKEN, self._players[role])
+
+    def respond(self, completion: Completion) -> None:
+        self._moves.append(completion)
+
+    def finish(self) -> Episode:
+        moves, self._moves = self._moves, []
+        turns = []
+        for role, move in zip(("first", "second"), moves, strict=True):
+            prompt, player = self._prompt(role), self._players[role]
+            self._moves.append(move)
+            wrote = np.ones(1, dtype=bool)
+            turns.append(
+                Turn(role, prompt, move.token_ids, move.logprobs, wrote, move.stop_reason, 0, player)
+            )
+        first, second = (int(move.token_ids[0]) for move in moves)
+        gain = float(np.sign(first - second))
+        rewards = {"first": gain, "second": -gain}
+        return Episode(tuple(turns), rewards, self.group_id, "higher token", "won" if gain else "drawn")
+
+
+@dataclass
+class Scripted:
+    """A rollout engine that answers a prompt by a function of it and of the sample's number."""
+
+    answer: Any
+    batches: list[list[tuple[int, ...]]] = field(default_factory=list)
+    deterministic = True
+    max_positions = 1000
+
+    def sample(self, prompts, group_sizes, params, *, seed, on_group=None):  # type: ignore[no-untyped-def]
+        self.batches.append(list(prompts))
+        groups = []
+        for index, (prompt, size) in enumerate(zip(prompts, group_sizes, strict=True)):
+            tokens = [np.array([self.answer(prompt, number)]) for number in range(size)]
+            groups.append(
+                [Completion(ids, np.full(1, -0.5, np.float32), StopReason.END, 3) for ids in tokens]
+            )
+            on_group(index, groups[-1])
+        return groups
+
+    def sync(self, policy: Policy) -> None:
+        pass
+
+
+SELF_PLAY = {"first": POLICY, "second": POLICY}
+AS_FIRST = {"first": POLICY, "second": OPPONENT}
+AS_SECOND = {"first": OPPONENT, "second": POLICY}
+
+
+def play(dialogues: Sequence[HigherToken], players: Mapping[str, Any], seed: int = 0) -> list[Episode]:
+    run_dialogues(dialogues, players, seed=seed)
+    return [dialogue.finish() for dialogue in dialogues]
+
+
+def test_all_games_of_a_group_share_one_prompt_and_all_groups_one_batch_a_move() -> None:
+    engine = Scripted(lambda prompt, number: 10 + number % 2)
+    games = [HigherToken(group, SELF_PLAY) for group in (0, 1) for _ in range(4)]
+    episodes = play(games, {POLICY: engine})
+    assert engine.batches[0] == [(2, 60), (3, 60)]
+    assert engine.batches[1] == [(2, 61, 10), (2, 61, 11), (3, 61, 10), (3, 61, 11)]
+    assert len(engine.batches) == 2
+    assert [turn.prompt_ids for turn in episodes[1].turns] == [(2, 60), (2, 61, 11)]
+
+
+def test_each_role_is_played_by_its_player_and_only_the_policy_is_trained() -> None:
+    players = {POLICY: Scripted(lambda prompt, number: 20), OPPONENT: Scripted(lambda prompt, number: 30)}
+    games = [HigherToken(0, AS_FIRST), HigherToken(0, AS_SECOND), HigherToken(0, SELF_PLAY)]
+    episodes = play(games, players)
+    assert players[OPPONENT].batches == [[(2, 60)], [(2, 61, 20)]]
+    groups, _ = row_groups(episodes, ESTIMATORS["dr_grpo"](episodes), mask_truncated=False)
+    assert [(row.turn.role, row.turn.player) for row in groups[0]] == [
+        ("first", POLICY),
+        ("second", POLICY),
+        ("first", POLICY),
+        ("second", POLICY),
+    ]
+    assert episodes[0].trained_rewards == {"first": -1.0} and episodes[0].reward == -1.0
+
+
+def test_rewards_of_an_opponent_enter_no_baseline() -> None:
+    """As first player the policy earned -1 and 0, so its baseline is -1/2; the opponent's +1 is not in it."""
+    players = {POLICY: Scripted(lambda prompt, number: 20), OPPONENT: Scripted(lambda prompt, number: 30)}
+    episodes = play([HigherToken(0, AS_FIRST), HigherToken(0, AS_SECOND), HigherToken(0, SELF_PLAY)], players)
+    advantages = ESTIMATORS["dr_grpo"](episodes).advantages
+    assert [float(turn[0]) for turn in advantages[0]] == [-0.5, 0.0]
+    assert [float(turn[0]) for turn in advantages[1]] == [0.0, -0.5]
+    assert [float(turn[0]) for turn in advantages[2]] == [0.5, 0.5]
+
+
+def test_metrics_are_given_for_each_role_of_the_policy() -> None:
+    players = {POLICY: Scripted(lambda prompt, number: 20), OPPONENT: Scripted(lambda prompt, number: 30)}
+    episodes = play([HigherToken(0, AS_FIRST), HigherToken(0, SELF_PLAY)], players)
+    metrics = collection_metrics(episodes)
+    assert metrics["role/first/reward"] == -0.5 and metrics["role/second/reward"] == 0.0
+    assert metrics["role/first/length"] == metrics["role/second/length"] == 1.0
+    assert metrics["reward/mean"] == pytest.approx((-1 + 0 + 0) / 3)
+    assert metrics["status/won"] == metrics["status/drawn"] == 0.5
+    assert "pass_rate" not in metrics
+
+
+def test_a_game_that_waits_does_not_hold_up_the_others() -> None:
+    """The pause of group 0 ends only when group 1 has made its last move."""
+    pause: Future[None] = Future()
+
+    def answer(prompt: tuple[int, ...], number: int) -> int:
+        if prompt[:2] == (3, 61):
+            pause.set_result(None)
+        return 10
+
+    engine = Scripted(answer)
+    play([HigherToken(0, SELF_PLAY, pause), HigherToken(1, SELF_PLAY)], {POLICY: engine})
+    assert engine.batches == [[(2, 60), (3, 60)], [(3, 61, 10)], [(2, 61, 10)]]
+
+
+@pytest.fixture(scope="module")
+def policy(tokenizer: Any) -> Policy:
+    shape = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=24, max_positions=64)
+    return Policy.random(shape, tokenizer, seed=0, device="cpu")
+
+
+def test_moves_do_not_depend_on_how_long_the_sandbox_took(policy: Policy) -> None:
+    """Groups 0 and 2 wait for different others, or for nobody; every game is the same each time."""
+
+    def moves(waiting: Mapping[int, int]) -> list[list[int]]:
+        """Group `key` goes on when group `value` has made its second move."""
+        pauses: dict[int, Future[None]] = {group: Future() for group in waiting}
+
+        class Releasing:
+            deterministic, max_positions = True, policy.max_positions
+
+            def sample(self, prompts, sizes, params, *, seed, on_group):  # type: ignore[no-untyped-def]
+                def released(index: int, completions: list[Completion]) -> None:
+                    on_group(index, completions)
+                    for group, other in waiting.items():
+                        if prompts[index][:2] == (2 + other, 61) and not pauses[group].done():
+                            pauses[group].set_result(None)
+
+                return policy.sample(prompts, sizes, params, seed=seed, on_group=released)
+
+        games = [HigherToken(group, SELF_PLAY, pauses.get(group)) for group in range(3) for _ in range(5)]
+        episodes = play(games, {POLICY: Releasing()}, seed=4)
+        return [[int(turn.completion_ids[0]) for turn in episode.turns] for episode in episodes]
+
+    straight = moves({})
+    assert len({tuple(game) for game in straight}) > 5
+    assert moves({0: 1}) == moves({2: 0}) == moves({0: 1, 2: 0}) == straight
+
+
+class RoleBaseline:
+    """A running mean of each role's reward, as in self-play: an estimator with state."""
+
+    def __init__(self) -> None:
+        self.baseline = {"first": 0.0, "second": 0.0}
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        values = {}
+        for index, episode in enumerate(episodes):
+            for role, reward in episode.trained_rewards.items():
+                values[index, role] = reward - self.baseline[role]
+                self.baseline[role] += 0.1 * (reward - self.baseline[role])
+        return spread_over_tokens(episodes, lambda index, role: values.get((index, role), 0.0))
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.baseline)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.baseline = dict(state)
+
+
+class Games:
+    """The environment of the toy game: even groups are played as first, odd ones as second player."""
+
+    def collect(self, players: Mapping[str, Any], groups: range, *, seed: int, step: int = 0) -> Collection:
+        games = [HigherToken(g, AS_SECOND if g % 2 else AS_FIRST) for g in groups for _ in range(6)]
+        sampling = run_dialogues(games, players, seed=seed)
+        return Collection([game.finish() for game in games], sampling, 0.0)
+
+
+def test_a_game_is_trained_on_and_resumed_with_the_state_of_its_estimator(tokenizer: Any) -> None:
+    from greenward.algorithms.trainer import RLTrainer
+    from greenward.config.algorithm import GRPOAlgorithmConfig
+    from greenward.config.sections import TrainingConfig
+
+    shape = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=24, max_positions=64)
+
+    def make() -> tuple[RLTrainer, RoleBaseline]:
+        policy = Policy.random(shape, tokenizer, seed=0, device="cpu")
+        opponent = Scripted(lambda prompt, number: 40)
+        collector = Collector(Games(), {POLICY: policy, OPPONENT: opponent}, groups_per_step=4, seed=0)
+        training = TrainingConfig(learning_rate=1e-2, micro_batch_sequences=16)
+        algorithm = GRPOAlgorithmConfig()
+        estimator = RoleBaseline()
+        trainer = RLTrainer(policy, collector, estimator, algorithm, training, max_completion_tokens=1)
+        return trainer, estimator
+
+    whole, estimator = make()
+    rows = [whole.train_step(step).metrics for step in range(4)]
+    cut, _ = make()
+    for step in range(2):
+        cut.train_step(step)
+    resumed, resumed_estimator = make()
+    resumed.policy.load_state_dict(cut.policy.state_dict())
+    resumed.load_state_dict(cut.state_dict())
+    for step in (2, 3):
+        found = resumed.train_step(step).metrics
+        assert {k: v for k, v in found.items() if not k.startswith(("time/", "perf/"))} == {
+            k: v for k, v in rows[step].items() if not k.startswith(("time/", "perf/"))
+        }
+    assert resumed_estimator.baseline == estimator.baseline != {"first": 0.0, "second": 0.0}
+    assert rows[0]["tokens/trained"] == 24  # one move of each of 4 * 6 games
