@@ -93,6 +93,24 @@ def test_chats_render_as_transformers_renders_them(tmp_path, place):
         assert tokenizer.render_chat(CHAT, add_generation_prompt=prompt) == expected
 
 
+def test_what_follows_an_answer_continues_the_conversation_token_by_token(tmp_path):
+    """Prompt, answer with its end token and what follows are the conversation as a whole."""
+    made = chat_tokenizer(tmp_path)
+    end = made.special_ids["<|im_end|>"]
+    tokenizer = Tokenizer(made.backend, eos_ids=[end], chat_template=made.chat_template)
+    reply, feedback = {"role": "assistant", "content": "pass"}, {"role": "user", "content": "A test fails."}
+    answer = [*tokenizer.encode("pass"), end]
+    parts = [*tokenizer.render_chat(CHAT), *answer, *tokenizer.render_next_message(CHAT, feedback)]
+    assert parts == tokenizer.render_chat([*CHAT, reply, feedback])
+
+
+def test_a_template_that_drops_answers_cannot_go_on_after_one(tmp_path):
+    tokenizer = chat_tokenizer(tmp_path)
+    tokenizer.chat_template = "{{ messages[-1]['content'] }}"
+    with pytest.raises(CheckpointError, match="does not render the assistant's answers"):
+        tokenizer.render_next_message(CHAT, {"role": "user", "content": "A test fails."})
+
+
 def test_a_template_cannot_reach_into_python(tmp_path):
     tokenizer = chat_tokenizer(tmp_path)
     tokenizer.chat_template = "{{ ''.__class__.__mro__[1].__subclasses__() }}"

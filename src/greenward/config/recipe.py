@@ -21,6 +21,7 @@ from greenward.config.algorithm import (
     RejectionConfig,
 )
 from greenward.config.sections import (
+    EnvironmentConfig,
     EvaluationConfig,
     LoopConfig,
     ModelConfig,
@@ -84,6 +85,7 @@ class ReinforcementRecipe(BaseRecipe):
     """The keys that the kinds with rewards share."""
 
     training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
+    environment: EnvironmentConfig = EnvironmentConfig()
     rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
     reward_model: RewardModelConfig | None = Field(
         None, description="learn to predict which answers pass, beside the rewards or as one of them"

@@ -130,6 +130,14 @@ class SupervisedConfig(Section):
     max_grad_norm: PositiveFloat = 1.0
 
 
+class EnvironmentConfig(Section):
+    """How an episode goes: one answer, or several with feedback between them."""
+
+    max_turns: PositiveInt = Field(
+        1, description="answers per episode; each wrong one is followed by its first failing test"
+    )
+
+
 class SamplingConfig(Section):
     """How answers are sampled during training."""
 

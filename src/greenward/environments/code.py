@@ -96,6 +96,8 @@ class CodeEnvironment:
             episode = dialogue.finish()
             episodes.append(replace(episode, rewards={ROLE: total}, reward_terms=terms, extra=reward.extra))
         metrics = {name: values for term in self._terms for name, values in term.take_metrics().items()}
+        if self._max_turns > 1:
+            metrics |= _turn_metrics(dialogues)
         elapsed = time.perf_counter() - started
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
 
@@ -131,12 +133,12 @@ class CodeDialogue:
         self._max_turns = max_turns
         self._max_positions = max_positions
         self._prompt_ids = renderer.prompt_ids(problem)
-        self._answers: list[_Answer] = []
+        self.answers: list[_Answer] = []
         self._feedback: list[tuple[int, ...]] = []  # after each answer but the last
 
     def request(self) -> Request | Waiting | None:
-        if len(self._feedback) < len(self._answers):
-            answer = self._answers[-1]
+        if len(self._feedback) < len(self.answers):
+            answer = self.answers[-1]
             self._judging.submit()
             assert answer.verdicts is not None
             if not answer.verdicts.done():
@@ -149,14 +151,14 @@ class CodeDialogue:
 
     def respond(self, completion: Completion) -> None:
         text = self._renderer.completion_text(completion.token_ids)
-        self._answers.append(
+        self.answers.append(
             self._judging.add(completion, text, self._renderer.extracted(self._problem, text).code)
         )
 
     def finish(self) -> Episode:
         """The episode, without rewards."""
-        answer, verdict = self._answers[-1], self._answers[-1].verdict
-        completions = [answer.completion for answer in self._answers]
+        answer, verdict = self.answers[-1], self.answers[-1].verdict
+        completions = [answer.completion for answer in self.answers]
         feedback = [np.array(ids, dtype=np.int64) for ids in self._feedback]
 
         def spliced(of_answers: list[np.ndarray], of_feedback: list[np.ndarray]) -> np.ndarray:
@@ -195,7 +197,7 @@ class CodeDialogue:
 
     def graded_answer(self) -> GradedAnswer:
         """The last answer, as reward terms read it."""
-        answer = self._answers[-1]
+        answer = self.answers[-1]
         return GradedAnswer(
             problem=self._problem,
             prompt=self._renderer.prompt_text(self._problem),
@@ -209,13 +211,13 @@ class CodeDialogue:
 
     @property
     def longest_answer(self) -> int:
-        return max(len(answer.completion.token_ids) for answer in self._answers)
+        return max(len(answer.completion.token_ids) for answer in self.answers)
 
     def _feedback_ids(self, answer: _Answer) -> tuple[int, ...] | None:
         """What follows a wrong answer; None where the episode is over."""
         verdict = answer.verdict
         if (
-            len(self._answers) == self._max_turns
+            len(self.answers) == self._max_turns
             or verdict.passed
             or verdict.status.family is Family.INFRASTRUCTURE
             or answer.completion.stop_reason is StopReason.LENGTH
@@ -227,18 +229,31 @@ class CodeDialogue:
 
     def _transcript_ids(self) -> list[int]:
         ids: list[int] = []
-        for number, answer in enumerate(self._answers):
+        for number, answer in enumerate(self.answers):
             ids += answer.completion.token_ids.tolist()
             ids += self._feedback[number] if number < len(self._feedback) else ()
         return ids
 
     def _transcript(self) -> tuple[tuple[str, str], ...]:
         texts = []
-        for number, answer in enumerate(self._answers):
+        for number, answer in enumerate(self.answers):
             texts.append((ROLE, answer.text))
             if number < len(self._feedback):
                 texts.append(("feedback", self._renderer.completion_text(self._feedback[number])))
         return tuple(texts)
+
+
+def _turn_metrics(dialogues: Sequence[CodeDialogue]) -> dict[str, list[float]]:
+    """How many answers the episodes took, and the share whose first answer passed."""
+    answers = [
+        dialogue.answers
+        for dialogue in dialogues
+        if dialogue.answers[-1].verdict.status.family is not Family.INFRASTRUCTURE
+    ]
+    return {
+        "turns/mean": [float(len(given)) for given in answers],
+        "pass_rate/first_answer": [float(given[0].verdict.passed) for given in answers],
+    }
 
 
 @dataclass

@@ -93,7 +93,9 @@ class Tokenizer:
         _, found, after = self._chat_text([*messages, answer, message], True).partition(_ANSWER)
         if not found:
             raise CheckpointError("the model's chat template does not render the assistant's answers")
-        return self.encode(after.removeprefix(self._token(self.eos_id)))
+        for end in self.eos_ids:
+            after = after.removeprefix(self._token(end))
+        return self.encode(after)
 
     def _chat_text(self, messages: Sequence[dict[str, Any]], add_generation_prompt: bool) -> str:
         if self.chat_template is None:

@@ -66,6 +66,7 @@ def build_reinforcement(
         sampling=build_sampling(recipe),
         group_size=training.num_generations,
         seed=recipe.seed,
+        max_turns=recipe.environment.max_turns,
         penalty_buffer=overlong.penalty_buffer,
         penalty=overlong.penalty,
     )
