@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ _NAMES: dict[type[ast.AST], tuple[str, ...]] = {
 _LEFT_OUT = frozenset({"annotation", "returns", "ctx", "kind", "type_comment", "type_ignores"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
-Gram = tuple[str, ...]
+Feature = tuple[str, "str | tuple[str, ...]"]  # its kind, and a text, a program or a 13-gram
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,10 @@ class Contamination:
         return f"contamination: of {self.problems} problems, {self.training_items} training items show {told}"
 
     def to_json(self) -> dict[str, Any]:
-        """Counts, rates and each overlap, as plain data."""
+        """All fields as plain data, with counts and rates."""
         counts = self.counts
-        return {
-            "suite": self.suite,
-            "problems": self.problems,
-            "training_items": self.training_items,
-            "counts": counts,
-            "rates": {
-                kind: count / self.problems if self.problems else 0.0 for kind, count in counts.items()
-            },
-            "overlaps": [asdict(overlap) for overlap in self.overlaps],
-        }
+        rates = {kind: count / max(1, self.problems) for kind, count in counts.items()}
+        return asdict(self) | {"counts": counts, "rates": rates}
 
 
 def contamination(train: Iterable[Problem | str], evaluation: ProblemSet) -> Contamination:
@@ -112,58 +104,52 @@ def contamination(train: Iterable[Problem | str], evaluation: ProblemSet) -> Con
 
     One pass over `train`, whose memory does not grow with it.
     """
-    seen = _Wanted(evaluation)
+    wanted = {
+        problem.task_id: _features(_specification(problem), problem.reference) for problem in evaluation
+    }
+    # The training item in which each feature was first seen (None: not yet).
+    seen: dict[Feature, str | None] = {one: None for features in wanted.values() for one in features}
     items = 0
     for items, item in enumerate(train, start=1):
         if isinstance(item, str):
-            seen.look(f"text {items}", item, item)
+            name, found = f"text {items}", _features(item, item)
         else:
-            seen.look(item.task_id, _specification(item), item.reference)
-    found = [seen.overlap(problem) for problem in evaluation]
-    overlaps = [one for one in found if one.exact or one.same_program or one.share > 0]
+            name, found = item.task_id, _features(_specification(item), item.reference)
+        for feature in found:
+            if feature in seen and seen[feature] is None:
+                seen[feature] = name
+    overlaps = [_overlap(task_id, features, seen) for task_id, features in wanted.items()]
+    overlaps = [one for one in overlaps if one.exact or one.same_program or one.share > 0]
     overlaps.sort(key=lambda one: (one.exact is None, one.same_program is None, -one.share))
     return Contamination(evaluation.name, len(evaluation), items, tuple(overlaps))
 
 
-class _Wanted:
-    """What is looked for, and the training item in which each was first seen (None: not yet)."""
+def _features(text: str, code: str) -> list[Feature]:
+    """What two items are compared by, in their order; a 13-gram as often as it occurs."""
+    words = text.lower().split()
+    exact = [" ".join(part) for part in (words, code.lower().split()) if part]
+    tokens = _CODE_TOKEN.findall(code)
+    return [
+        *(("exact", one) for one in exact),
+        *(("program", one) for one in _programs(code)),
+        *(("text", tuple(words[start : start + N])) for start in range(len(words) - N + 1)),
+        *(("code", tuple(tokens[start : start + N])) for start in range(len(tokens) - N + 1)),
+    ]
 
-    def __init__(self, evaluation: ProblemSet) -> None:
-        self._exact: dict[str, str | None] = {}
-        self._programs: dict[str, str | None] = {}
-        self._text_grams: dict[Gram, str | None] = {}
-        self._code_grams: dict[Gram, str | None] = {}
-        for problem in evaluation:
-            self._exact.update(dict.fromkeys(map(_flat, _texts(problem))))
-            self._programs.update(dict.fromkeys(_programs(problem.reference)))
-            self._text_grams.update(dict.fromkeys(_grams(_words(_specification(problem)))))
-            self._code_grams.update(dict.fromkeys(_grams(_code_tokens(problem.reference))))
 
-    def look(self, name: str, text: str, code: str) -> None:
-        """Notes what this training item shows."""
-        for table, keys in (
-            (self._exact, map(_flat, (text, code))),
-            (self._programs, _programs(code)),
-            (self._text_grams, _grams(_words(text))),
-            (self._code_grams, _grams(_code_tokens(code))),
-        ):
-            for key in keys:
-                if key in table and table[key] is None:  # type: ignore[index]
-                    table[key] = name  # type: ignore[index]
-
-    def overlap(self, problem: Problem) -> Overlap:
-        """What of this problem was seen."""
-        text = [self._text_grams[gram] for gram in _grams(_words(_specification(problem)))]
-        code = [self._code_grams[gram] for gram in _grams(_code_tokens(problem.reference))]
-        sources = Counter(source for source in (*text, *code) if source is not None)
-        return Overlap(
-            problem.task_id,
-            exact=next(filter(None, (self._exact[_flat(text)] for text in _texts(problem))), None),
-            same_program=next(filter(None, map(self._programs.get, _programs(problem.reference))), None),
-            text_share=_share(text),
-            code_share=_share(code),
-            nearest=sources.most_common(1)[0][0] if sources else None,
-        )
+def _overlap(task_id: str, features: list[Feature], seen: Mapping[Feature, str | None]) -> Overlap:
+    sources: dict[str, list[str | None]] = {"exact": [], "program": [], "text": [], "code": []}
+    for feature in features:
+        sources[feature[0]].append(seen[feature])
+    nearest = Counter(filter(None, (*sources["text"], *sources["code"]))).most_common(1)
+    return Overlap(
+        task_id,
+        exact=next(filter(None, sources["exact"]), None),
+        same_program=next(filter(None, sources["program"]), None),
+        text_share=_share(sources["text"]),
+        code_share=_share(sources["code"]),
+        nearest=nearest[0][0] if nearest else None,
+    )
 
 
 def _share(sources: list[str | None]) -> float | None:
@@ -172,26 +158,6 @@ def _share(sources: list[str | None]) -> float | None:
 
 def _specification(problem: Problem) -> str:
     return problem.prompt or problem.starter_code  # which often repeats the prompt
-
-
-def _texts(problem: Problem) -> list[str]:
-    return [text for text in (_specification(problem), problem.reference) if text.strip()]
-
-
-def _flat(text: str) -> str:
-    return " ".join(_words(text))
-
-
-def _words(text: str) -> list[str]:
-    return text.lower().split()
-
-
-def _code_tokens(code: str) -> list[str]:
-    return _CODE_TOKEN.findall(code)
-
-
-def _grams(tokens: list[str]) -> Iterator[Gram]:
-    return (tuple(tokens[start : start + N]) for start in range(len(tokens) - N + 1))
 
 
 def _programs(code: str) -> list[str]:

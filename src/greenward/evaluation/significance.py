@@ -69,15 +69,13 @@ def detectable_rate_difference(problems: int, discordant_rate: float) -> float |
     the wins among them binomial with (1 + difference / rate) / 2 (Connor 1987, doi:10.2307/2531961, gives
     the large-sample form). None when `problems` are too few for any difference, which holds below 6.
     """
-    if mcnemar_power(problems, discordant_rate, 1.0) < POWER:
-        return None
     low, high = 0.0, 1.0
+    if mcnemar_power(problems, discordant_rate, high) < POWER:
+        return None
     while high - low > 1e-4:
         middle = (low + high) / 2
-        if mcnemar_power(problems, discordant_rate, middle) < POWER:
-            low = middle
-        else:
-            high = middle
+        found = mcnemar_power(problems, discordant_rate, middle) >= POWER
+        low, high = (low, middle) if found else (middle, high)
     return high
 
 
