@@ -65,12 +65,12 @@ def audit(
     columns: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Throw cheating answers at a reward function or grader.
+    """Try cheating answers on a reward function or grader.
 
     FUNCTION takes answers as our reward functions do, as TRL's reward functions (prompts, completions,
-    **columns), or as verl's compute_score. Reports which cheating answers it accepts and why that is
-    wrong, which ones kill or hang it, and which right answers it refuses. Exit code 0 if there are none
-    of these, 1 if there are, 2 if FUNCTION cannot be used or never tells right from wrong.
+    **columns), or as verl's compute_score. The report says which cheating answers it accepts and why that
+    is wrong, which ones kill or hang it, and which right answers it refuses. The exit code is 0 if there
+    are none of these, 1 if there are, 2 if FUNCTION cannot be used or never tells right from wrong.
 
     A name without a colon is a recipe (shipped, or a file): the weighted sum of its reward terms is audited.
 

@@ -31,8 +31,8 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--timeout",
                 type=click.FloatRange(min=0, min_open=True),
-                help="CPU seconds for one answer (contest suites: for one test); the wall clock gets three"
-                " times as much.  [default: the suite's own times, else 10]",
+                help="CPU seconds for one answer (contest suites: for one test). The limit of wall time is"
+                " three times that.  [default: the suite's own times, else 10]",
             ),
             click.option(
                 "--require",
