@@ -86,7 +86,7 @@ def speed_block() -> str:
         record = json.loads(file.read_text())
         settings = record["settings"]
         for result in record["results"]:
-            ratio = result["ratios"]["step"]
+            ratio = result["ratios"]["trl"]["step"]
             ours, theirs = (middle([step["step"] for step in result[x]]) for x in ("greenward", "trl"))
             theirs_type = settings.get("trl_dtype") or settings["dtype"]
             types = (

@@ -1,12 +1,13 @@
-"""One GRPO step, greenward beside TRL's GRPOTrainer, in one run.
+"""One GRPO step, greenward beside TRL's GRPOTrainer or an earlier greenward, in one run.
 
-Both load the same random checkpoint, answer the same prompts, score answers with the same function
+All load the same random checkpoint, answer the same prompts, score answers with the same function
 and use the same number of threads. Each lives in a process of its own, waits while the other
 works, and the steps alternate (A B A B …), so that a change of the machine's load meets both. A
-round's ratio is TRL's time over greenward's; the table shows its minimum, median and maximum.
+round's ratio is the peer's time over greenward's; the table shows its minimum, median and maximum.
 CPU seconds, of all threads, stand below: they mean more on a machine that is busy otherwise.
 
     python benchmarks/grpo_vs_trl.py --trl-python PATH/TO/TRL/VENV/bin/python
+    python benchmarks/grpo_vs_trl.py --earlier PATH/TO/CHECKOUT     # of another version of greenward
 
 See benchmarks/README.md for how to make that environment. It measures speed, not learning.
 """
@@ -38,6 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--trl-python", help="interpreter of an environment with trl==1.16.0")
+    parser.add_argument("--earlier", type=Path, help="a checkout of another version of greenward")
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[64, 320])
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--completions", type=int, default=256, help="per step")
@@ -69,8 +71,8 @@ def main() -> None:
     if arguments.worker:
         run_worker(arguments)
         return
-    if arguments.trl_python is None:
-        sys.exit("--trl-python is needed: see benchmarks/README.md")
+    if arguments.trl_python is None and arguments.earlier is None:
+        sys.exit("--trl-python or --earlier is needed: see benchmarks/README.md")
     results = []
     for prompt_tokens in arguments.prompt_tokens:
         with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +81,7 @@ def main() -> None:
         results.append(result)
         print_table(result, arguments)
     if arguments.json:
-        left_out = ("json", "folder", "worker", "trl_python")
+        left_out = ("json", "folder", "worker", "trl_python", "earlier")
         record = {
             "settings": {name: value for name, value in vars(arguments).items() if name not in left_out},
             "shape": SHAPE,
@@ -112,9 +114,18 @@ def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int)
 class Worker:
     """A trainer in a process of its own: takes one step for each line it is sent."""
 
-    def __init__(self, python: str, name: str, folder: Path) -> None:
+    def __init__(self, name: str, arguments: argparse.Namespace, folder: Path) -> None:
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        command = [python, __file__, *sys.argv[1:], "--worker", name, "--folder", str(folder)]
+        python, script = sys.executable, Path(__file__)
+        if name == "trl":
+            python = arguments.trl_python
+        elif name == "earlier":
+            script = arguments.earlier / "benchmarks" / script.name
+            environment["PYTHONPATH"] = str(arguments.earlier / "src")
+        options = [] if arguments.earlier is None else ["--earlier", str(arguments.earlier)]
+        given = [word for word in sys.argv[1:] if word not in options]
+        kind = "trl" if name == "trl" else "greenward"
+        command = [python, str(script), *given, "--worker", kind, "--folder", str(folder)]
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -147,22 +158,27 @@ class Worker:
 
 
 def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {"trl": arguments.trl_python, "earlier": arguments.earlier}
+    names = ["greenward", *(name for name, value in given.items() if value is not None)]
     workers: list[Worker] = []
     try:
-        for python, name in ((sys.executable, "greenward"), (arguments.trl_python, "trl")):
-            workers.append(Worker(python, name, folder))
-        ours, theirs = workers
-        for _ in range(arguments.warmup):
-            ours.step(), theirs.step()
-        pairs = [(ours.step(), theirs.step()) for _ in range(arguments.rounds)]
-        return {
-            "greenward": [pair[0] for pair in pairs],
-            "trl": [pair[1] for pair in pairs],
-            "versions": {"greenward": ours.about, "trl": theirs.about},
-            "ratios": {
-                part: spread([their[part] / our[part] for our, their in pairs]) for part in (*PARTS, CPU)
-            },
+        for name in names:
+            workers.append(Worker(name, arguments, folder))
+        rounds = [[worker.step() for worker in workers] for _ in range(arguments.warmup + arguments.rounds)]
+        steps = dict(zip(names, zip(*rounds[arguments.warmup :], strict=True), strict=True))
+        ratios = {
+            name: {
+                part: spread(
+                    [peer[part] / our[part] for peer, our in zip(found, steps["greenward"], strict=True)]
+                )
+                for part in (*PARTS, CPU)
+                if all(our[part] for our in steps["greenward"])
+            }
+            for name, found in steps.items()
+            if name != "greenward"
         }
+        versions = {name: worker.about for name, worker in zip(names, workers, strict=True)}
+        return {**steps, "versions": versions, "ratios": ratios}
     finally:
         for worker in workers:
             worker.close()
@@ -178,12 +194,15 @@ def print_table(result: dict[str, Any], arguments: argparse.Namespace) -> None:
         f"at most {arguments.max_tokens} tokens in groups of {arguments.group_size}, {arguments.dtype}, "
         f"{arguments.device}, {arguments.threads} threads, {arguments.rounds} rounds"
     )
-    print(f"{'':10}{'greenward s':>24}{'TRL s':>24}{'TRL / greenward':>24}")
+    peers = list(result["ratios"])
+    heads = ["greenward s", *(head for peer in peers for head in (f"{peer} s", f"{peer} / greenward"))]
+    print(f"{'':10}" + "".join(f"{head:>24}" for head in heads))
     for part in (*PARTS, CPU):
-        cells = [spread([step[part] for step in result[name]]) for name in ("greenward", "trl")]
-        cells.append(result["ratios"][part])
+        cells = [spread([step[part] for step in result["greenward"]])]
+        for peer in peers:
+            cells += [spread([step[part] for step in result[peer]]), result["ratios"][peer][part]]
         texts = [f"{c['median']:.3f} [{c['min']:.3f}, {c['max']:.3f}]" for c in cells]
-        print(f"{part:10}{texts[0]:>24}{texts[1]:>24}{texts[2]:>24}")
+        print(f"{part:10}" + "".join(f"{text:>24}" for text in texts))
 
 
 def machine(device: str) -> dict[str, Any]:
