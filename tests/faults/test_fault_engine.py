@@ -15,9 +15,8 @@ from greenward.config.algorithm import (
 from greenward.config.loading import parse_recipe
 from greenward.config.sections import TrainingConfig
 from greenward.errors import ConfigError
-from greenward.faults.fault import Fault, FaultTargets
-from greenward.faults.gradient_explosion import GradientExplosion
-from greenward.faults.plant import FAULTS, make_faults, recorded_truth
+from greenward.faults.fault import Fault, FaultTargets, recorded_truth
+from greenward.faults.plant import FAULTS, GradientExplosion, make_faults
 
 
 class FakeTrainer:

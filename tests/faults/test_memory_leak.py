@@ -12,7 +12,7 @@ from greenward.config.algorithm import MemoryLeakConfig
 from greenward.diagnostics.growth import measure_memory_growth
 from greenward.errors import ConfigError
 from greenward.faults.fault import FaultTargets
-from greenward.faults.memory_leak import MemoryLeak
+from greenward.faults.plant import MemoryLeak
 
 STEPS = 101
 
@@ -94,7 +94,7 @@ RUN = """
 import json, torch
 from greenward.config.algorithm import MemoryLeakConfig
 from greenward.faults.fault import FaultTargets
-from greenward.faults.memory_leak import MemoryLeak
+from greenward.faults.plant import MemoryLeak
 from greenward.runs.machine import resident_mb
 
 fault = MemoryLeak(MemoryLeakConfig(growth_factor=1.5), FaultTargets(None, None, torch.device("cpu"), 80))

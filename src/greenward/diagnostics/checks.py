@@ -57,7 +57,6 @@ class Check:
     sentence: str
     actions: tuple[str, ...]
     confirm: str
-    subject: str = "{signal}"
     severity: Severity = "warning"
     critical: bool = False
     needs: tuple[str, ...] = ()
@@ -75,7 +74,8 @@ class Check:
                 self.confirm,
                 result.onset,
             )
-        return Outcome(self.subject.format(signal=signal), finding, result.p_value, self.critical)
+        subject = self.finding.replace("-", " ") + (f" ({signal})" if signal else "")
+        return Outcome(subject, finding, result.p_value, self.critical)
 
 
 @dataclass(frozen=True)

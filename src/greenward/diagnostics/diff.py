@@ -118,7 +118,17 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
             f"{right.steps[0]} to {right.steps[-1]} in B",
             remedy="Compare runs whose steps overlap.",
         )
-    pairs = {name: _pair(name, left, right, common) for name in left.values if name in right.values}
+    in_a, in_b = np.searchsorted(left.steps, common), np.searchsorted(right.steps, common)
+    pairs = {
+        name: _Pair(
+            left.values[name][in_a],
+            right.values[name][in_b],
+            left.not_finite(name)[in_a],
+            right.not_finite(name)[in_b],
+        )
+        for name in left.values
+        if name in right.values
+    }
     replay = _is_replay(pairs)
     names = _chosen(left, right, pairs, signals, replay)
     settings, notes = different_settings(left, right)
@@ -165,16 +175,12 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
 
 @dataclass(frozen=True)
 class _Pair:
-    """A signal of both runs at the common steps; `broke` where one of them alone logged NaN or infinity.
-
-    `tested_a` and `tested_b` are what the tests compare: norms that are not finite count as large.
-    """
+    """A signal of both runs at the common steps; where it was logged as NaN or infinite, it is `wrong`."""
 
     a: Floats
     b: Floats
-    broke: Bools
-    tested_a: Floats
-    tested_b: Floats
+    wrong_a: Bools
+    wrong_b: Bools
 
     @property
     def equal(self) -> Bools:
@@ -195,20 +201,10 @@ class _Test:
     places: tuple[int, int, int]
 
 
-def _pair(name: str, left: RunSignals, right: RunSignals, common: Steps) -> _Pair:
-    sides = [(run, np.searchsorted(run.steps, common)) for run in (left, right)]
-    values = [run.values[name] for run, _ in sides]
-    wrong = [run.not_finite(name) for run, _ in sides]
-    counted = [large_where(w, v) if is_norm(name) else v for w, v in zip(wrong, values, strict=True)]
-    places = [at for _, at in sides]
-    a, b, tested_a, tested_b = (
-        series[at] for series, at in zip((*values, *counted), (*places, *places), strict=True)
-    )
-    return _Pair(a, b, wrong[0][places[0]] != wrong[1][places[1]], tested_a, tested_b)
-
-
 def _test(name: str, pair: _Pair) -> _Test | None:
-    a, b = pair.tested_a, pair.tested_b
+    a, b = pair.a, pair.b
+    if is_norm(name):
+        a, b = large_where(pair.wrong_a, a), large_where(pair.wrong_b, b)
     ratio = on_ratio_scale(name)
     usable = np.isfinite(a) & np.isfinite(b)
     if ratio:
@@ -262,8 +258,9 @@ def _onset(
     is_sure = adjusted is not None and adjusted <= ALPHA
     if test is not None and is_sure and abs(test.effect_sd) >= MIN_EFFECT_SD:
         return test.found, test.places
-    if pair.broke.any():
-        return "not finite", _thrice(pair.broke.argmax())
+    broke = pair.wrong_a != pair.wrong_b
+    if broke.any():
+        return "not finite", _thrice(broke.argmax())
     if is_memory(name) and (first := first_memory_difference(pair.a, pair.b)) is not None:
         return "shift", _thrice(first)
     return "nothing", None

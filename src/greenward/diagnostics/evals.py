@@ -52,7 +52,6 @@ ANSWERS = Topic(
                 "Give the measure a weight in rewards, or a larger one.",
             ),
             confirm="The rollouts before and after the onset show the difference.",
-            subject="{signal} holds",
         ),
         Check(
             "failing-answers-rise",
@@ -66,7 +65,6 @@ ANSWERS = Topic(
                 "Go back to a checkpoint from before the onset.",
             ),
             confirm="Graded again on an idle machine, the answers have the same status.",
-            subject="{signal} holds",
         ),
         Check(
             "length-growth",
@@ -79,7 +77,6 @@ ANSWERS = Topic(
                 "Set algorithm.overlong.penalty.",
             ),
             confirm="The longest answers of the newest rollouts repeat themselves.",
-            subject="{signal} holds",
         ),
         Check(
             "diversity-loss",
@@ -93,7 +90,6 @@ ANSWERS = Topic(
                 "Stop earlier, if pass@k for k > 1 matters.",
             ),
             confirm="pass@8 falls towards pass@1 in the evaluations.",
-            subject="{signal} holds",
         ),
         Check(
             "cheating",
@@ -107,7 +103,6 @@ ANSWERS = Topic(
                 "Keep sandbox.require at the strictest level that the machine has.",
             ),
             confirm="Their share falls when the problems they exploit leave the training set.",
-            subject="cheating",
         ),
     ),
     (
@@ -130,7 +125,6 @@ TRAIN_HELD_OUT_GAP = Check(
         "Search the rollouts for answers that fit the tests only.",
     ),
     confirm="An evaluation on training problems is as good as their pass rate says.",
-    subject="training and held-out problems agree",
 )
 
 
@@ -148,7 +142,6 @@ def evaluation_topic(suite: str | None) -> Topic:
             "Compare training and held-out problems: greenward audit.",
         ),
         confirm="greenward compare of both checkpoints on the same suite says the same.",
-        subject=f"{'held-out results' if suite is None else f'results on {suite}'} do not fall",
     )
     if suite is None:
         return Topic("held_out", "Held-out problems", (regression, TRAIN_HELD_OUT_GAP))

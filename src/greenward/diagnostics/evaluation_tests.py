@@ -119,8 +119,7 @@ def _table(records: Sequence[Record]) -> Table:
     metrics = _metrics(records)
     rows = []
     for record in records:
-        found = (_estimate(record, metric) for metric in metrics)
-        cells = (NOTHING if estimate is None else percent(estimate) for estimate in found)
+        cells = (percent(_estimate(record, metric)) for metric in metrics)
         rows.append((str(record["step"]), str(record.get("problems", NOTHING)), *cells))
     columns = ("Step", "Problems", *map(metric_label, metrics))
     return Table("Evaluations", columns, tuple(rows), "95 % intervals over problems.")

@@ -48,7 +48,6 @@ GRADIENTS = Topic(
             ),
             confirm="Replay the first such step from the checkpoint before it; the signal that is not finite "
             "first names the part.",
-            subject="values that are not finite",
         ),
         Check(
             "gradient-explosion",
@@ -65,7 +64,6 @@ GRADIENTS = Topic(
             ),
             confirm="The first step after that checkpoint with a lower learning rate keeps the old norm; "
             "learning_rate jumps at the onset if the schedule is to blame.",
-            subject="gradient explosion",
             critical=True,
         ),
         Check(
@@ -82,7 +80,6 @@ GRADIENTS = Topic(
                 "More prompts per step (training.prompts_per_step) average them out.",
             ),
             confirm="The same steps spike again when the run is repeated with its seed.",
-            subject="gradient spikes",
         ),
         Check(
             "gradient-vanished",
@@ -96,7 +93,6 @@ GRADIENTS = Topic(
                 "Raise training.num_generations or sampling.temperature, so that answers differ.",
             ),
             confirm="groups/with_signal is 0 at the same steps.",
-            subject="steps without a gradient",
         ),
     ),
     (
@@ -121,7 +117,6 @@ CALIBRATION = Topic(
                 "Train it on newer answers, with a lower learning rate or more weight decay.",
             ),
             confirm="The score of predictions on fresh problems, with the same model frozen, is as low.",
-            subject="calibration of the reward model",
             critical=True,
         ),
     ),
@@ -143,7 +138,6 @@ REWARDS = Topic(
                 "If every answer passes, choose harder ones.",
             ),
             confirm="The rollouts of a step show answers of different worth with one reward.",
-            subject="constant reward",
             severity="critical",
         ),
         Check(
@@ -159,7 +153,6 @@ REWARDS = Topic(
                 "If one term fell while the total rose, change their weights in rewards.",
             ),
             confirm="Held-out evaluations before and after the onset fall, too.",
-            subject="{signal} holds",
             needs=(REWARD,),
         ),
         Check(
@@ -173,7 +166,6 @@ REWARDS = Topic(
                 "Give it only to answers that pass, if it is about style.",
             ),
             confirm="With its weight at 0, the pass rate rises faster.",
-            subject="balance of the reward terms",
             needs=(REWARD,),
         ),
         Check(
@@ -191,7 +183,6 @@ REWARDS = Topic(
                 "sampling.temperature.",
             ),
             confirm="groups/with_signal rises with the change in the next twenty steps.",
-            subject="groups without signal",
             needs=(REWARD,),
         ),
     ),
@@ -219,7 +210,6 @@ POLICY = Topic(
                 "Lower training.learning_rate, or stop here if held-out results no longer rise.",
             ),
             confirm="completion/unique falls with it: the answers to a problem become copies.",
-            subject="entropy",
         ),
         Check(
             "kl-runaway",
@@ -234,7 +224,6 @@ POLICY = Topic(
                 "Read the newest rollouts: reward hacking looks like this.",
             ),
             confirm="The held-out pass rate is flat or falls while kl rises.",
-            subject="KL to the reference",
         ),
         Check(
             "large-policy-steps",
@@ -247,7 +236,6 @@ POLICY = Topic(
                 "Set algorithm.max_step_kl, which ends the updates of a batch early.",
             ),
             confirm="approx_kl and clip/fraction fall together.",
-            subject="size of policy steps",
         ),
         Check(
             "truncated-answers",
@@ -260,7 +248,6 @@ POLICY = Topic(
                 "Leave cut answers out of the loss: algorithm.overlong.mask_truncated.",
             ),
             confirm="The cut answers in rollouts/ would have been whole with twice the limit.",
-            subject="truncated answers",
         ),
         Check(
             "value-function-useless",
@@ -275,7 +262,6 @@ POLICY = Topic(
                 "Or do without: algorithm.advantage rloo or grpo needs none.",
             ),
             confirm="explained_variance rises above 0 within fifty steps of the change.",
-            subject="value function",
         ),
     ),
     (

@@ -30,14 +30,6 @@ _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
 _OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
 _PARTS = 4  # of the measured predictions, in the table over time
 DIAGRAM = "reliability_diagram.svg"
-_OVER_TIME = {
-    "Steps": "{part.first} to {part.last}",
-    "Predictions": "{count:,}",
-    "Score": "{score}",
-    "Mean prediction": "{predicted:.1%}",
-    "Passed": "{passed:.1%}",
-}
-_ENOUGH = "A score needs 50 predictions and both outcomes."
 _CALIBRATION = "calibration of the reward model"
 
 
@@ -78,9 +70,8 @@ def dominance(run: RunSignals, signal: str, limits: Limits) -> Result:
     term, share = max(shares.items(), key=lambda item: item[1])
     has_tests = any(name.removeprefix("reward/") in _OF_TESTS for name in shares)
     found = has_tests and term.removeprefix("reward/") not in _OF_TESTS and share > DOMINANT
-    rows = [{"term": name, "share": part} for name, part in shares.items()]
-    columns = {"Term": "{term}", "Share": "{share:.0%}"}
-    table = table_of("Share of the variance of the weighted terms over steps", columns, rows)
+    rows = tuple((name, f"{part:.0%}") for name, part in shares.items())
+    table = Table("Share of the variance of the weighted terms over steps", ("Term", "Share"), rows)
     data = {"variance_shares": shares}
     return Result(found, {"term": term, "share": share}, tables=(table,), data=data)
 
@@ -195,7 +186,7 @@ def poor_calibration(run: RunSignals, signal: str, limits: Limits) -> Result:
         severity,
         p_value=p_value,
         facts=facts,
-        tables=(_measures(found), table_of("Over training", _OVER_TIME, map(_cells, parts), _ENOUGH)),
+        tables=(_measures(found), _over_training(parts)),
         charts=(_reliability_diagram(found),),
         data={**asdict(found), "threshold": threshold, "first_step": first, "last_step": last},
     )
@@ -235,14 +226,22 @@ def _parts(predictions: Predictions) -> list[_Part]:
     return parts
 
 
-def _cells(part: _Part) -> dict[str, object]:
-    return {
-        "part": part,
-        "count": len(part.passed),
-        "score": NOTHING if part.score is None else f"{part.score:.2f}",
-        "predicted": part.predicted.mean(),
-        "passed": part.passed.mean(),
-    }
+def _over_training(parts: list[_Part]) -> Table:
+    return table_of(
+        "Over training",
+        "Steps|Predictions|Score|Mean prediction|Passed",
+        "{part.first} to {part.last}|{part.passed.size:,}|{score}|{predicted:.1%}|{passed:.1%}",
+        (
+            {
+                "part": part,
+                "score": NOTHING if part.score is None else f"{part.score:.2f}",
+                "predicted": part.predicted.mean(),
+                "passed": part.passed.mean(),
+            }
+            for part in parts
+        ),
+        "A score needs 50 predictions and both outcomes.",
+    )
 
 
 def _interval(slope: Slope) -> str:

@@ -79,11 +79,11 @@ def not_made(gap: Gap, **shown: Any) -> Result:
 
 
 def table_of(
-    title: str, columns: Mapping[str, str], records: Iterable[Mapping[str, Any]], caption: str = ""
+    title: str, columns: str, cells: str, records: Iterable[Mapping[str, Any]], caption: str = ""
 ) -> Table:
-    """A row for each record; `columns` are the headings with the format of their cells."""
-    rows = tuple(tuple(cell.format(**record) for cell in columns.values()) for record in records)
-    return Table(title, tuple(columns), rows, caption)
+    """A row for each record; headings and the formats of the cells are separated by bars."""
+    rows = tuple(tuple(cell.format(**record) for cell in cells.split("|")) for record in records)
+    return Table(title, tuple(columns.split("|")), rows, caption)
 
 
 Test: TypeAlias = Callable[[RunSignals, str, Limits], Result]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -44,29 +45,11 @@ KL_ACCELERATION = 2.0  # growth of KL in the second half over that in the first
 _SHOWN_SPIKES = 8
 _SPIKES_IN_JSON = 100
 _SHOWN_SIGNALS = 4
-_DIVERGENCE = {
-    "Reward": "{signal}",
-    "Before the onset": "{before:.3g}",
-    "After": "{after:.3g}",
-    "Diverges": "{diverges}",
-    "p": "{p_value:.2g}",
-}
-_SPIKES = {
-    "Step": "{step}",
-    "Norm": "{value:.3g}",
-    "To the median around": "{ratio:.1f} ×",
-    "Robust sd": "{sigmas:.0f}",
-}
-_MEMORY = {
-    "Memory": "{memory}",
-    "First → last": "{first} → {last}",
-    "Peak": "{peak}",
-    "Growth": "{factor:.2f} × [{factor_low:.2f}, {factor_high:.2f}]",
-    "A step": "{per_step:+.3g} MiB",
-    "p": "{p_value:.2g}",
-    "Limit": "{limit}",
-    "Full in": "{full_in}",
-}
+_MEMORY_COLUMNS = "Memory|First → last|Peak|Growth|A step|p|Limit|Full in"
+_MEMORY_CELLS = (
+    "{memory}|{first} → {last}|{peak}|{factor:.2f} × [{factor_low:.2f}, {factor_high:.2f}]|"
+    "{per_step:+.3g} MiB|{p_value:.2g}|{limit}|{full_in}"
+)
 _MEMORY_CAPTION = (
     "Growth: the fitted line through the smallest values (Theil–Sen) at the last step over that at the "
     "first, after a warm-up of a tenth, with its 95 % interval. p: of the trend, of this test alone."
@@ -116,38 +99,39 @@ def explosion(run: RunSignals, signal: str, limits: Limits) -> Result:
     else:
         text = f"The norm left its scale at step {onset} and is not a finite number any more."
     divergence = _divergence(run, onset, limits.alpha)
-    diverged = [(reward.onset.step, reward) for reward in divergence if reward.onset is not None]
+    diverged = [reward for reward in divergence if reward["onset"] is not None]
     if diverged:
-        text += f" Then {min(diverged, key=lambda pair: pair[0])[1]}."
+        reward = min(diverged, key=lambda reward: reward["onset"].step)
+        verb = "fell" if reward["after"] < reward["before"] else "rose"
+        text += " Then {signal} {} from {before:.3g} to {after:.3g} at step {onset}.".format(verb, **reward)
     # Norms that grow from the start on are common where training goes well: nothing was left behind.
     had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
     severity: Severity = "critical" if found.sustained and had_a_scale else "warning"
-    data = {"explosion": asdict(found), "divergence": [asdict(reward) for reward in divergence]}
-    rows = [
-        {**asdict(row), "diverges": f"from step {row.onset}" if row.onset else "no"} for row in divergence
-    ]
-    table = table_of("Rewards after the onset", _DIVERGENCE, rows, "Medians. p: of a change there, alone.")
-    tables = (table,) if divergence else ()
-    return Result(True, {"text": text}, severity, onset, found.p_value, facts=facts, tables=tables, data=data)
+    records = [{**row, "onset": row["onset"] and asdict(row["onset"])} for row in divergence]
+    table = table_of(
+        "Rewards after the onset",
+        "Reward|Before the onset|After|Diverges from step|p",
+        "{signal}|{before:.3g}|{after:.3g}|{onset}|{p_value:.2g}",
+        ({**row, "onset": row["onset"] or NOTHING} for row in divergence),
+        "Medians. p: of a change there, of this test alone.",
+    )
+    return Result(
+        True,
+        {"text": text},
+        severity,
+        onset,
+        found.p_value,
+        facts=facts,
+        tables=(table,) if divergence else (),
+        data={"explosion": asdict(found), "divergence": records},
+    )
 
 
-@dataclass(frozen=True)
-class RewardAfterOnset:
-    """A reward around the onset of an explosion: medians before and after, and its own change, if lasting."""
+def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[dict[str, Any]]:
+    """The rewards around the onset: medians before and after, and the onset of their own change, if lasting.
 
-    signal: str
-    before: float
-    after: float
-    p_value: float
-    onset: Onset | None
-
-    def __str__(self) -> str:
-        verb = "fell" if self.after < self.before else "rose"
-        return f"{self.signal} {verb} from {self.before:.3g} to {self.after:.3g} at step {self.onset}"
-
-
-def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[RewardAfterOnset]:
-    """What each reward did, tested from as long before the onset as there are steps after it."""
+    Each is tested from as long before the onset as there are steps after it.
+    """
     found = []
     for name in REWARDS:
         steps, values = run.series(name)
@@ -157,9 +141,15 @@ def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[RewardAfter
         if change is None or place in (0, len(values)):
             continue
         step, low, high = (int(steps[start + i]) for i in (change.onset, change.onset_low, change.onset_high))
-        before, after = float(np.median(values[start:place])), float(np.median(values[place:]))
-        lasting = Onset(step, low, high) if change.is_notable(alpha) and high >= onset.low else None
-        found.append(RewardAfterOnset(name, before, after, change.p_value, lasting))
+        found.append(
+            {
+                "signal": name,
+                "before": float(np.median(values[start:place])),
+                "after": float(np.median(values[place:])),
+                "p_value": change.p_value,
+                "onset": Onset(step, low, high) if change.is_notable(alpha) and high >= onset.low else None,
+            }
+        )
     return found
 
 
@@ -172,7 +162,12 @@ def spikes(run: RunSignals, signal: str, limits: Limits) -> Result:
     if not found:
         return Result(facts=facts, data=data)
     largest = sorted(found, key=lambda spike: -spike.ratio)
-    table = table_of(f"Largest of {len(found)} spikes", _SPIKES, map(asdict, largest[:_SHOWN_SPIKES]))
+    table = table_of(
+        f"Largest of {len(found)} spikes",
+        "Step|Norm|To the median around|Robust sd",
+        "{step}|{value:.3g}|{ratio:.1f} ×|{sigmas:.0f}",
+        map(asdict, largest[:_SHOWN_SPIKES]),
+    )
     share = len(found) / len(norms)
     numbers = {"spikes": len(found), "count": len(norms), "share": share}
     numbers |= {"step": largest[0].step, "ratio": largest[0].ratio}
@@ -241,7 +236,7 @@ def memory_leak(run: RunSignals, signal: str, limits: Limits) -> Result:
         at_step(run.steps),
         growth.p_value,
         gaps=() if known else (_NO_MEMORY_LIMIT,),
-        tables=(table_of("", _MEMORY, [numbers], _MEMORY_CAPTION),),
+        tables=(table_of("", _MEMORY_COLUMNS, _MEMORY_CELLS, [numbers], _MEMORY_CAPTION),),
         charts=(_memory_chart(run, signal, growth),),
         data={signal: {**asdict(growth), "limit_mb": limit, "seconds_to_limit": seconds}},
     )

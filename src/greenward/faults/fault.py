@@ -1,8 +1,11 @@
-"""What a planted fault is, and the parts of a training that faults may disturb."""
+"""What a planted fault is, the parts of a training that it may disturb, and the record of its truth."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +13,9 @@ import torch
 from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.reward_model import RewardModel
 from greenward.algorithms.trainer import RLTrainer
+from greenward.runs.files import dump_json, write_atomically
+
+TRUTH_FILE = "faults.json"
 
 
 @dataclass(frozen=True)
@@ -31,3 +37,22 @@ class Fault(Callback):
         `onset` is None while it has not acted.
         """
         raise NotImplementedError
+
+
+@contextmanager
+def recorded_truth(run: Path, faults: Sequence[Fault], *, seed: int) -> Iterator[None]:
+    """Write what is planted to faults.json in `run`: at once, and as it has come out when the block ends.
+
+    No file without faults. Diagnostics never read it: they are measured against it.
+    """
+
+    def write() -> None:
+        if faults:
+            record = {"seed": seed, "faults": {fault.name: fault.truth() for fault in faults}}
+            write_atomically(run / TRUTH_FILE, dump_json(record, indent=2).encode())
+
+    write()
+    try:
+        yield
+    finally:
+        write()

@@ -1,4 +1,4 @@
-"""A reward model whose logits are too large: it is far surer than it is right."""
+"""A reward model whose logits are too large, so that its probabilities are too close to 0 and 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCALES = np.geomspace(1, 100, 13)
 _AHEAD = 500  # the newest pairs, taken for what the next ones will be like
 _BEHIND = 4000  # pairs that stand for the run so far
 _MIN_PAIRS = 200
-_LOWEST_OF = 2000  # the newest pairs, whose lowest score is told
+_LOWEST_OF = 2000  # the newest pairs, whose lowest score is in the record
 
 
 class RewardOverconfidence(Fault):
@@ -77,17 +77,15 @@ class RewardOverconfidence(Fault):
     def truth(self) -> dict[str, Any]:
         """`lowest_score` is the least that scaling can make of the newest predictions; None: too few."""
         logits, passed = self._logits[-_LOWEST_OF:], self._passed[-_LOWEST_OF:]
-        known = _measurable(passed)
-        lowest = (
-            min(calibration_score(_predicted(scale, logits), passed) for scale in SCALES) if known else None
-        )
+        lowest = so_far = None
+        if _measurable(passed):
+            lowest = min(calibration_score(_predicted(scale, logits), passed) for scale in SCALES)
+            so_far = calibration_score(_predicted(self._scales, self._logits), self._passed)
         return {
             "onset": self._onset,
             "calibration_score": self._level,
             "logit_scale": self._calibration.scale,
-            "score_so_far": calibration_score(_predicted(self._scales, self._logits), self._passed)
-            if known
-            else None,
+            "score_so_far": so_far,
             "lowest_score": lowest,
             "reached": lowest is not None and lowest <= self._level,
         }

@@ -16,7 +16,7 @@ from greenward.config.loading import convert, dump
 from greenward.config.recipe import Recipe, ReinforcementRecipe
 from greenward.config.sections import GENERATED_CORPUS
 from greenward.errors import ConfigError
-from greenward.faults.plant import recorded_truth
+from greenward.faults.fault import recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm
 from greenward.policies.policy import Policy, resolve_device
