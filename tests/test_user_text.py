@@ -15,7 +15,7 @@ from greenward.evaluation.evalplus_files import read_samples
 from greenward.policies.tokenizer import read_json as read_model_json
 from greenward.problems.json_format import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
-from greenward.recipes.pairs import read_pairs
+from greenward.recipes.supervised_data import read_pairs
 from greenward.reports.study import read_study
 from greenward.runs.files import read_json, read_jsonl
 from greenward.runs.lock import RunLock

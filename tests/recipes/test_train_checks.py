@@ -9,7 +9,7 @@ import pytest
 from greenward.config.loading import parse_recipe
 from greenward.config.sections import SupervisedConfig
 from greenward.errors import GreenwardError, ProblemError
-from greenward.recipes.build import supervised_examples
+from greenward.recipes.supervised_data import supervised_examples
 from greenward.recipes.train import dry_run, train
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from greenward.algorithms.loop import Evaluator
-from greenward.algorithms.supervised import Example
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe
-from greenward.config.sections import GENERATED_CORPUS, EvaluationConfig, SandboxConfig, SupervisedConfig
+from greenward.config.sections import EvaluationConfig, SandboxConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
 from greenward.evaluation.engine import evaluate
@@ -22,11 +20,10 @@ from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.families.composition import ID_PREFIX
-from greenward.problems.families.supervised import generated_examples, tokenizer_texts
+from greenward.problems.families.supervised import tokenizer_texts
 from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
-from greenward.recipes.pairs import read_pairs
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
 
@@ -209,27 +206,3 @@ def build_evaluator(
         )
 
     return run
-
-
-def supervised_examples(
-    config: SupervisedConfig, train: ProblemSet, policy: Policy, renderer: PromptRenderer, *, seed: int
-) -> list[Example]:
-    """Token pairs of the user's file, or of the generated corpus."""
-    tokenizer = policy.tokenizer
-    if config.data not in (None, GENERATED_CORPUS):
-        pairs = list(read_pairs(Path(config.data), tokenizer))
-        if not pairs:
-            raise ProblemError(f"warm_start.data: {config.data} holds no pairs, only empty lines.")
-        return [
-            Example(prompt_ids, (*completion_ids, tokenizer.eos_id)) for prompt_ids, completion_ids in pairs
-        ]
-    by_id = {problem.task_id: problem for problem in train}
-    return [
-        Example(
-            renderer.prompt_ids(by_id[example.task_id]),
-            (*tokenizer.encode(example.completion_text), tokenizer.eos_id),
-        )
-        for example in generated_examples(
-            train, config.misconception_rate, seed, examples_per_problem=config.examples_per_problem
-        )
-    ]

@@ -30,10 +30,8 @@ from greenward.recipes.build import (
     build_renderer,
     build_rewards,
     build_sampling,
-    supervised_examples,
     verify_references,
 )
-from greenward.recipes.pairs import check_pairs
 from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.suite_evaluation import (
     TrackedSuite,
@@ -41,6 +39,7 @@ from greenward.recipes.suite_evaluation import (
     find_tracked_suites,
     suite_evaluator,
 )
+from greenward.recipes.supervised_data import check_pairs, supervised_examples
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from greenward.errors import ProblemError
-from greenward.recipes.pairs import read_pairs
+from greenward.recipes.supervised_data import read_pairs
 
 
 class Words:
@@ -34,14 +34,14 @@ def test_reads_prompts_with_completions_and_conversations(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{not json", r"line 2: not JSON"),
-        ("[1]", r"line 2: expected an object, found list"),
-        ({"prompt": "a"}, r"line 2: field 'completion' must be text, found nothing"),
-        ({"prompt": 3, "completion": "a"}, r"line 2: field 'prompt' must be text, found int"),
-        ({"messages": [{"role": "user", "content": "a"}]}, r"line 2: 'messages' must be a list"),
+        ("{not json", r"line 2.*: not JSON"),
+        ("[1]", r"row 2 \(line 2\): expected an object, found a list"),
+        ({"prompt": "a"}, r"row 2 \(line 2\): field 'completion' must be text, found nothing"),
+        ({"prompt": 3, "completion": "a"}, r"row 2 \(line 2\): field 'prompt' must be text, found a number"),
+        ({"messages": [{"role": "user", "content": "a"}]}, r"row 2 .*'messages' must be a list"),
         (
             {"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]},
-            r"line 2: .*ends with the assistant",
+            r"row 2 .*ends with the assistant",
         ),
     ],
 )

@@ -1,0 +1,79 @@
+"""Examples of supervised training: the user's own pairs, or the generated corpus.
+
+A row of a file of pairs is `{"prompt": str, "completion": str}` or `{"messages": [{"role", "content"}, …]}`
+whose last message is the assistant's (rendered by the model's chat template).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from greenward.algorithms.supervised import Example
+from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig
+from greenward.environments.prompts import PromptRenderer
+from greenward.errors import ProblemError
+from greenward.policies.policy import Policy
+from greenward.policies.tokenizer import Tokenizer
+from greenward.problems.families.supervised import generated_examples
+from greenward.problems.json_rows import Row, read_rows
+from greenward.problems.problem import ProblemSet
+
+_EXAMPLE = '{"prompt": …, "completion": …} or {"messages": […]}'
+
+
+def supervised_examples(
+    config: SupervisedConfig, train: ProblemSet, policy: Policy, renderer: PromptRenderer, *, seed: int
+) -> list[Example]:
+    """Token pairs of the user's file, or of the generated corpus. Raises `ProblemError` naming a bad row."""
+    tokenizer = policy.tokenizer
+    if config.data not in (None, GENERATED_CORPUS):
+        pairs = list(read_pairs(Path(config.data), tokenizer))
+        if not pairs:
+            raise ProblemError(f"warm_start.data: {config.data} holds no pairs, only empty lines.")
+        return [Example(prompt, (*completion, tokenizer.eos_id)) for prompt, completion in pairs]
+    by_id = {problem.task_id: problem for problem in train}
+    examples = generated_examples(
+        train, config.misconception_rate, seed, examples_per_problem=config.examples_per_problem
+    )
+    return [
+        Example(
+            renderer.prompt_ids(by_id[example.task_id]),
+            (*tokenizer.encode(example.completion_text), tokenizer.eos_id),
+        )
+        for example in examples
+    ]
+
+
+def check_pairs(path: Path) -> None:
+    """Raises `ProblemError` for a file that is not there or is empty."""
+    if not path.is_file() or not path.stat().st_size:
+        found = f"{path} is empty" if path.is_file() else f"there is no file {path}"
+        raise ProblemError(f"warm_start.data: {found}.", remedy=f"Expected JSON Lines of {_EXAMPLE}.")
+
+
+def read_pairs(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(prompt ids, completion ids) of every row. Raises `ProblemError` naming a bad row."""
+    check_pairs(path)
+    for row in read_rows(path, example=_EXAMPLE):
+        if "messages" in row.values:
+            yield _chat_pair(row, tokenizer)
+        else:
+            yield tuple(tokenizer.encode(row.text("prompt"))), tuple(tokenizer.encode(row.text("completion")))
+
+
+def _chat_pair(row: Row, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    messages = row.values["messages"]
+    well_formed = isinstance(messages, list) and all(
+        isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        for message in messages
+    )
+    if not well_formed or len(messages) < 2 or messages[-1]["role"] != "assistant":
+        raise row.error("messages", "must be a list of {role, content} that ends with the assistant's answer")
+    if not tokenizer.chat_template:
+        raise row.error(
+            "messages",
+            "needs a chat template, and this model's tokenizer has none",
+            remedy="Use prompt/completion pairs, or an instruction-tuned model.",
+        )
+    return tuple(tokenizer.render_chat(messages[:-1])), tuple(tokenizer.encode(messages[-1]["content"]))
