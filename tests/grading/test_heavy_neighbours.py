@@ -107,7 +107,7 @@ def test_a_report_that_came_while_others_were_read_is_not_late(monkeypatch):
     ids=["floats", "whole floats", "fractions", "text", "tuples", "dict", "sets"],
 )
 def test_large_values_pass_where_large_values_are_expected(grader, monkeypatch, expected, returned):
-    monkeypatch.setattr("greenward.grading.grading_plan._RETURNED_MORE_BYTES", 0)
+    monkeypatch.setattr("greenward.grading.grading_plan._EXTRA_RESULT_BYTES", 0)
     problem = Problem("p", "", "f", cases=(Case((1,), expected), Case((2,), expected)))
     code = f"from fractions import Fraction\ndef f(x): return {returned}"
     (verdict,) = grader.grade([(problem, code)])

@@ -123,12 +123,12 @@ def test_a_repeated_text_is_penalised_by_its_token_ids():
     assert scores_of("repetition_penalty", given) == [-0.75]  # 1 of 4 bigrams is unique
 
 
-def test_the_form_can_be_fixed_and_is_found_in_a_rehearsal():
+def test_the_form_can_be_fixed_and_is_found_in_a_dry_run():
     assert scores_of("text_length", answers(chat=True), completions="messages") == [-19.0] * 3
     assert scores_of("text_length", answers(chat=True), completions="text") == CASES["text_length"]
     term = make_reward(RewardTermConfig(name="trl_functions:text_length"))
     assert isinstance(term, CustomReward)
-    term.rehearse(made_up_answers(PROBLEM, 4))  # only texts have lengths that differ
+    term.dry_run(made_up_answers(PROBLEM, 4))  # only texts have lengths that differ
     assert term.score(answers(chat=True), None) == CASES["text_length"]
     term.close()
 
@@ -221,10 +221,10 @@ def test_a_refusal_lists_what_is_available():
         ("logs_text", r"log_metric\('mood'\) got 'good'"),
     ],
 )
-def test_a_rehearsal_finds_what_the_signature_does_not_show(function, message):
+def test_a_dry_run_finds_what_the_signature_does_not_show(function, message):
     term = make_reward(RewardTermConfig(name=f"trl_functions:{function}"))
     with pytest.raises(RewardError, match=message):
-        term.rehearse(made_up_answers(PROBLEM, 3))
+        term.dry_run(made_up_answers(PROBLEM, 3))
     term.close()
 
 

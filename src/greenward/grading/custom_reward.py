@@ -60,14 +60,14 @@ class CustomReward(RewardTerm):
         self._function = FunctionProcess(config.name, __name__, header)
         self.follows_trl: bool = self._function.described["trl"]
 
-    def rehearse(self, answers: Sequence[GradedAnswer]) -> None:
+    def dry_run(self, answers: Sequence[GradedAnswer]) -> None:
         """Calls a function with TRL's signature once on made-up answers, and forgets the scores.
 
         What would end the training at its first step (a column missing from `**kwargs`, a result of
         the wrong length) is an error now, and whether texts or messages are expected becomes known.
         """
         if self.follows_trl:
-            self._ask(answers, rehearsal=True)
+            self._ask(answers, is_dry_run=True)
             self.take_metrics()
 
     def begin(self, step: int) -> None:
@@ -75,7 +75,7 @@ class CustomReward(RewardTerm):
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         """One score per answer, None where the function says that it does not apply."""
-        return self._ask(answers, rehearsal=False)
+        return self._ask(answers, is_dry_run=False)
 
     def take_metrics(self) -> dict[str, list[float]]:
         """What the function logged by `log_metric` since the last call, by `function/name`."""
@@ -86,9 +86,9 @@ class CustomReward(RewardTerm):
         """Ends the process. Safe to call twice."""
         self._function.close()
 
-    def _ask(self, answers: Sequence[GradedAnswer], *, rehearsal: bool) -> list[float | None]:
+    def _ask(self, answers: Sequence[GradedAnswer], *, is_dry_run: bool) -> list[float | None]:
         state = TrainerState(self._step, self._max_steps, self._step / self._steps_per_epoch)
-        reply = self._function.ask((list(answers), state, rehearsal), self._timeout_seconds)
+        reply = self._function.ask((list(answers), state, is_dry_run), self._timeout_seconds)
         self.extra = reply["extra"]
         for name, values in reply["metrics"].items():
             self._metrics.setdefault(name, []).extend(values)
@@ -148,12 +148,12 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
             ) from None
 
     def handle(request: tuple[list[GradedAnswer], TrainerState, bool]) -> Reply:
-        answers, state, rehearsal = request
+        answers, state, is_dry_run = request
 
         def score(answers: list[GradedAnswer]) -> tuple[Any, Logged]:
             if trl is None:
                 return awaited(function(answers, **options)), Logged()
-            return (trl.rehearse if rehearsal else trl.score)(answers, state)
+            return (trl.dry_run if is_dry_run else trl.score)(answers, state)
 
         try:
             scores, logged = score(answers)
@@ -161,7 +161,7 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
         except Refused:
             raise
         except Exception as error:
-            when = "on made-up answers, before training, " if rehearsal else ""
+            when = "on made-up answers, before training, " if is_dry_run else ""
             served = "" if trl is None else f"It is called with: {', '.join(trl.served)}.\n"
             remedy = served + traceback.format_exc(limit=-3)
             raise Refused(when + _explanation(error, answers, score), remedy) from None

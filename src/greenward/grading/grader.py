@@ -213,7 +213,7 @@ class Grader:
             answers,
             key_of=lambda answer: (answer[0], id(answer[1]), answer[2]),
             prepare=lambda answer: self._prepare(*answer[1:]),
-            make_ready=lambda answer: self._compute_expected_values([answer[1]]),
+            resolve=lambda answer: self._compute_expected_values([answer[1]]),
         )
 
     def _prepare(self, problem: Problem, code: str | None) -> Run[Verdict] | None:

@@ -21,8 +21,8 @@ from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outc
 from greenward.text import MAX_MESSAGE_CHARS, visible
 
 _COMPUTING_LIMITS = Limits(cpu_seconds=20.0, wall_seconds=60.0)
-_PRINTED_MORE_BYTES = 64 << 10  # than expected, before an output is too long to be right
-_RETURNED_MORE_BYTES = 1 << 20  # than expected, before results are too long to be read
+_EXTRA_OUTPUT_BYTES = 64 << 10  # than expected, before an output is too long to be right
+_EXTRA_RESULT_BYTES = 1 << 20  # than expected, before results are too long to be read
 _FRAME_BYTES = 100  # around a result, at most
 _UNKNOWN = object()  # stands for an expected value that only a test program can compare
 _NUMBER_CHARS = 24  # that a right answer may write a number longer by: 0.1 as 0.09999999999999998
@@ -81,7 +81,7 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
         preamble=problem.preamble,
     )
     job, expectations, positions = _MAKERS[kinds[0]](problem, job, computed)
-    most = min(MAX_RESULT_BYTES, sum(map(_returned_bytes, expectations), _RETURNED_MORE_BYTES))
+    most = min(MAX_RESULT_BYTES, sum(map(_returned_bytes, expectations), _EXTRA_RESULT_BYTES))
     return GradingPlan(
         job=replace(job, result_bytes=most),
         expectations=tuple(expectations),
@@ -216,7 +216,7 @@ def _plan_stdio(problem: Problem, job: Job, _: RunResult | None) -> _Made:
             case.stdout,
             problem.comparison,
             mode="stdio",
-            max_output_bytes=longest + _PRINTED_MORE_BYTES,
+            max_output_bytes=longest + _EXTRA_OUTPUT_BYTES,
         )
         for number, case in enumerate(problem.stdio_cases, 1)
     ]

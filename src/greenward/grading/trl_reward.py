@@ -210,7 +210,7 @@ class TrlReward:
             self.form = other
         return given
 
-    def rehearse(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
+    def dry_run(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
         """As `score`, for answers that were made up, which tell whether the function takes texts or messages.
 
         Where it takes both and only one makes it tell the answers apart, it takes that one.

@@ -64,12 +64,12 @@ def run_unique(
     items: Iterable[Item],
     key_of: Callable[[Item], Hashable],
     prepare: Callable[[Item], Run[Value] | None],
-    make_ready: Callable[[Item], None] = lambda _: None,
+    resolve: Callable[[Item], None] = lambda _: None,
 ) -> Iterator[tuple[int, Value]]:
     """Yields each item's position with the value of its run, in order of completion.
 
     `prepare` gives the run of an item, or None for an item that is not ready. Then what has begun is
-    finished, `make_ready` is called (it may use the executor) and the item comes again. Items are taken
+    finished, `resolve` is called (it may use the executor) and the item comes again. Items are taken
     only as workers become free. A job for which the infrastructure failed is run again, up to `RETRIES`
     times, when what has begun is finished.
     """
@@ -121,7 +121,7 @@ def run_unique(
         to_start.extend(failed)
         failed.clear()
         if not_ready:
-            make_ready(not_ready[0][1])
+            resolve(not_ready[0][1])
             stream = chain([not_ready.pop()], stream)
         elif not to_start:
             return

@@ -122,7 +122,7 @@ def build_rewards(recipe: Recipe, problems: ProblemSet) -> tuple[RewardTerm, ...
         )
         if isinstance(term, CustomReward):
             asked = problems[: min(2, recipe.training.prompts_per_step)]
-            term.rehearse(
+            term.dry_run(
                 [answer for one in asked for answer in made_up_answers(one, recipe.training.num_generations)]
             )
         terms.append(term)
