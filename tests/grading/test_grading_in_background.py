@@ -8,7 +8,7 @@ import pytest
 
 from greenward.errors import GreenwardError, ProblemError
 from greenward.grading.grader import Grader
-from greenward.grading.unique_runs import RETRIES
+from greenward.grading.unique_jobs import RETRIES
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.protocol import CallResult, Limits, Outcome, RunResult

@@ -10,7 +10,7 @@ from greenward.grading.grader import Grader
 from greenward.grading.grading_plan import make_plan
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import make_jobs
-from greenward.grading.unique_runs import Run, run_unique
+from greenward.grading.unique_jobs import JobSet, run_unique
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Expected, Problem, ProblemSet, StdioCase
 from greenward.sandbox.pool import LocalExecutor
@@ -123,10 +123,10 @@ class OutOfOrder:
 )
 def test_the_first_part_in_order_that_fails_ends_the_answer(outcomes, combined):
     executor = OutOfOrder(outcomes)
-    run = Run(
+    run = JobSet(
         tuple(map(Job, "abcdef")), lambda results: "".join(result.results[0].value for result in results)
     )
-    other = Run((Job("x"),), lambda results: results[0].results[0].value)
+    other = JobSet((Job("x"),), lambda results: results[0].results[0].value)
     found = dict(run_unique(executor, [run, other, run], id, lambda item: item))
     assert found == {0: combined, 1: "x", 2: combined}
     assert executor.ran.count("a") == executor.ran.count("x") == 1
@@ -134,7 +134,7 @@ def test_the_first_part_in_order_that_fails_ends_the_answer(outcomes, combined):
 
 def test_no_further_part_runs_after_one_that_failed():
     executor = OutOfOrder({"c": Outcome.TIMEOUT})
-    run = Run(tuple(map(Job, "abcdef")), lambda results: len(results))
+    run = JobSet(tuple(map(Job, "abcdef")), lambda results: len(results))
     assert dict(run_unique(executor, [run], id, lambda item: item)) == {0: 3}
     assert sorted(executor.ran) == ["a", "b", "c"]
 

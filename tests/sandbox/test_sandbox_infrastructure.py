@@ -14,7 +14,7 @@ import pytest
 from waiting import eventually, is_alive
 
 from greenward.grading.grader import Grader
-from greenward.grading.unique_runs import RETRIES
+from greenward.grading.unique_jobs import RETRIES
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS

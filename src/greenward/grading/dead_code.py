@@ -51,7 +51,9 @@ def remove_dead_code(
     """
     defined = {name for node in tree.body for name in bound_names(node)}
     everything = {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
-    scan = _Scan({entry_point} if entry_point in defined else everything, bool(entry_point), given, tree)
+    scan = _LivenessScan(
+        {entry_point} if entry_point in defined else everything, bool(entry_point), given, tree
+    )
     while True:
         known = len(scan.live)
         scan.run()
@@ -59,7 +61,7 @@ def remove_dead_code(
             return scan.cut(lines)
 
 
-class _Scan:
+class _LivenessScan:
     """Scans a program again and again, with more and more names known to be live."""
 
     def __init__(self, live: set[str], output_is_dead: bool, given: int, tree: ast.Module) -> None:

@@ -16,7 +16,7 @@ from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import join_results, make_jobs
-from greenward.grading.unique_runs import Run, run_unique
+from greenward.grading.unique_jobs import JobSet, run_unique
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation, Level
@@ -24,7 +24,6 @@ from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
 
 MAX_CODE_CHARS = 1 << 20
-DEFAULT_LIMITS = Limits()
 _MAX_PLANS = 50_000
 
 Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
@@ -64,7 +63,7 @@ class Grader:
         packages: Sequence[str] = (),
         executor: Executor | None = None,
     ) -> None:
-        self.limits = DEFAULT_LIMITS if limits is None else limits
+        self.limits = Limits() if limits is None else limits
         self.by_suite = limits is None if by_suite is None else by_suite
         self.tests_by_mode: Counter[Mode] = Counter()
         self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
@@ -175,8 +174,8 @@ class Grader:
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
 
-        def prepare(code: str) -> Run[RunResult]:
-            return Run((Job(code, limits=self.limits),), lambda results: results[0])
+        def prepare(code: str) -> JobSet[RunResult]:
+            return JobSet((Job(code, limits=self.limits),), lambda results: results[0])
 
         return _in_order(run_unique(self._executor, codes, lambda code: code, prepare))
 
@@ -216,8 +215,8 @@ class Grader:
             resolve=lambda answer: self._compute_expected_values([answer[1]]),
         )
 
-    def _prepare(self, problem: Problem, code: str | None) -> Run[Verdict] | None:
-        """The run that judges an answer; None before the problem's expected values were computed."""
+    def _prepare(self, problem: Problem, code: str | None) -> JobSet[Verdict] | None:
+        """The jobs that judge an answer; None before the problem's expected values were computed."""
         plan = self._plan(problem)
         if plan is None:
             return None
@@ -233,7 +232,7 @@ class Grader:
                 self.tests_by_mode.update(expectation.mode for expectation in plan.expectations)
             return judge(plan, join_results(results))
 
-        return Run(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), combine)
+        return JobSet(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), combine)
 
     def _plan(self, problem: Problem) -> GradingPlan | None:
         """The plan of a problem; None before its expected values were computed."""
@@ -265,6 +264,6 @@ def _in_order(results: Iterable[tuple[int, Value]]) -> list[Value]:
     return [by_index[index] for index in range(len(by_index))]
 
 
-def _without_running(plan: GradingPlan, status: Status, message: str) -> Run[Verdict]:
+def _without_running(plan: GradingPlan, status: Status, message: str) -> JobSet[Verdict]:
     verdict = Verdict(status, tests_passed=(False,) * len(plan.expectations), error_message=message)
-    return Run((), lambda _: verdict)
+    return JobSet((), lambda _: verdict)

@@ -111,7 +111,7 @@ def _own_code(code: str, starter_code: str, entry_point: str) -> _OwnCode | None
     return _OwnCode(live, given, own) if own else None
 
 
-def _score(own: _OwnCode, findings: Findings) -> float:
+def _score(own: _OwnCode, findings: LintResult) -> float:
     rules = [one.rule for one in findings.violations if one.line > own.given or one.rule in _COUNTS_ANYWHERE]
     if INVALID_SYNTAX in rules:
         return 0.0
@@ -151,7 +151,7 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class Findings:
+class LintResult:
     """What ruff check found in a program, and the program as ruff format writes it."""
 
     violations: tuple[Violation, ...]
@@ -162,7 +162,7 @@ class _RuffFailure(Exception):
     """Ruff crashed or took too long over some program of a batch."""
 
 
-def lint(programs: Sequence[str]) -> list[Findings | None]:
+def lint(programs: Sequence[str]) -> list[LintResult | None]:
     """The findings on each program; None for one that makes ruff crash or takes it too long.
 
     Programs must be encodable as UTF-8. Raises `RewardError` when ruff is missing or does not work.
@@ -185,13 +185,13 @@ def check_ruff() -> None:
         (findings,) = _lint_together(["import os\nx=1\n"])
     except _RuffFailure as error:
         raise RewardError(f"ruff does not work: {error}.", remedy="pip install --upgrade ruff") from None
-    if findings != Findings((Violation("F401", 1),), "import os\n\nx = 1\n"):
+    if findings != LintResult((Violation("F401", 1),), "import os\n\nx = 1\n"):
         raise RewardError(
             f"ruff answers otherwise than expected: {findings}.", remedy="pip install --upgrade ruff"
         )
 
 
-def _lint_together(programs: Sequence[str]) -> list[Findings]:
+def _lint_together(programs: Sequence[str]) -> list[LintResult]:
     with tempfile.TemporaryDirectory(prefix="greenward-ruff-") as name:
         folder = Path(name)
         paths = [folder / f"{index}.py" for index in range(len(programs))]
@@ -203,7 +203,7 @@ def _lint_together(programs: Sequence[str]) -> list[Findings]:
             violations[index].append(Violation(found["code"] or INVALID_SYNTAX, found["location"]["row"]))
         _run((*_FORMAT, "."), folder, accepted=(0, _UNFORMATTED))
         return [
-            Findings(tuple(of_one), path.read_bytes().decode())
+            LintResult(tuple(of_one), path.read_bytes().decode())
             for of_one, path in zip(violations, paths, strict=True)
         ]
 

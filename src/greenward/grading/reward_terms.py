@@ -87,7 +87,7 @@ def defines(code: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Format(RewardTerm):
+class CodeFormat(RewardTerm):
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
     Where no entry point is asked for, any statement will do.
@@ -145,7 +145,7 @@ class CodeScore(RewardTerm):
 
 SHIPPED_TERMS: dict[str, Any] = {
     term.name: term
-    for term in (Tests, AllTests, ExecutionLadder, CodeQuality, Format, Readability, CodeScore)
+    for term in (Tests, AllTests, ExecutionLadder, CodeQuality, CodeFormat, Readability, CodeScore)
 }
 
 

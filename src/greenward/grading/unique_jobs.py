@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Run(Generic[Value]):
+class JobSet(Generic[Value]):
     """Jobs that may run at the same time, and what their results give.
 
     `combine` gets the results in order, up to that of the first job that was not completed: what comes
@@ -33,14 +33,14 @@ class _Distinct(Generic[Item, Value]):
     """A distinct item: the positions that wait for its value, the results so far, how many of them count."""
 
     item: Item  # kept alive, since its key may hold the id of an object
-    run: Run[Value]
+    job_set: JobSet[Value]
     positions: list[int] = field(default_factory=list)
     results: dict[int, RunResult] = field(default_factory=dict)
     retries: Counter[int] = field(default_factory=Counter)
     values: list[Value] = field(default_factory=list)  # one, once it is known
 
     def __post_init__(self) -> None:
-        self.needed = len(self.run.jobs)
+        self.needed = len(self.job_set.jobs)
 
     def take(self, part: int, result: RunResult) -> None:
         if part < self.needed:
@@ -51,7 +51,7 @@ class _Distinct(Generic[Item, Value]):
     def finished(self) -> list[tuple[int, Value]]:
         """The positions that wait, with the value; none before all results are there."""
         if not self.values and all(part in self.results for part in range(self.needed)):
-            self.values.append(self.run.combine([self.results[part] for part in range(self.needed)]))
+            self.values.append(self.job_set.combine([self.results[part] for part in range(self.needed)]))
             self.results.clear()  # they may be large
         if not self.values:
             return []
@@ -63,12 +63,12 @@ def run_unique(
     executor: Executor,
     items: Iterable[Item],
     key_of: Callable[[Item], Hashable],
-    prepare: Callable[[Item], Run[Value] | None],
+    prepare: Callable[[Item], JobSet[Value] | None],
     resolve: Callable[[Item], None] = lambda _: None,
 ) -> Iterator[tuple[int, Value]]:
-    """Yields each item's position with the value of its run, in order of completion.
+    """Yields each item's position with the value of its jobs, in order of completion.
 
-    `prepare` gives the run of an item, or None for an item that is not ready. Then what has begun is
+    `prepare` gives the jobs of an item, or None for an item that is not ready. Then what has begun is
     finished, `resolve` is called (it may use the executor) and the item comes again. Items are taken
     only as workers become free. A job for which the infrastructure failed is run again, up to `RETRIES`
     times, when what has begun is finished.
@@ -81,28 +81,27 @@ def run_unique(
     not_ready: list[tuple[int, Item]] = []
     stream: Iterator[tuple[int, Item]] = enumerate(items)
 
+    def start() -> Iterator[Job]:
+        while to_start:
+            distinct, part = to_start.popleft()
+            if part < distinct.needed:
+                started.append((distinct, part))
+                yield distinct.job_set.jobs[part]
+
     def jobs() -> Iterator[Job]:
-        while True:
-            while to_start:
-                distinct, part = to_start.popleft()
-                if part < distinct.needed:
-                    started.append((distinct, part))
-                    yield distinct.run.jobs[part]
-            for position, item in stream:
-                key = key_of(item)
-                if key not in known:
-                    run = prepare(item)
-                    if run is None:
-                        not_ready.append((position, item))
-                        return
-                    known[key] = _Distinct(item, run)
-                    to_start.extend((known[key], part) for part in range(len(run.jobs)))
-                known[key].positions.append(position)
-                finished.extend(known[key].finished())
-                if to_start:
-                    break
-            else:
-                return
+        yield from start()
+        for position, item in stream:
+            key = key_of(item)
+            if key not in known:
+                job_set = prepare(item)
+                if job_set is None:
+                    not_ready.append((position, item))
+                    return
+                known[key] = _Distinct(item, job_set)
+                to_start.extend((known[key], part) for part in range(len(job_set.jobs)))
+            known[key].positions.append(position)
+            finished.extend(known[key].finished())
+            yield from start()
 
     while True:
         started.clear()
