@@ -47,10 +47,7 @@ def run_bpf(program: bytes, data: bytes) -> int:
 
 class Filter:
     def __init__(self, machine: str, own_pid: int = OWN_PID) -> None:
-        program = seccomp.build_program(machine)
-        self.program = bytearray(program.instructions)
-        for offset in program.own_pid_at:
-            struct.pack_into("<I", self.program, offset, own_pid)
+        self.program = seccomp.with_own_pid(seccomp.build_program(machine), own_pid)
         self.machine = machine
 
     def __call__(self, call: int | str, *arguments: int, arch: int | None = None) -> int:
@@ -242,6 +239,18 @@ class TestDecisions:
             assert decide("sendto", 3, 0, 5, 0, address) == EPERM
         for flag in (bit for bit in (1 << n for n in range(32)) if bit != 0x4000):
             assert decide("sendto", 3, 0, 5, flag) == EPERM
+
+
+def test_the_own_id_is_put_into_constants_only(machine):
+    with_placeholder = seccomp.build_program(machine)
+    programs = [
+        list(struct.iter_unpack("<HBBI", program))
+        for program in (with_placeholder, seccomp.with_own_pid(with_placeholder, OWN_PID))
+    ]
+    changed = [(before, after) for before, after in zip(*programs, strict=True) if before != after]
+    assert [before[:3] for before, _ in changed] == [after[:3] for _, after in changed]
+    assert {(before[3], after[3]) for before, after in changed} == {(seccomp.OWN_PID, OWN_PID)}
+    assert not any(constant == seccomp.OWN_PID for *_, constant in programs[1])
 
 
 class TestAssembler:

@@ -43,7 +43,7 @@ class Attempt:
     """One attempt at a job: its place, the nonce of this run, and what has happened so far.
 
     `stdins_done` are the results of the texts of `job.stdins` that were run. An `alone` attempt runs
-    while nothing else does. A control is a harmless program that runs in place of a job.
+    while no other runs. A control is a harmless program that runs in place of a job.
     """
 
     index: int
@@ -142,7 +142,7 @@ class Attempt:
         expected = len(job.checks) if is_of_checks else len(job.calls) + len(job.expressions)
         try:
             ended = _read_frames(blobs[:results_end], self.nonce.encode("ascii"), expected, results)
-        except Exception:  # what an answer has thought of and we have not
+        except Exception:  # an input of an answer that this reader does not foresee
             ended = _FORGED
         outcome, error_class, message = _ending(ended, report)
         return RunResult(

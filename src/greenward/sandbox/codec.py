@@ -1,12 +1,12 @@
-"""Plain data as text and back: the only language in which an answer's process may speak.
+"""Plain data as text and back: the only form in which values leave an answer's process.
 
 Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and
 the standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, range and bytearray.
 A subclass (Counter, namedtuple, IntEnum …) is reduced to its base. Where numpy is loaded, its scalars
-and arrays count as the plain values and nested lists that they hold. All of this is done by what the
-base classes offer, bound when this module is loaded: no method that an answer defines or replaces
-takes part. Never pickle, never eval. JSON carries None, bool, short int, finite float, str and list as
-themselves; everything else is an object with one key, its tag.
+and arrays count as the plain values and nested lists that they hold. Methods of the
+base classes do all of this, and they are bound when this module is loaded: no method that an answer
+defines or replaces is called. Never pickle, never eval. JSON carries None, bool, short int, finite
+float, str and list as themselves; everything else is an object with one key, its tag.
 
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`
 keeps sets and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose
@@ -35,7 +35,7 @@ _MAX_BITS = int(MAX_DIGITS * 3.32)
 # JSON readers elsewhere lose precision above 2**53, and long decimal text takes quadratic time.
 _SHORT_INT = 1 << 53
 _SHORT_INT_CHARS = 20
-# Only a text with this somewhere, if only in a string, can hold an int that is too long.
+# Only a text that matches this (perhaps inside a string) can hold an int that is too long.
 _LONG_NUMBER = re.compile(f"[0-9]{{{_SHORT_INT_CHARS}}}")
 
 
@@ -182,7 +182,7 @@ def accept_numpy() -> None:
     _REDUCTIONS.extend(
         (
             (numpy.ndarray, array_to_list),
-            # Python has no such types: their item is themselves.
+            # `item` returns these unchanged, because Python has no such types.
             (numpy.longdouble, numpy.longdouble.__float__),
             (numpy.clongdouble, numpy.clongdouble.__complex__),
             (numpy.generic, numpy.generic.item),
@@ -202,7 +202,7 @@ _iterate_deque, _slice_bytearray = deque.__iter__, bytearray.__getitem__
 
 
 def _iso_text(kind: Any) -> Callable[[Any], str]:
-    """The text of a point in time; only a zone of a fixed offset is known to bring no code along."""
+    """The text of a point in time. Only a zone of a fixed offset is certain to call no code of an answer."""
     zone_of, to_text = kind.tzinfo.__get__, kind.isoformat
 
     def take_apart(value: Any) -> str:

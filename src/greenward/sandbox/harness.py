@@ -1,8 +1,8 @@
 """What runs in the answer's own process: the layers, then the code, then its calls, then the end.
 
-Speaks on one private descriptor, in frames that carry the nonce of this run and a JSON list. A frame
-says what came back, never whether it was right. That every layer is on is told to the worker in
-shared memory, which is given up before the answer's code is loaded.
+It writes to one private descriptor, in frames that carry the nonce of this run and a JSON list. A
+frame says what came back, never whether it was right. That every layer is on is reported in memory
+shared with the worker, which is unmapped before the answer's code is loaded.
 
 A problem's test programs run by the same harness, in a process of their own.
 """
@@ -106,11 +106,11 @@ class _Harness:
             self._send(self._text_of(partial(answer.run, test), position))
 
     def end(self, message: list[Any]) -> NoReturn:
-        """Hands over what was printed, sends the last message and ends the process."""
+        """Flushes what was printed, sends the last message and ends the process."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BaseException:  # a stream that the answer broke has nothing to hand over
+            except BaseException:  # the answer has broken this stream
                 continue
         self._send(_dumps(message))
         _exit(0)

@@ -111,7 +111,7 @@ class LocalExecutor:
                 self._start_missing()
                 yield from self._run(Attempt(index, job) for index, job in enumerate(jobs))
             finally:
-                for slot in list(self._busy):  # the caller left early: nobody wants these answers
+                for slot in list(self._busy):  # the caller left early and does not need these results
                     del self._busy[slot]
                     self._replace(slot)
                 self._running_thread = None
@@ -126,7 +126,7 @@ class LocalExecutor:
         self._idle, self._busy = [], {}
         self._selector.close()
         self._starter.shutdown()
-        with contextlib.suppress(FileNotFoundError):  # the last worker takes it along, unless it was killed
+        with contextlib.suppress(FileNotFoundError):  # the last worker removes it, unless it was killed
             remove_folder(self._folder)
 
     def __enter__(self) -> LocalExecutor:
@@ -182,7 +182,7 @@ class LocalExecutor:
         self._busy[self._idle.pop()] = attempt
 
     def _wait(self) -> list[tuple[WorkerSlot, RunResult | None]]:
-        """Waits for news: slots with a result, and slots (busy or idle) that lost a worker with None."""
+        """Waits for slots with a result, or with None: slots (busy or idle) that have lost a worker."""
         timeout = min(slot.deadline for slot in self._busy) - time.monotonic()
         news: dict[WorkerSlot, RunResult | None] = {}
         for key, _ in self._selector.select(max(0.0, timeout)):
@@ -194,7 +194,7 @@ class LocalExecutor:
             else:
                 if result is not None:
                     news.setdefault(slot, result)
-        # Reading those reports took time, in which those of other slots may have come.
+        # Reading those reports took time, and reports of other slots may have arrived meanwhile.
         now = time.monotonic()
         late = [slot for slot in self._busy if now >= slot.deadline and slot not in news]
         heard = {key.data for key, _ in self._selector.select(0)} if late else set()
@@ -234,13 +234,13 @@ class LocalExecutor:
         self._start_missing()
 
     def _start_missing(self) -> None:
-        """Starts what the pool lacks; what the machine does not let start is tried again later."""
+        """Starts missing workers; those that the machine does not let start are tried again later."""
         with contextlib.suppress(WorkerNotStarted):
             self._idle += self._start_slots(self._size - len(self._idle) - len(self._busy))
 
 
 def inspect_sandbox() -> tuple[Isolation, float]:
-    """Tries every layer out on this machine: what holds, and the median milliseconds of a trivial answer.
+    """Tests every layer on this machine: the isolation, and the median milliseconds of a trivial answer.
 
     Raises `SandboxError` if no worker starts.
     """

@@ -103,12 +103,12 @@ class Outcome(str, Enum):
     LOAD_ERROR = "load_error"  # the code raised while it was loaded
     SYNTAX_ERROR = "syntax_error"
     NO_ENTRY_POINT = "no_entry_point"
-    EXITED = "exited"  # left early: sys.exit, os._exit, a signal of its own
+    EXITED = "exited"  # ended early: sys.exit, os._exit, a signal that it raised
     TIMEOUT = "timeout"
     MEMORY = "memory"
     OUTPUT_LIMIT = "output_limit"
-    CHEATING = "cheating"  # forged or garbled the result channel
-    INFRASTRUCTURE = "infrastructure"  # our fault: never a reward
+    CHEATING = "cheating"  # wrote to the private result channel, or attacked its worker
+    INFRASTRUCTURE = "infrastructure"  # not the answer's fault: never a reward
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""An answer's function, called from another process: arguments and results cross as plain data.
+"""Calls of an answer's function from another process; arguments and results cross as plain data.
 
 A problem's test program runs in a process that has never seen an answer and calls a proxy of the
 function; the answer's process serves those calls. What the test program gets is rebuilt from text: no

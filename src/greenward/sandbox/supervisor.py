@@ -75,7 +75,7 @@ class Supervisor:
             wall_seconds = time.monotonic() - started
             status, usage = self._end(pid)
             child.close()
-            is_too_full = self.overfills_folder()  # now nobody can move its files while they are counted
+            is_too_full = self.overfills_folder()  # no process is left that could move files during the count
             empty_folder(self.workspace)
         used = usage.ru_utime + usage.ru_stime  # with that of children, which `Child` does not see
         if child.killed is None and used > limits["cpu_seconds"]:
@@ -225,7 +225,7 @@ class Child:
         poll.register(channel, _HANG_UP)
         if ended is not None:
             poll.register(ended, select.POLLIN)
-        # Most answers end within the first tick and leave less than a pipe holds: no wake-up for them.
+        # Most answers end within the first tick and leave less than a pipe holds: the pipes are not watched.
         # Where a process cannot be waited for, its end is that of its pipes.
         timeout = FIRST_TICK_SECONDS if ended is not None else 0.0
         pipes = {output.descriptor: output for output in self.outputs}

@@ -2,8 +2,8 @@
 
 It is started by the pool without the parent's environment, modules and descriptors, enters
 namespaces of its own where it may, and stays single-threaded. When its parent dies it ends its
-child, removes its folder and exits. All that it imports is standard library: what it loads, every
-answer finds in its memory.
+child, removes its folder and exits. It imports the standard library only, because every answer
+inherits what it has loaded.
 
 Arguments, as one JSON object: `socket` (descriptor), `folder` (its own, exists), `parent` (process
 id), `layers` (wanted), `packages` (that answers may import) and `search_path` (the trainer's own).
@@ -35,7 +35,7 @@ from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, ParentGone, Superviso
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 PRIVATE_WORKSPACE = "/answer"
-MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it can only be a far backstop
+MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it is a backstop only
 
 # Loaded before the fork, so that answers find them at no cost.
 PRELOADED = (
@@ -50,7 +50,7 @@ PRELOADED = (
 def main() -> None:
     """Serves jobs until the parent closes its end."""
     settings = json.loads(sys.argv[1])
-    channel = _move_out_of_the_way(settings["socket"])
+    channel = _reserve_descriptors(settings["socket"])
     folder, layers = settings["folder"], {Layer(name) for name in settings["layers"]}
     if LINUX:  # the kernel should prefer workers when memory runs out
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
@@ -105,8 +105,8 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
             erase(memory)
 
 
-def _move_out_of_the_way(descriptor: int) -> socket.socket:
-    """The channel above the descriptors that answers are given; those are taken: nothing lands there."""
+def _reserve_descriptors(descriptor: int) -> socket.socket:
+    """Moves the channel above the descriptors that answers are given, and reserves those."""
     channel = socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CALL_FD + 1))
     os.close(descriptor)
     empty = os.open(os.devnull, os.O_RDONLY)
@@ -118,7 +118,7 @@ def _move_out_of_the_way(descriptor: int) -> socket.socket:
 
 
 def _follow_parent(parent: int, folder: str) -> None:
-    """Has this process end with its parent, whatever it is doing.
+    """Makes this process end with its parent, whatever it is doing.
 
     The signal is SIGCONT because it reaches a process that an answer has stopped, and can still be
     caught to clean up, which SIGKILL cannot. The clean-up runs in the handler: an exception could
@@ -152,17 +152,17 @@ def _continue_in_namespaces(channel: socket.socket) -> None:
         return
     channel.close()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    sys.exit(status if status >= 0 else 128 - status)  # as shells do: the pool looks for signals
+    sys.exit(status if status >= 0 else 128 - status)  # as shells do; the pool reads the signal from it
 
 
 def _give_up_namespaces(channel: socket.socket, error: OSError) -> NoReturn:
-    """Tells the parent, which starts a worker without them: they cannot be left half-way."""
+    """Tells the parent, which starts a worker without namespaces: no process can leave some of them."""
     send_frame(channel, {"no_namespaces": str(error)})
     raise ParentGone from None
 
 
 def _leave_no_trace_of_ourselves(workspace: str) -> None:
-    """Readies the memory that every answer inherits: common modules in, our names out."""
+    """Prepares the memory that every answer inherits: it holds no module and no argument of ours."""
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons of an answer become our children
         prctl(PR_SET_DUMPABLE, 0)  # an answer of the same user cannot read or trace us
@@ -193,4 +193,4 @@ def _remove_own_folder(folder: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         remove_folder(folder)
     with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(folder))  # the last worker to leave takes the pool's folder along
+        os.rmdir(os.path.dirname(folder))  # the last worker removes the pool's folder as well

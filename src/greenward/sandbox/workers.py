@@ -1,4 +1,4 @@
-"""The workers as their pool sees them: a clean process with a socket and a deadline, and slots of two."""
+"""Workers on the side of the pool: a process with a socket and a deadline, and slots that hold two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from greenward.sandbox.processes import descendants, kill
 from greenward.sandbox.protocol import RunResult
 
 START_SECONDS = 30.0
-GRACE_SECONDS = 3.0  # a worker that is silent for so long after the wall limit is wedged
+GRACE_SECONDS = 3.0  # a worker that is silent for so long after the wall limit counts as lost
 KILLED_INSIDE = 128  # a worker of which the part in namespaces was ended by signal n exits with 128 + n
 _SECONDS_TO_END = 1.0
 # Python ignores PYTHONHASHSEED under -I; with this environment, -s and no path to us, -I adds nothing.
@@ -33,8 +33,8 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "LD_BIND_NOW": "1",  # looking up functions of libraries once, not in every answer
 }
-# Modules register what is to be done after a fork (new locks, new seeds): time that every answer would
-# take, and of no use in a worker with one thread, whose answers are seeded by the harness.
+# Modules register functions to run after a fork (new locks, new seeds). Every answer would spend time on
+# them, and they are not needed: a worker has one thread, and the harness seeds its answers.
 _BOOTSTRAP = (
     f"import os, sys; sys.path[0] = {str(Path(greenward.__file__).parent.parent)!r}; "
     "register = os.register_at_fork; os.register_at_fork = lambda **_: None; "
@@ -43,7 +43,7 @@ _BOOTSTRAP = (
 
 
 class WorkerLost(Exception):
-    """The worker died, fell silent or garbled its report."""
+    """The worker died, did not answer in time, or sent a report that cannot be read."""
 
 
 class WorkerNotStarted(SandboxError):
@@ -65,7 +65,7 @@ class WorkerProcess:
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")
-        self.has_hung_up = False
+        self.has_closed = False
         try:
             os.makedirs(folder, 0o700)
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
@@ -136,7 +136,7 @@ class WorkerProcess:
         except (OSError, ValueError):
             report = None
         if report is None:
-            self.has_hung_up = True
+            self.has_closed = True
             raise WorkerLost
         return report
 
@@ -201,11 +201,11 @@ class WorkerSlot:
             self.workers[1].send(attempt, for_checks, other)
 
     def receive(self, worker: WorkerProcess) -> RunResult | None:
-        """Takes what a worker has begun to say; the result once all is said. Raises `WorkerLost`."""
+        """Reads the report that has begun to arrive; the result once all have come. Raises `WorkerLost`."""
         report, blobs = worker.receive()
         attempt, layers = self._attempt, tuple(layer.value for layer in worker.layers)
         if attempt is None or self._results.get(worker, ()) is not None:
-            raise WorkerLost  # an idle worker has nothing to say but that it is gone
+            raise WorkerLost  # an idle worker sends nothing unless it is broken
         is_of_checks = bool(attempt.job.checks) and worker is self.workers[1]
         self._results[worker] = attempt.read_report(is_of_checks, report, blobs, layers)
         results = [result for result in self._results.values() if result is not None]
@@ -216,5 +216,5 @@ class WorkerSlot:
 
     def was_killed_from_outside(self) -> bool:
         """Whether the workers of a lost attempt that have ended were killed by what no answer can send."""
-        lost = [worker for worker in self.workers if worker.has_hung_up]
+        lost = [worker for worker in self.workers if worker.has_closed]
         return bool(lost) and all(worker.was_killed_from_outside() for worker in lost)

@@ -75,7 +75,7 @@ def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int:
 
 def restrict_self(ruleset: int) -> None:
     """Puts this process under the rules for good. Raises `OSError`; EPERM without no-new-privileges."""
-    # Refusals by the thousand must not fill the host's audit log.
+    # Thousands of refusals must not fill the host's audit log.
     system_call("landlock_restrict_self", ruleset, RESTRICT_SELF_LOG_SAME_EXEC_OFF if abi() >= 7 else 0)
 
 

@@ -56,7 +56,7 @@ def load_packages(packages: Iterable[str], search_path: Iterable[str]) -> list[s
     `ImportError` for a package that is not there.
     """
     path_before, loaded_before = list(sys.path), set(sys.modules)
-    # Libraries that start threads of their own would be forked in the midst of their work.
+    # A fork while a library's own threads work would leave its locks held.
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ.update(one_thread)
     sys.path += search_path

@@ -1,7 +1,7 @@
 """User, process, mount, IPC and network namespaces, entered once by a worker.
 
-Inside, the worker is process 1 of its own little system: its root holds the interpreter (read-only)
-and one small folder in memory. All that starts in it ends with it.
+Inside, the worker is process 1: its root folder holds the interpreter (read-only) and one small folder
+in memory, and every process that starts there ends with it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,14 @@ from collections.abc import Sequence
 from greenward.sandbox.layers.libraries import is_beneath
 from greenward.sandbox.processes import checked, libc, system_call
 
-CLONE_NEWNS = 0x0002_0000
-CLONE_NEWUTS = 0x0400_0000
-CLONE_NEWIPC = 0x0800_0000
-CLONE_NEWUSER = 0x1000_0000
-CLONE_NEWPID = 0x2000_0000
-CLONE_NEWNET = 0x4000_0000
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x1000_0000, 0x2000_0000, 0x4000_0000
 _ALL_BUT_FILES = CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x4_0000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_NOATIME, MS_NODIRATIME = 1, 2, 4, 8, 0x400, 0x800
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 0x20, 0x1000, 0x4000, 0x4_0000, 0x20_0000
 MNT_DETACH = 2
 NOBODY = 65534
-
-# Flags that a mount had outside and that a remount in a user namespace must repeat.
-_KEPT_FLAGS = {
-    os.ST_NOSUID: MS_NOSUID,
-    os.ST_NODEV: MS_NODEV,
-    os.ST_NOEXEC: MS_NOEXEC,
-    os.ST_NOATIME: 0x400,
-    os.ST_NODIRATIME: 0x800,
-    os.ST_RELATIME: 0x20_0000,
-}
 
 libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
@@ -69,16 +55,11 @@ def enter_private_root(root: str, readable: Sequence[str], workspace: str, works
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     for path in _outermost(readable):
         _bind_read_only(path, root + path)
-    for path in (
-        "/lib",
-        "/lib64",
-        "/lib32",
-        "/bin",
-    ):  # links to /usr/lib … on most hosts: the loader looks there
+    for path in ("/lib", "/lib64", "/lib32", "/bin"):  # on most hosts links, which the loader follows
         if os.path.islink(path) and not os.path.lexists(root + path):
             os.symlink(os.readlink(path), root + path)
     os.makedirs(root + "/proc")
-    # Refused where the host's own is masked (containers); the worker does without.
+    # The kernel refuses this where the host's own is masked (containers); the worker does not need it.
     with contextlib.suppress(OSError):
         _mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.makedirs(root + workspace)
@@ -107,8 +88,10 @@ def _bind_read_only(source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         open(target, "xb").close()
     _mount(source, target, None, MS_BIND | MS_REC)
+    # A remount in a user namespace must repeat the flags that the mount had outside.
     found = os.statvfs(target).f_flag
-    kept = sum(flag for shown, flag in _KEPT_FLAGS.items() if found & shown)
+    kept = found & (MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)  # `statvfs` has the same numbers …
+    kept |= MS_RELATIME if found & os.ST_RELATIME else 0  # … but for this one
     _mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | kept)
 
 

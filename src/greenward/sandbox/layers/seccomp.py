@@ -133,13 +133,6 @@ WITHOUT_EFFECT = frozenset(
 MISSING = frozenset(("clone3",))
 
 
-class Program(NamedTuple):
-    """A filter, but for the process's own id."""
-
-    instructions: bytes
-    own_pid_at: tuple[int, ...]  # offsets in bytes of the constants that are to be the own id
-
-
 def supported() -> bool:
     """Whether this kernel has seccomp filters and this interpreter can be filtered."""
     if sys.platform != "linux" or sys.maxsize <= 1 << 32:
@@ -156,8 +149,8 @@ def numbers_on(machine: str) -> dict[str, int]:
     return {name: number for name, row in NUMBERS.items() if (number := row[column]) is not None}
 
 
-def build_program(machine: str) -> Program:
-    """The filter for one machine, as `os.uname` names it. Raises `OSError` where there is none."""
+def build_program(machine: str) -> bytes:
+    """The filter for one machine, as `os.uname` names it, with `OWN_PID`. Raises `OSError` for others."""
     numbers = numbers_on(machine)
     code = Assembler()
     kill, refuse = code.add(RETURN, KILL_PROCESS), code.add(RETURN, FAIL_WITH | errno.EPERM)
@@ -167,10 +160,7 @@ def build_program(machine: str) -> Program:
     start = code.add(LOAD, _NUMBER, start)
     start = code.choose({AUDIT_ARCH[machine]: start}, kill)
     code.add(LOAD, _ARCHITECTURE, start)
-    instructions = code.program()
-    constants = [constant for *_, constant in INSTRUCTION.iter_unpack(instructions)]
-    own_pid_at = [INSTRUCTION.size * at + 4 for at, constant in enumerate(constants) if constant == OWN_PID]
-    return Program(instructions, tuple(own_pid_at))
+    return code.program()
 
 
 def _decision(code: Assembler, name: str, refuse: int) -> int:
@@ -188,15 +178,18 @@ def _decision(code: Assembler, name: str, refuse: int) -> int:
     return label
 
 
-def install(program: Program, own_pid: int) -> None:
+def install(program: bytes, own_pid: int) -> None:
     """Filters this process, which has one thread, for good. Raises `OSError`.
 
     EACCES without no-new-privileges.
     """
-    instructions = bytearray(program.instructions)
-    for offset in program.own_pid_at:
-        struct.pack_into("<I", instructions, offset, own_pid)
-    checked(_set_filter(_Filter(len(instructions) // INSTRUCTION.size, bytes(instructions))), "seccomp")
+    program = with_own_pid(program, own_pid)
+    checked(_set_filter(_Filter(len(program) // INSTRUCTION.size, program)), "seccomp")
+
+
+def with_own_pid(program: bytes, own_pid: int) -> bytes:
+    """The filter for the process with this id."""
+    return program.replace(struct.pack("<I", OWN_PID), struct.pack("<I", own_pid))
 
 
 class _Filter(ctypes.Structure):

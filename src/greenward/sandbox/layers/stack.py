@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import math
 import os
@@ -118,7 +118,7 @@ def no_new_privileges() -> None:
 def drop_capabilities() -> None:
     """Empties the effective, permitted and inheritable sets, and with them the ambient one."""
     this_process = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
-    checked(libc.capset(this_process, bytes(24)), "capset")  # three sets, 32 of each, then the other 32
+    checked(libc.capset(this_process, bytes(24)), "capset")  # three sets of 64 bits
 
 
 def drop_bounding_set() -> None:
@@ -126,15 +126,9 @@ def drop_bounding_set() -> None:
 
     Children inherit it: once in a worker is enough. Without CAP_SETPCAP it is left as it is.
     """
-    capability = 0
-    while True:
-        try:
+    with contextlib.suppress(OSError):  # beyond the kernel's last one, or not permitted
+        for capability in range(64):
             prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.EPERM):  # beyond the kernel's last one; not ours to drop
-                return
-            raise
-        capability += 1
 
 
 def _drop_privileges() -> Step:
