@@ -20,7 +20,7 @@ from greenward.problems.problem import Case, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.processes import children, descendants
-from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
+from greenward.sandbox.protocol import Call, CallResult, Job, Limits, Outcome, RunResult
 
 BOTH_LEVELS = pytest.mark.parametrize("layers", [ALL_LAYERS, CORE_LAYERS], ids=["A", "B"])
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=6.0)
@@ -96,16 +96,9 @@ class Failing:
             self.runs[job.code] += 1
             failed = self.runs[job.code] <= int(job.code)
             outcome = Outcome.INFRASTRUCTURE if failed else Outcome.COMPLETED
-            results = () if failed else (RunResult(outcome),)
-            yield index, RunResult(outcome, results=tuple(_value(4) for _ in results))
+            yield index, RunResult(outcome, results=() if failed else (CallResult(True, 4),))
 
     def close(self) -> None: ...
-
-
-def _value(value):
-    from greenward.sandbox.protocol import CallResult
-
-    return CallResult(True, value)
 
 
 def test_every_way_of_grading_tries_again_and_keeps_order_and_duplicates():

@@ -233,8 +233,8 @@ class Assembler:
     def choose(self, targets: Mapping[int, int], otherwise: int) -> int:
         """Goes on at the label that belongs to the loaded word: a binary search over runs of values.
 
-        The kernel walks through the filter once for each system call whenever an answer installs
-        it, so a filter that compares one number after the other would slow every answer down.
+        Whenever an answer installs the filter, the kernel compiles it and tries it for each system
+        call: a short program with few steps keeps that fast.
         """
         intervals = [(0, otherwise)]
         for value, label in sorted(targets.items()):
