@@ -17,7 +17,7 @@ from collections import Counter
 from greenward.config.sections import FamiliesConfig
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Verdict
-from greenward.problems.catalog import SHIPPED, load_shipped
+from greenward.problems.catalog import SHIPPED, load_suite
 from greenward.problems.families.composition import compositions
 from greenward.problems.families.generate import generate
 from greenward.problems.families.operations import OPERATIONS, TEMPLATES
@@ -38,7 +38,7 @@ def main() -> int:
 
     problems, seconds = timed(lambda: generate(config))
     train, held_out = split(problems, config.held_out, config.seed)
-    examples, corpus_seconds = timed(lambda: generated_examples(train, 0.7, config.seed))
+    examples, example_seconds = timed(lambda: generated_examples(train, 0.7, config.seed))
     print(f"operations       {len(OPERATIONS)} of {sum(map(len, TEMPLATES.values()))} templates")
     print(f"type-correct     {[sum(1 for _ in compositions(d)) for d in (1, 2, 3)]} at depth 1, 2, 3")
     kept = Counter(tag for problem in problems for tag in problem.tags)
@@ -48,11 +48,12 @@ def main() -> int:
     print(f"cases            {min(cases)} to {max(cases)} a problem")
     print_lexemes(problems)
     right = sum(not example.is_wrong for example in examples) / len(examples)
-    print(f"corpus           {len(examples)} examples, {right:.1%} right, in {corpus_seconds:.2f} s")
+    print(f"supervised       {len(examples)} examples, {right:.1%} right, in {example_seconds:.2f} s")
 
-    references = [(p, p.reference) for name in SHIPPED for p in load_shipped(name)]
+    references = [(p, p.reference) for name in SHIPPED for p in load_suite(name)]
     references += [(p, p.reference) for p in problems]
-    wrong = [(p, p.starter_code + body) for p in problems for bodies in failing_bodies(p) for body in bodies]
+    failing = [(p, body) for p in problems for bodies in failing_bodies(p).values() for body in bodies]
+    wrong = [(p, p.starter_code + body) for p, body in failing]
     with Grader(Limits(), workers=options.workers) as grader:
         bad = report("references", references, grader, must_pass=True)
         bad += report("wrong bodies", wrong, grader, must_pass=False)

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from greenward.problems.catalog import SHIPPED, load_shipped
+from greenward.problems.catalog import SHIPPED, load_suite
 from greenward.problems.mutation.mutants import mutants, normalised
-from greenward.problems.mutation.operators import MUTATION_OPERATORS
+from greenward.problems.mutation.operators import KINDS
 from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
 
@@ -80,11 +80,11 @@ def f(xs: list, n: int = 3) -> int:
 
 
 def test_at_least_twelve_kinds_and_each_is_tested_by_hand():
-    assert len(MUTATION_OPERATORS) >= 12
-    assert BY_HAND.keys() == MUTATION_OPERATORS.keys()
+    assert len(KINDS) >= 12
+    assert BY_HAND.keys() == KINDS.keys()
 
 
-@pytest.mark.parametrize("kind", MUTATION_OPERATORS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_kind(kind):
     right, wrong = BY_HAND[kind]
     assert wrong in [mutant.code for mutant in mutants(right) if mutant.kind == kind]
@@ -151,7 +151,7 @@ def test_programs_that_cannot_be_mutated_are_left_out():
 
 @pytest.fixture(scope="module")
 def classics() -> ProblemSet:
-    return ProblemSet([problem for name in SHIPPED for problem in load_shipped(name)])
+    return ProblemSet([problem for name in SHIPPED for problem in load_suite(name)])
 
 
 def test_candidates_depend_on_the_seed_and_their_own_problem_alone(classics):
@@ -173,7 +173,7 @@ def test_a_candidate_is_judged_as_its_original_and_can_be_continued_to_both_prog
         assert candidate.reference.startswith(candidate.starter_code)
         assert candidate.buggy_code.startswith(candidate.starter_code)
         assert candidate.buggy_code != candidate.reference
-        assert bug_kind(candidate) in MUTATION_OPERATORS
+        assert bug_kind(candidate) in KINDS
 
 
 def test_kinds_take_turns(classics):

@@ -50,7 +50,7 @@ def depth(problem: Problem) -> int:
     return len(Composition.of(problem.task_id).operations)
 
 
-def test_there_are_at_least_sixty_templates_with_one_to_three_misconceptions() -> None:
+def test_there_are_at_least_sixty_templates_with_one_to_three_wrong_expressions() -> None:
     templates = [template for group in TEMPLATES.values() for template in group]
     assert len(templates) >= 60
     assert len({template.name for template in templates}) == len(templates)
@@ -120,7 +120,7 @@ def test_outputs_vary_and_no_operation_is_idle(problems: ProblemSet) -> None:
                 )
 
 
-def test_cases_catch_every_misconception_that_random_inputs_reveal(problems: ProblemSet) -> None:
+def test_cases_catch_every_wrong_expression_that_random_inputs_reveal(problems: ProblemSet) -> None:
     """Weak tests would reward wrong answers. Inputs here are drawn apart from the generator's."""
     rng = random.Random(11)
     missed, revealed = [], 0
@@ -218,8 +218,8 @@ def test_held_out_operations_all_occur_in_training(problems: ProblemSet) -> None
     for limit in (40, 200, None):
         few = ProblemSet(list(problems)[:: len(problems) // limit] if limit else problems)
         train, hidden = split(few, 0.3, 2)
-        shown = {name for p in train for name in p.task_id.removeprefix("families/").split("+")}
-        assert all(set(p.task_id.removeprefix("families/").split("+")) <= shown for p in hidden)
+        trained = {name for p in train for name in p.task_id.removeprefix("families/").split("+")}
+        assert all(set(p.task_id.removeprefix("families/").split("+")) <= trained for p in hidden)
 
 
 def test_side_of_a_problem_does_not_depend_on_the_other_problems(problems: ProblemSet) -> None:

@@ -93,11 +93,11 @@ def test_held_out_problems_are_tagged_by_what_was_never_seen(problems: ProblemSe
         names = [part.rstrip("0123456789").rstrip("_") for part in problem.task_id.split("/")[1].split("+")]
         return frozenset((name, names.count(name)) for name in names)
 
-    shown = set(map(templates, train))
+    trained = set(map(templates, train))
     assert not any({NEW_FUNCTION, NEW_SHAPE} & set(problem.tags) for problem in train)
     assert all(NEW_FUNCTION in problem.tags for problem in hidden)
     for problem in hidden:
-        assert (NEW_SHAPE in problem.tags) == (templates(problem) not in shown)
+        assert (NEW_SHAPE in problem.tags) == (templates(problem) not in trained)
     assert 50 < sum(NEW_SHAPE in problem.tags for problem in hidden) < len(hidden)
     untagged = ProblemSet(
         replace(p, tags=tuple(t for t in p.tags if t not in (NEW_FUNCTION, NEW_SHAPE))) for p in hidden

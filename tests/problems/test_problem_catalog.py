@@ -12,7 +12,7 @@ import pytest
 from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
-from greenward.problems.catalog import SHIPPED, load_problems, load_shipped
+from greenward.problems.catalog import SHIPPED, load_problems, load_suite
 from greenward.problems.families.generate import generate
 from greenward.problems.families.split import split
 from greenward.problems.json_format import save_json
@@ -40,13 +40,13 @@ EDGES = {
 
 
 def test_eight_problems_to_train_on_and_three_to_evaluate() -> None:
-    assert [p.task_id for name in SHIPPED for p in load_shipped(name)] == list(ORACLES)
-    assert [len(load_shipped(name)) for name in SHIPPED] == [8, 3]
+    assert [p.task_id for name in SHIPPED for p in load_suite(name)] == list(ORACLES)
+    assert [len(load_suite(name)) for name in SHIPPED] == [8, 3]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_cases_are_right_and_have_an_edge_case(name: str) -> None:
-    for problem in load_shipped(name):
+    for problem in load_suite(name):
         assert len(problem.cases) >= 8
         assert len(set(map(repr, problem.cases))) == len(problem.cases)
         assert EDGES[problem.task_id] in [case.args for case in problem.cases]
@@ -56,7 +56,7 @@ def test_shipped_cases_are_right_and_have_an_edge_case(name: str) -> None:
 
 
 def test_shipped_references_pass_in_the_sandbox() -> None:
-    problems = [problem for name in SHIPPED for problem in load_shipped(name)]
+    problems = [problem for name in SHIPPED for problem in load_suite(name)]
     with Grader(Limits(), workers=2) as grader:
         verdicts = grader.grade([(problem, problem.reference) for problem in problems])
         empty = grader.grade([(problem, problem.starter_code) for problem in problems])
@@ -72,7 +72,7 @@ def test_families_are_the_two_sides_of_the_split() -> None:
 
 
 def test_shipped_sets_and_files_are_taken_whole(tmp_path: Path) -> None:
-    shipped = load_shipped("classic_training")
+    shipped = load_suite("classic_training")
     path = tmp_path / "mine.json"
     save_json(shipped, path)
     for source in ("classic_training", str(path)):
@@ -95,7 +95,7 @@ def test_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:
 
 def test_unknown_shipped_name_is_told_the_nearest() -> None:
     with pytest.raises(ProblemError, match="'classic_evaluation'"):
-        load_shipped("classic_eval")
+        load_suite("classic_eval")
 
 
 def test_missing_file_is_told_as_such() -> None:

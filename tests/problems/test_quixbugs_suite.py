@@ -71,8 +71,6 @@ def test_cases_that_take_minutes_are_left_out_and_counted(folder):
     add(folder, "levenshtein", "def levenshtein(a, b):\n    return 3", rows)
     (problem,) = load_quixbugs(folder)
     assert (len(problem.cases), problem.tests_left_out) == (1, 1)
-    (problem,) = load_quixbugs(folder, slow_cases=True)
-    assert (len(problem.cases), problem.tests_left_out) == (2, 0)
 
 
 def test_graphs_of_plain_data_are_judged_apart_and_those_of_nodes_within(folder):

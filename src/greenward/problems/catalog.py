@@ -116,10 +116,7 @@ def load_problems(
         return candidates
     if source == FAMILIES:
         return _families(families)[0 if part == "train" else 1]
-    try:
-        return load_suite(source, skip_bad_rows=skip_bad_rows)
-    except _UnknownName:
-        raise _unknown(source, (FAMILIES, *SHIPPED, *SUITES)) from None
+    return _load(source, (FAMILIES, *SHIPPED, *SUITES), skip_bad_rows=skip_bad_rows)
 
 
 def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bool = False) -> ProblemSet:
@@ -130,31 +127,33 @@ def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bo
     for the file. With `skip_bad_rows`, rows that cannot be used are left out and listed in
     `ProblemSet.skipped`. Raises `ProblemError` that names the nearest name.
     """
-    if source in SHIPPED:
-        return load_shipped(source)
+    return _load(source, (*SHIPPED, *SUITES), path, skip_bad_rows=skip_bad_rows)
+
+
+def _load(
+    source: str, known: tuple[str, ...], path: str | Path | None = None, *, skip_bad_rows: bool
+) -> ProblemSet:
     name, _, part = source.partition(":")
-    if name in SUITES:
-        if part and part not in PARTS:
-            raise ProblemError(f"{source}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
-        file = Path(path) if path is not None else locate(name)
-        format = SUITES[name].format
-        whole = read_problems(file, format, skip_bad_rows=skip_bad_rows) if format else load_quixbugs(file)
-        problems = [problem for problem in whole if not part or part in problem.tags]
-        if not problems:
-            what = f"{source}: no problem lies in this part."
-            raise ProblemError(what, remedy="Only MBPP's suites have parts.")
-        return ProblemSet(problems, name=source, skipped=whole.skipped)
-    if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
-        raise _unknown(source, (*SHIPPED, *SUITES))
-    return load_file(source, skip_bad_rows=skip_bad_rows)
-
-
-def load_shipped(name: str) -> ProblemSet:
-    """A problem set that greenward ships. Raises `ProblemError` that names the nearest name."""
-    if name not in SHIPPED:
-        raise _unknown(name, SHIPPED)
-    with resources.as_file(resources.files("greenward.problems") / "data" / f"{name}.json") as path:
-        return load_json(path)
+    if source in SHIPPED:
+        with resources.as_file(resources.files("greenward.problems") / "data" / f"{source}.json") as file:
+            return load_json(file)
+    if name not in SUITES:
+        if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
+            near = get_close_matches(source, known, n=1)
+            all_known = f"Known: {', '.join(known)}, or the path of a file."
+            hint = f"Did you mean {near[0]!r}?" if near else all_known
+            raise ProblemError(f"no problem set is called {source!r}.", remedy=hint)
+        return load_file(source, skip_bad_rows=skip_bad_rows)
+    if part and part not in PARTS:
+        raise ProblemError(f"{source}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
+    file, format = Path(path) if path is not None else locate(name), SUITES[name].format
+    whole = read_problems(file, format, skip_bad_rows=skip_bad_rows) if format else load_quixbugs(file)
+    problems = [problem for problem in whole if not part or part in problem.tags]
+    if not problems:
+        raise ProblemError(
+            f"{source}: no problem lies in this part.", remedy="Only MBPP's suites have parts."
+        )
+    return ProblemSet(problems, name=source, skipped=whole.skipped)
 
 
 def locate(name: str) -> Path:
@@ -199,15 +198,3 @@ def _format_of(path: Path) -> Format:
 @lru_cache(maxsize=1)
 def _families(config: FamiliesConfig) -> tuple[ProblemSet, ProblemSet]:
     return split(generate(config), config.held_out, config.seed)
-
-
-class _UnknownName(ProblemError):
-    """There is neither a set nor a file of this name."""
-
-
-def _unknown(name: str, known: tuple[str, ...]) -> ProblemError:
-    near = get_close_matches(name, known, n=1)
-    return _UnknownName(
-        f"no problem set is called {name!r}.",
-        remedy=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}, or the path of a file.",
-    )

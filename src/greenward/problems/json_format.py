@@ -20,23 +20,23 @@ from pathlib import Path
 from typing import Any, get_args
 
 from greenward.errors import ProblemError
-from greenward.problems.json_rows import Format, Row, found, read_problems
+from greenward.problems.json_rows import Format, Row, read_problems
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, Rule
 from greenward.problems.python_source import (
     FunctionSignature,
     default_parameters,
+    function_named,
     parse_prompt,
-    read_signature,
     starter_code,
 )
 from greenward.runs.files import write_atomically
 
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 
+_OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test")
 _KEYS = (
-    "function_name", "docstring", "test_cases", "starter_code",
-    "task_id", "reference", "tests", "setup_code", "tags", "comparison", "buggy_code", "failing_test",
-    "columns",
+    "function_name", "docstring", "test_cases", "starter_code", "task_id", "tests", "tags", "comparison",
+    "columns", *_OPTIONAL_TEXTS,
 )  # fmt: skip
 
 
@@ -85,23 +85,22 @@ def _problem(row: Row) -> Problem:
     if not task_id:
         raise row.error("task_id", "is empty")
     columns = row.values.get("columns")
-    if columns is not None and not isinstance(columns, dict):
-        what = f"must be an object of further data for reward functions, found {found(row.values, 'columns')}"
-        raise row.error("columns", what)
+    if columns is not None:
+        row.typed("columns", dict, "an object of further data for reward functions")
     return Problem(
         task_id=task_id,
         prompt=docstring,
         entry_point=name,
         cases=cases,
         tests=tests,
-        setup_code=row.text("setup_code", default=""),
         starter_code=starter,
-        reference=row.text("reference", default=""),
         comparison=_comparison(row),
         tags=row.texts("tags"),
+        columns=columns,
+        reference=row.text("reference", default=""),
+        setup_code=row.text("setup_code", default=""),
         buggy_code=row.text("buggy_code", default=""),
         failing_test=row.text("failing_test", default=""),
-        columns=columns,
     )
 
 
@@ -116,22 +115,17 @@ SIMPLE_JSON = Format(
 def _signature(row: Row, field: str, function_name: str) -> FunctionSignature | None:
     if not row.text(field, default="").strip():
         return None
-    signature = read_signature(row.python(field, parser=parse_prompt), function_name)
-    if signature is None:
+    function = function_named(row.python(field, parser=parse_prompt), function_name)
+    if function is None:
         raise row.error(field, f"does not define the function {function_name!r}")
-    return signature
+    return FunctionSignature.of(function)
 
 
 def _cases(row: Row, signature: FunctionSignature | None) -> tuple[Case, ...]:
     if "test_cases" not in row.values and row.values.get("tests"):
         return ()
-    values = row.values.get("test_cases")
-    if not isinstance(values, list):
-        raise row.error(
-            "test_cases",
-            f"must be a list of [input…, output] lists, found {found(row.values, 'test_cases')}",
-            remedy="Example: [[2, 3, 5], [0, 0, 0]] for add(a, b).",
-        )
+    example = "Example: [[2, 3, 5], [0, 0, 0]] for add(a, b)."
+    values = row.typed("test_cases", list, "a list of [input…, output] lists", remedy=example)
     return tuple(_case(row, number, value, signature) for number, value in enumerate(values, start=1))
 
 
@@ -219,12 +213,9 @@ def _to_row(problem: Problem) -> dict[str, Any]:
     }
     if problem.task_id != problem.entry_point:
         row["task_id"] = problem.task_id
-    for key in ("reference", "setup_code", "buggy_code", "failing_test"):
-        if getattr(problem, key):
-            row[key] = getattr(problem, key)
-    for key in ("tests", "tags"):
-        if getattr(problem, key):
-            row[key] = list(getattr(problem, key))
+    for key in (*_OPTIONAL_TEXTS, "tests", "tags"):
+        if value := getattr(problem, key):
+            row[key] = list(value) if isinstance(value, tuple) else value
     if problem.columns is not None:
         row["columns"] = dict(problem.columns)
     if problem.comparison != DEFAULT_COMPARISON:

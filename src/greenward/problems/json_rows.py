@@ -13,12 +13,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from greenward.errors import ProblemError
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.python_source import parse
 from greenward.user_text import check_nesting
+
+T = TypeVar("T")
 
 _STRICT = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
 _LENIENT = json.JSONDecoder()
@@ -50,10 +52,18 @@ class Row:
         """The error for a field of this row; `problem` continues the sentence "field 'x' …"."""
         return BadRow(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
 
-    def text(self, field: str, *, default: str | None = None) -> str:
+    def typed(
+        self, field: str, kind: type[T], what: str, *, default: Any = None, remedy: str | None = None
+    ) -> T:
+        """The value of a field, which must have this type; `what` names the type in the error."""
         value = self.values.get(field, default)
-        if not isinstance(value, str):
-            raise self.error(field, f"must be text, found {found(self.values, field)}")
+        if not isinstance(value, kind):
+            found = _type_name(value) if field in self.values else "nothing"
+            raise self.error(field, f"must be {what}, found {found}", remedy=remedy)
+        return value
+
+    def text(self, field: str, *, default: str | None = None) -> str:
+        value = self.typed(field, str, "text", default=default)
         if "\0" in value:
             raise self.error(field, "holds a null character, which Python source cannot")
         return value
@@ -104,11 +114,6 @@ class Format:
     example: str
     problem: Callable[[Row], Problem]
     non_finite: bool = False
-
-
-def found(values: dict[str, Any], field: str) -> str:
-    """The type of a field's value in words; `nothing` when the field is missing."""
-    return _type_name(values[field]) if field in values else "nothing"
 
 
 def refuse(error: ProblemError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -92,20 +92,18 @@ class Problem:
 
     `setup_code` runs after the answer and before the tests. `preamble` runs before the answer, in the
     same namespace; a program with a preamble may end with a top-level `return` and with any exit status,
-    as the judges of contest suites allow. `reference` is a whole program that passes.
-    The first `base_tests` of the tests are those of the original suite and the others were added to
-    it (EvalPlus); None if there is no such difference. `tests_left_out` counts the tests of the suite
-    that were left out because nothing could judge them.
+    as the judges of contest suites allow. `reference` is a whole program that passes. In a repair problem,
+    `buggy_code` is the whole program with the bug, and `failing_test` says, if known, what its first failing
+    test called, expected and got.
 
-    Three fields say how much CPU time an answer needs (`grading.time_limits`): `cpu_seconds` in total,
-    if that is more than the limit for every answer; `test_seconds`, the limit for each test that the
-    authors of the suite set, 0 for none; `reference_seconds`, what the reference takes for each case. The
-    measured ones do not count when problems are compared.
+    The first `base_tests` of the tests are those of the original suite, and the others were added (EvalPlus);
+    None if there is no such difference. `tests_left_out` counts the tests that nothing could judge.
+    `columns` is further data, by name, for reward functions that ask for it.
 
-    If a program is to be repaired, `buggy_code` is the whole program with the bug, and `failing_test`
-    says, if known, what its first failing test called, expected and got.
-
-    `columns` is further data of the problem, by name, for reward functions that ask for it.
+    Three fields are about CPU time (`grading.time_limits`): `cpu_seconds` is what an answer needs in total,
+    if that is more than the general limit; `test_seconds` is the suite's own limit for each test, 0 for none;
+    `reference_seconds` is what the reference takes for each case. What is measured does not count when
+    problems are compared.
     """
 
     task_id: str
@@ -157,9 +155,6 @@ class ProblemSet(Sequence[Problem]):
 
     def __len__(self) -> int:
         return len(self._problems)
-
-    def __iter__(self) -> Iterator[Problem]:
-        return iter(self._problems)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):

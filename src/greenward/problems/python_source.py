@@ -43,6 +43,16 @@ class FunctionSignature:
     least: int
     most: int | None
 
+    @classmethod
+    def of(cls, function: FunctionNode) -> FunctionSignature:
+        # A signature stands alone, without the imports that its annotations may need.
+        for argument in ast.walk(function.args):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        positional = len(function.args.posonlyargs) + len(function.args.args)
+        least = positional - len(function.args.defaults)
+        return cls(ast.unparse(function.args), least, None if function.args.vararg else positional)
+
     def accepts(self, inputs: int) -> bool:
         """Whether the function can be called with so many positional inputs."""
         return self.least <= inputs and (self.most is None or inputs <= self.most)
@@ -51,23 +61,6 @@ class FunctionSignature:
         if self.most == self.least:
             return str(self.least)
         return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
-
-
-def read_signature(tree: ast.Module, function_name: str) -> FunctionSignature | None:
-    """The signature of the last top-level `function_name`; None if there is none."""
-    function = function_named(tree, function_name)
-    if function is None:
-        return None
-    # A signature stands alone, without the imports that its annotations may need.
-    for argument in ast.walk(function.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    positional = [*function.args.posonlyargs, *function.args.args]
-    return FunctionSignature(
-        parameters=ast.unparse(function.args),
-        least=len(positional) - len(function.args.defaults),
-        most=None if function.args.vararg else len(positional),
-    )
 
 
 def default_parameters(count: int) -> str:

@@ -31,7 +31,7 @@ class Composition:
         if not task_id.startswith(ID_PREFIX) or not all(name in OPERATIONS for name in names):
             raise ProblemError(
                 f"expected the id of a generated problem ({ID_PREFIX}<operation>+…), found {task_id!r}.",
-                remedy="Only generated problems have a corpus; for others set warm_start.data to a file.",
+                remedy="Only generated problems have examples; for others, set warm_start.data to a file.",
             )
         return cls(tuple(OPERATIONS[name] for name in names))
 

@@ -51,7 +51,7 @@ def _useful_problems(chains: Sequence[Composition], seed: int) -> Iterator[Probl
         pool = pools[chain.takes]
         inputs = [*EDGE_INPUTS[chain.takes], *rng.sample(pool, RANDOM_INPUTS)]
         outputs = _small_outputs(chain, inputs)
-        if outputs is None or not _is_varied(outputs) or _is_redundant(chain, inputs, outputs):
+        if outputs is None or not _is_useful(chain, inputs, outputs):
             continue
         pairs = list(zip(inputs, outputs, strict=True))
         pairs += _revealing_pairs(chain, pairs, pool)
@@ -101,14 +101,13 @@ def _is_small(value: Any) -> bool:
     return len(value) <= MAX_LENGTH and (isinstance(value, str) or all(map(_is_small, value)))
 
 
-def _is_varied(outputs: Sequence[Any]) -> bool:
+def _is_useful(chain: Composition, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    """Whether the outputs vary, and no operation can be left out without a change of the outputs."""
     counts = Counter(map(repr, outputs))
     most_common = counts.most_common(1)[0][1]
-    return len(counts) >= MIN_DISTINCT_OUTPUTS and most_common <= MAX_SHARE_OF_ONE_OUTPUT * len(outputs)
-
-
-def _is_redundant(chain: Composition, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    return list(inputs) == list(outputs) or any(
+    if len(counts) < MIN_DISTINCT_OUTPUTS or most_common > MAX_SHARE_OF_ONE_OUTPUT * len(outputs):
+        return False
+    return list(inputs) != list(outputs) and not any(
         all(
             part.evaluate(part.expressions, value) == output
             for value, output in zip(inputs, outputs, strict=True)

@@ -58,16 +58,13 @@ def tokenizer_texts(problems: Iterable[Problem]) -> Iterator[str]:
         if problem.buggy_code:
             yield problem.buggy_code
         elif problem.task_id.startswith(ID_PREFIX):
-            for bodies in failing_bodies(problem):
+            for bodies in failing_bodies(problem).values():
                 yield from (problem.starter_code + body for body in bodies)
 
 
-def failing_bodies(problem: Problem) -> list[list[str]]:
-    """For each operation that has any, the bodies that are wrong there and fail a case of the problem."""
-    return list(_failing_by_position(problem, Composition.of(problem.task_id)).values())
-
-
-def _failing_by_position(problem: Problem, chain: Composition) -> dict[int, list[str]]:
+def failing_bodies(problem: Problem) -> dict[int, list[str]]:
+    """The bodies that fail a case, by the position of the operation that is wrong, if there are any."""
+    chain = Composition.of(problem.task_id)
     by_position: dict[int, list[str]] = {}
     for position, expressions in chain.wrong_variants():
         if any(chain.fails(expressions, case.args[0], case.expected) for case in problem.cases):
@@ -86,7 +83,7 @@ def _bodies(problem: Problem) -> tuple[str, list[str]]:
             )
         return problem.reference[len(starter) :], [problem.buggy_code[len(starter) :]]
     chain = Composition.of(problem.task_id)
-    failing = _failing_by_position(problem, chain)
+    failing = failing_bodies(problem)
     error_prone = [i for i in failing if stable_hash(f"error-prone/{chain.operations[i].name}") % 2]
     position = min(error_prone or failing, default=None)
     return chain.body(chain.expressions), failing[position] if position is not None else []

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from greenward.problems.mutation.operators import MUTATION_OPERATORS, Replacement
+from greenward.problems.mutation.operators import Replacement, replacements
 from greenward.problems.python_source import parse
 
 # Fields of nodes that declare a program's interface and do not compute anything.
@@ -22,7 +23,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A program with one bug and the kind of the bug, a key of `MUTATION_OPERATORS`."""
+    """A program with one bug and the kind of the bug, a key of `operators.KINDS`."""
 
     kind: str
     code: str
@@ -37,20 +38,6 @@ class _Place:
     field: str
     index: int | None
     names: tuple[str, ...]
-
-    def unparsed_with(self, tree: ast.Module, replacement: Replacement) -> str:
-        """The program with something else in this place; the tree stays unchanged."""
-        before = getattr(self.owner, self.field)
-        if self.index is None:
-            after: object = replacement
-        else:
-            inserted = replacement if isinstance(replacement, list) else [replacement]
-            after = [*before[: self.index], *inserted, *before[self.index + 1 :]] or [ast.Pass()]
-        setattr(self.owner, self.field, after)
-        try:
-            return f"{ast.unparse(tree)}\n"
-        finally:
-            setattr(self.owner, self.field, before)
 
 
 def normalised(source: str) -> str:
@@ -71,13 +58,23 @@ def mutants(source: str) -> list[Mutant]:
     seen = {f"{ast.unparse(tree)}\n"}
     found = []
     for place in _places_below(tree, {}):
-        for kind, (types, operator) in MUTATION_OPERATORS.items():
-            for replacement in operator(place.node, place.names) if isinstance(place.node, types) else ():
-                code = place.unparsed_with(tree, replacement)
-                if code not in seen and _is_python(code):
-                    seen.add(code)
-                    found.append(Mutant(kind, code))
+        before = getattr(place.owner, place.field)
+        for kind, replacement in replacements(place.node, place.names):
+            setattr(place.owner, place.field, _replaced(before, place.index, replacement))
+            code = f"{ast.unparse(tree)}\n"
+            setattr(place.owner, place.field, before)
+            if code not in seen and _is_python(code):
+                seen.add(code)
+                found.append(Mutant(kind, code))
     return found
+
+
+def _replaced(before: Any, index: int | None, replacement: Replacement) -> Any:
+    """The value of a field with a replacement for its node, or for the node at `index` of its list."""
+    if index is None:
+        return replacement
+    inserted = replacement if isinstance(replacement, list) else [replacement]
+    return [*before[:index], *inserted, *before[index + 1 :]] or [ast.Pass()]
 
 
 def _is_python(code: str) -> bool:

@@ -8,38 +8,52 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 # What takes the place of a node: another node, or any number of statements.
 Replacement = ast.AST | list[ast.stmt]
-# (node, names that are bound there) -> the replacements
-Operator = Callable[[Any, Sequence[str]], Iterator[Replacement]]
 Node = TypeVar("Node", bound=ast.AST)
 
-# The operators by name, with the types of nodes to which they apply. If two of them give the same program, it
-# counts for the first.
-MUTATION_OPERATORS: dict[str, tuple[tuple[type[ast.AST], ...], Operator]] = {}
+KINDS: Mapping[str, str] = {
+    "early_return": "the return that follows a loop is already at the end of its body",
+    "dropped_guard": "`if not xs: return 0` is left out",
+    "dropped_branch": "an `else`, all after an `elif`, or an `if` that does not end in a jump is left out",
+    "wrong_initial_value": "`n = 0` becomes `n = 1`, `best = None` becomes `best = 0`",
+    "missing_return": "`return f(x)` becomes `f(x)`, `return x` is left out",
+    "missing_update": "`i += 1`, `xs = f(xs)` or `xs.append(x)` is left out",
+    "wrong_jump": "`break` becomes `continue`, or is left out",
+    "off_by_one_index": "`xs[0]` becomes `xs[1]`",
+    "off_by_one_slice": "`xs[1:]` becomes `xs[2:]`",
+    "off_by_one_range": "`range(n)` becomes `range(n - 1)`; the step stays",
+    "boundary": "`a < b` becomes `a <= b`",
+    "comparison_operator": "`a == b` becomes `a != b`",
+    "negated_condition": "`if a` becomes `if not a`, also in a loop, a conditional expression or a filter",
+    "dropped_filter": "`[x for x in xs if x]` becomes `[x for x in xs]`",
+    "dropped_case": "`a if c else b` becomes `a` or `b`; one part of `a and b` is left out",
+    "swapped_connective": "`a and b` becomes `a or b`",
+    "arithmetic_operator": "`a + b` becomes `a - b`",
+    "swapped_operands": "`a - b` becomes `b - a`",
+    "wrong_function": "`min(xs)` becomes `max(xs)`, `s.lower()` becomes `s.upper()`",
+    "dropped_call": "`abs(n)` becomes `n`, `s.strip()` becomes `s`",
+    "swapped_arguments": "`f(a, b)` becomes `f(b, a)`",
+    "dropped_argument": "`sorted(xs, reverse=True)` becomes `sorted(xs)`",
+    "dropped_sign": "`-n` becomes `n`, `[::-1]` becomes `[::1]`",
+    "wrong_variable": "another variable that is bound there takes the place of a variable",
+    "wrong_constant": "`2` becomes `3`, `True` becomes `False`, a text loses its last character",
+}
 
 _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _UPDATING_METHODS = (
     "append", "extend", "add", "insert", "update", "pop", "remove", "discard", "sort", "reverse",
 )  # fmt: skip
 _ARITHMETIC: Mapping[type, tuple[type, ...]] = {
-    ast.Add: (ast.Sub, ast.Mult),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Add, ast.Pow),
-    ast.Div: (ast.FloorDiv, ast.Mult),
-    ast.FloorDiv: (ast.Div, ast.Mod),
-    ast.Mod: (ast.FloorDiv,),
-    ast.Pow: (ast.Mult,),
-    ast.BitAnd: (ast.BitOr, ast.BitXor),
-    ast.BitOr: (ast.BitAnd, ast.BitXor),
-    ast.BitXor: (ast.BitAnd, ast.BitOr),
-    ast.LShift: (ast.RShift,),
-    ast.RShift: (ast.LShift,),
-}
+    ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Mult: (ast.Add, ast.Pow), ast.Pow: (ast.Mult,),
+    ast.Div: (ast.FloorDiv, ast.Mult), ast.FloorDiv: (ast.Div, ast.Mod), ast.Mod: (ast.FloorDiv,),
+    ast.BitAnd: (ast.BitOr, ast.BitXor), ast.BitOr: (ast.BitAnd, ast.BitXor),
+    ast.BitXor: (ast.BitAnd, ast.BitOr), ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,),
+}  # fmt: skip
 _ORDER_MATTERS = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.LShift, ast.RShift)
 _BOUNDARY: Mapping[type, type] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _OPPOSITES = (
@@ -59,12 +73,140 @@ _DROPPABLE_FUNCTIONS = ("abs", "sorted", "set", "str", "int", "list", "round", "
 _DROPPABLE_METHODS = ("strip", "lower", "upper", "lstrip", "rstrip", "copy", "casefold", "split")
 
 
-def _applies_to(*types: type[ast.AST]) -> Callable[[Operator], Operator]:
-    def register(operator: Operator) -> Operator:
-        MUTATION_OPERATORS[operator.__name__] = (types, operator)
-        return operator
+def replacements(node: ast.AST, names: Sequence[str]) -> Iterator[tuple[str, Replacement]]:
+    """(kind, replacement) for every bug that fits a node; `names` are bound there."""
+    body: object = getattr(node, "body", None)
+    statements: list[ast.stmt] = body if isinstance(body, list) else []
+    for position, (loop, following) in enumerate(pairwise(statements)):
+        if isinstance(loop, (ast.For, ast.While)) and isinstance(following, ast.Return):
+            returning = _changed(loop, body=[*loop.body, following])
+            yield "early_return", _changed(node, body=_exchanged(statements, position, returning))
+    match node:
+        case ast.stmt():
+            yield from _in_statement(node)
+        case ast.Call():
+            yield from _in_call(node)
+        case ast.Name(id=name, ctx=ast.Load()) if name in names:
+            for other in names:
+                if other != name:
+                    yield "wrong_variable", _changed(node, id=other)
+        case _:
+            yield from _in_expression(node)
 
-    return register
+
+def _in_statement(node: ast.stmt) -> Iterator[tuple[str, Replacement]]:
+    match node:
+        case ast.If() | ast.While():
+            if isinstance(node, ast.If):
+                if node.orelse:
+                    yield "dropped_branch", _changed(node, orelse=[])
+                else:
+                    yield "dropped_guard" if isinstance(node.body[-1], _JUMPS) else "dropped_branch", []
+            yield "negated_condition", _changed(node, test=_negated(node.test))
+        case ast.Return(value=ast.expr() as value):
+            is_plain = isinstance(value, (ast.Name, ast.Constant))
+            yield "missing_return", [] if is_plain else [ast.Expr(value)]
+        case ast.Break() | ast.Continue():
+            yield "wrong_jump", [ast.Continue() if isinstance(node, ast.Break) else ast.Break()]
+            yield "wrong_jump", []
+        case ast.AugAssign():
+            yield "missing_update", []
+            for other in _ARITHMETIC.get(type(node.op), ()):
+                yield "arithmetic_operator", _changed(node, op=other())
+        case ast.Assign(value=value):
+            number = _integer(value)
+            if number is not None:
+                yield "wrong_initial_value", _changed(node, value=ast.Constant(1 if number == 0 else 0))
+            elif isinstance(value, ast.Constant) and value.value in (None, ""):
+                initial = 0 if value.value is None else " "
+                yield "wrong_initial_value", _changed(node, value=ast.Constant(initial))
+            if {name for target in node.targets for name in _names_in(target)} & set(_names_in(value)):
+                yield "missing_update", []
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name))) if name in _UPDATING_METHODS:
+            yield "missing_update", []
+
+
+def _in_call(node: ast.Call) -> Iterator[tuple[str, Replacement]]:
+    function, args = node.func, node.args
+    name = getattr(function, "id", getattr(function, "attr", ""))
+    if isinstance(function, ast.Name) and name == "range":
+        for position, bound in enumerate(args[:2]):
+            for other in _shifted(bound):
+                yield "off_by_one_range", _changed(node, args=_exchanged(args, position, other))
+    others = [b if name == a else a for a, b in _INTERCHANGEABLE if name in (a, b)]
+    for other_name in (*others, *(b for a, b in _ONE_WAY if name == a)):
+        field = "id" if isinstance(function, ast.Name) else "attr"
+        yield "wrong_function", _changed(node, func=_changed(function, **{field: other_name}))
+    if not node.keywords:
+        if isinstance(function, ast.Name) and name in _DROPPABLE_FUNCTIONS and len(args) == 1:
+            yield "dropped_call", args[0]
+        if isinstance(function, ast.Attribute) and name in _DROPPABLE_METHODS and not args:
+            yield "dropped_call", function.value
+    if not any(isinstance(argument, ast.Starred) for argument in args):
+        for position, (first, second) in enumerate(pairwise(args)):
+            swapped = [*args[:position], second, first, *args[position + 2 :]]
+            yield "swapped_arguments", _changed(node, args=swapped)
+    for position in range(len(node.keywords)):
+        yield "dropped_argument", _changed(node, keywords=_exchanged(node.keywords, position))
+    if len(args) > 1:
+        yield "dropped_argument", _changed(node, args=args[:-1])
+
+
+def _in_expression(node: ast.AST) -> Iterator[tuple[str, Replacement]]:
+    match node:
+        case ast.Subscript(slice=index):
+            is_key = isinstance(index, ast.Constant) and _integer(index) is None
+            for other in () if is_key or isinstance(index, (ast.Slice, ast.Tuple)) else _shifted(index):
+                yield "off_by_one_index", _changed(node, slice=other)
+        case ast.Slice():
+            for field, bound in (("lower", node.lower), ("upper", node.upper)):
+                for other in _shifted(bound) if bound is not None else ():
+                    yield "off_by_one_slice", _changed(node, **{field: other})
+        case ast.Compare(ops=ops):
+            for kind, operators in (("boundary", _BOUNDARY), ("comparison_operator", _COMPARISON)):
+                for position, operator in enumerate(ops):
+                    if type(operator) in operators:
+                        changed = _exchanged(ops, position, operators[type(operator)]())
+                        yield kind, _changed(node, ops=changed)
+        case ast.comprehension(ifs=ifs):
+            for position, condition in enumerate(ifs):
+                yield "negated_condition", _changed(node, ifs=_exchanged(ifs, position, _negated(condition)))
+            for position in range(len(ifs)):
+                yield "dropped_filter", _changed(node, ifs=_exchanged(ifs, position))
+        case ast.IfExp():
+            yield "negated_condition", _changed(node, test=_negated(node.test))
+            yield "dropped_case", node.body
+            yield "dropped_case", node.orelse
+        case ast.BoolOp(op=connective, values=values):
+            for position in range(len(values)):
+                kept = _exchanged(values, position)
+                yield "dropped_case", kept[0] if len(kept) == 1 else _changed(node, values=kept)
+            opposite = ast.Or() if isinstance(connective, ast.And) else ast.And()
+            yield "swapped_connective", _changed(node, op=opposite)
+        case ast.BinOp(left=left, op=operator, right=right):
+            for arithmetic in _ARITHMETIC.get(type(operator), ()):
+                yield "arithmetic_operator", _changed(node, op=arithmetic())
+            if isinstance(operator, _ORDER_MATTERS):
+                yield "swapped_operands", _changed(node, left=right, right=left)
+        case ast.UnaryOp(op=ast.USub() | ast.Invert(), operand=operand):
+            yield "dropped_sign", operand
+        case ast.Constant(value=bool(value)):
+            yield "wrong_constant", ast.Constant(not value)
+        case ast.Constant(value=int()):
+            for other in _shifted(node):
+                yield "wrong_constant", other
+        case ast.Constant(value=str(value)):
+            yield "wrong_constant", ast.Constant(value[:-1] if value else " ")
+
+
+def _names_in(expression: ast.expr) -> Iterator[str]:
+    return (part.id for part in ast.walk(expression) if isinstance(part, ast.Name))
+
+
+def _negated(condition: ast.expr) -> ast.expr:
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        return condition.operand
+    return ast.UnaryOp(ast.Not(), condition)
 
 
 def _changed(node: Node, **fields: object) -> Node:
@@ -102,242 +244,3 @@ def _integer(expression: ast.expr) -> int | None:
 
 def _literal(value: int) -> ast.expr:
     return ast.UnaryOp(ast.USub(), ast.Constant(-value)) if value < 0 else ast.Constant(value)
-
-
-@_applies_to(ast.AST)
-def early_return(node: ast.AST, names: Sequence[str]) -> Iterator[Replacement]:
-    """The return that follows a loop is already at the end of its body."""
-    body = getattr(node, "body", None)
-    if isinstance(body, list):
-        for position, (loop, following) in enumerate(pairwise(body)):
-            if isinstance(loop, (ast.For, ast.While)) and isinstance(following, ast.Return):
-                returning = _changed(loop, body=[*loop.body, following])
-                yield _changed(node, body=_exchanged(body, position, returning))
-
-
-@_applies_to(ast.If)
-def dropped_guard(node: ast.If, names: Sequence[str]) -> Iterator[Replacement]:
-    """`if not xs: return 0` is left out."""
-    if not node.orelse and isinstance(node.body[-1], _JUMPS):
-        yield []
-
-
-@_applies_to(ast.If)
-def dropped_branch(node: ast.If, names: Sequence[str]) -> Iterator[Replacement]:
-    """An `else` or all that follows an `elif` is left out, or an `if` that does not end in a jump."""
-    if node.orelse:
-        yield _changed(node, orelse=[])
-    elif not isinstance(node.body[-1], _JUMPS):
-        yield []
-
-
-@_applies_to(ast.Assign)
-def wrong_initial_value(node: ast.Assign, names: Sequence[str]) -> Iterator[Replacement]:
-    """`total = 0` becomes `total = 1`, `best = None` becomes `best = 0`, `text = ''` becomes `text = ' '`."""
-    number = _integer(node.value)
-    if number is not None:
-        yield _changed(node, value=_literal(1 if number == 0 else 0))
-    elif isinstance(node.value, ast.Constant) and node.value.value is None:
-        yield _changed(node, value=_literal(0))
-    elif isinstance(node.value, ast.Constant) and node.value.value == "":
-        yield _changed(node, value=ast.Constant(" "))
-
-
-@_applies_to(ast.Return)
-def missing_return(node: ast.Return, names: Sequence[str]) -> Iterator[Replacement]:
-    """`return f(x)` becomes `f(x)`, `return x` is left out."""
-    if node.value is not None:
-        yield [] if isinstance(node.value, (ast.Name, ast.Constant)) else [ast.Expr(node.value)]
-
-
-@_applies_to(ast.AugAssign, ast.Assign, ast.Expr)
-def missing_update(node: ast.stmt, names: Sequence[str]) -> Iterator[Replacement]:
-    """`i += 1`, `xs = f(xs)` or `xs.append(x)` is left out."""
-    if isinstance(node, ast.Assign):
-        targets = {name for target in node.targets for name in _names_in(target)}
-        is_update = not targets.isdisjoint(_names_in(node.value))
-    elif isinstance(node, ast.Expr):
-        function = node.value.func if isinstance(node.value, ast.Call) else None
-        is_update = isinstance(function, ast.Attribute) and function.attr in _UPDATING_METHODS
-    else:
-        is_update = True
-    if is_update:
-        yield []
-
-
-def _names_in(expression: ast.expr) -> Iterator[str]:
-    return (part.id for part in ast.walk(expression) if isinstance(part, ast.Name))
-
-
-@_applies_to(ast.Break, ast.Continue)
-def wrong_jump(node: ast.stmt, names: Sequence[str]) -> Iterator[Replacement]:
-    """`break` becomes `continue`, or is left out."""
-    yield [ast.Continue() if isinstance(node, ast.Break) else ast.Break()]
-    yield []
-
-
-@_applies_to(ast.Subscript)
-def off_by_one_index(node: ast.Subscript, names: Sequence[str]) -> Iterator[Replacement]:
-    """`xs[0]` becomes `xs[1]`."""
-    is_key = isinstance(node.slice, ast.Constant) and _integer(node.slice) is None
-    if not is_key and not isinstance(node.slice, (ast.Slice, ast.Tuple)):
-        for index in _shifted(node.slice):
-            yield _changed(node, slice=index)
-
-
-@_applies_to(ast.Slice)
-def off_by_one_slice(node: ast.Slice, names: Sequence[str]) -> Iterator[Replacement]:
-    """`xs[1:]` becomes `xs[2:]`."""
-    for field, bound in (("lower", node.lower), ("upper", node.upper)):
-        for other in _shifted(bound) if bound is not None else ():
-            yield _changed(node, **{field: other})
-
-
-@_applies_to(ast.Call)
-def off_by_one_range(node: ast.Call, names: Sequence[str]) -> Iterator[Replacement]:
-    """`range(n)` becomes `range(n - 1)`; the step stays."""
-    if isinstance(node.func, ast.Name) and node.func.id == "range":
-        for position, bound in enumerate(node.args[:2]):
-            for other in _shifted(bound):
-                yield _changed(node, args=_exchanged(node.args, position, other))
-
-
-@_applies_to(ast.Compare)
-def boundary(node: ast.Compare, names: Sequence[str]) -> Iterator[Replacement]:
-    """`a < b` becomes `a <= b`."""
-    return _compared_by(node, _BOUNDARY)
-
-
-@_applies_to(ast.Compare)
-def comparison_operator(node: ast.Compare, names: Sequence[str]) -> Iterator[Replacement]:
-    """`a == b` becomes `a != b`."""
-    return _compared_by(node, _COMPARISON)
-
-
-def _compared_by(node: ast.Compare, others: Mapping[type, type]) -> Iterator[Replacement]:
-    for position, operator in enumerate(node.ops):
-        if type(operator) in others:
-            yield _changed(node, ops=_exchanged(node.ops, position, others[type(operator)]()))
-
-
-@_applies_to(ast.If, ast.While, ast.IfExp, ast.comprehension)
-def negated_condition(node: Any, names: Sequence[str]) -> Iterator[Replacement]:
-    """`if a` becomes `if not a`, also in a loop, a conditional expression or a filter."""
-    if isinstance(node, ast.comprehension):
-        for position, condition in enumerate(node.ifs):
-            yield _changed(node, ifs=_exchanged(node.ifs, position, _negated(condition)))
-    else:
-        yield _changed(node, test=_negated(node.test))
-
-
-def _negated(condition: ast.expr) -> ast.expr:
-    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-        return condition.operand
-    return ast.UnaryOp(ast.Not(), condition)
-
-
-@_applies_to(ast.comprehension)
-def dropped_filter(node: ast.comprehension, names: Sequence[str]) -> Iterator[Replacement]:
-    """`[x for x in xs if x]` becomes `[x for x in xs]`."""
-    for position in range(len(node.ifs)):
-        yield _changed(node, ifs=_exchanged(node.ifs, position))
-
-
-@_applies_to(ast.IfExp, ast.BoolOp)
-def dropped_case(node: ast.IfExp | ast.BoolOp, names: Sequence[str]) -> Iterator[Replacement]:
-    """`a if c else b` becomes `a` or `b`; one part of `a and b` is left out."""
-    if isinstance(node, ast.IfExp):
-        yield node.body
-        yield node.orelse
-    else:
-        for position in range(len(node.values)):
-            kept = _exchanged(node.values, position)
-            yield kept[0] if len(kept) == 1 else _changed(node, values=kept)
-
-
-@_applies_to(ast.BoolOp)
-def swapped_connective(node: ast.BoolOp, names: Sequence[str]) -> Iterator[Replacement]:
-    """`a and b` becomes `a or b`."""
-    yield _changed(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
-
-
-@_applies_to(ast.BinOp, ast.AugAssign)
-def arithmetic_operator(node: ast.BinOp | ast.AugAssign, names: Sequence[str]) -> Iterator[Replacement]:
-    """`a + b` becomes `a - b`."""
-    for other in _ARITHMETIC.get(type(node.op), ()):
-        yield _changed(node, op=other())
-
-
-@_applies_to(ast.BinOp)
-def swapped_operands(node: ast.BinOp, names: Sequence[str]) -> Iterator[Replacement]:
-    """`a - b` becomes `b - a`."""
-    if isinstance(node.op, _ORDER_MATTERS):
-        yield _changed(node, left=node.right, right=node.left)
-
-
-@_applies_to(ast.Call)
-def wrong_function(node: ast.Call, names: Sequence[str]) -> Iterator[Replacement]:
-    """`min(xs)` becomes `max(xs)`, `s.lower()` becomes `s.upper()`."""
-    field = {ast.Name: "id", ast.Attribute: "attr"}.get(type(node.func))
-    if field:
-        name = getattr(node.func, field)
-        others = [b if name == a else a for a, b in _INTERCHANGEABLE if name in (a, b)]
-        for other in (*others, *(b for a, b in _ONE_WAY if name == a)):
-            yield _changed(node, func=_changed(node.func, **{field: other}))
-
-
-@_applies_to(ast.Call)
-def dropped_call(node: ast.Call, names: Sequence[str]) -> Iterator[Replacement]:
-    """`abs(n)` becomes `n`, `s.strip()` becomes `s`."""
-    function = node.func
-    if node.keywords:
-        return
-    if isinstance(function, ast.Name) and function.id in _DROPPABLE_FUNCTIONS and len(node.args) == 1:
-        yield node.args[0]
-    if isinstance(function, ast.Attribute) and function.attr in _DROPPABLE_METHODS and not node.args:
-        yield function.value
-
-
-@_applies_to(ast.Call)
-def swapped_arguments(node: ast.Call, names: Sequence[str]) -> Iterator[Replacement]:
-    """`f(a, b)` becomes `f(b, a)`."""
-    if not any(isinstance(argument, ast.Starred) for argument in node.args):
-        for position in range(len(node.args) - 1):
-            first, second = node.args[position : position + 2]
-            yield _changed(node, args=[*node.args[:position], second, first, *node.args[position + 2 :]])
-
-
-@_applies_to(ast.Call)
-def dropped_argument(node: ast.Call, names: Sequence[str]) -> Iterator[Replacement]:
-    """`sorted(xs, reverse=True)` becomes `sorted(xs)`."""
-    for position in range(len(node.keywords)):
-        yield _changed(node, keywords=_exchanged(node.keywords, position))
-    if len(node.args) > 1:
-        yield _changed(node, args=node.args[:-1])
-
-
-@_applies_to(ast.UnaryOp)
-def dropped_sign(node: ast.UnaryOp, names: Sequence[str]) -> Iterator[Replacement]:
-    """`-n` becomes `n`, `[::-1]` becomes `[::1]`."""
-    if isinstance(node.op, (ast.USub, ast.Invert)):
-        yield node.operand
-
-
-@_applies_to(ast.Name)
-def wrong_variable(node: ast.Name, names: Sequence[str]) -> Iterator[Replacement]:
-    """Another variable that is bound there takes the place of a variable."""
-    if isinstance(node.ctx, ast.Load) and node.id in names:
-        for other in names:
-            if other != node.id:
-                yield _changed(node, id=other)
-
-
-@_applies_to(ast.Constant)
-def wrong_constant(node: ast.Constant, names: Sequence[str]) -> Iterator[Replacement]:
-    """`2` becomes `3`, `True` becomes `False`, a text loses its last character."""
-    if isinstance(node.value, bool):
-        yield ast.Constant(not node.value)
-    elif isinstance(node.value, int):
-        yield from _shifted(node)
-    elif isinstance(node.value, str):
-        yield ast.Constant(node.value[:-1] if node.value else " ")

@@ -33,7 +33,7 @@ def original_id(problem: Problem) -> str:
 
 
 def bug_kind(problem: Problem) -> str:
-    """The kind of the bug, a key of `MUTATION_OPERATORS`, or the suite's name for it; empty when unknown."""
+    """The kind of the bug, a key of `operators.KINDS`, or the suite's name for it; empty when unknown."""
     return next((tag[len(KIND_TAG) :] for tag in problem.tags if tag.startswith(KIND_TAG)), "")
 
 

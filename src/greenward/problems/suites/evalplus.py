@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from greenward.problems.json_rows import Format, Row, found
+from greenward.problems.json_rows import Format, Row
 from greenward.problems.problem import Case, Comparison, Expected, Problem
 from greenward.problems.suites.check_programs import docstring
 from greenward.problems.suites.evalplus_oracles import RULES, oracle_for, setup_for
@@ -75,11 +75,11 @@ EVALPLUS = Format(
 
 
 def _inputs(row: Row, field: str, task_id: str) -> list[tuple[Any, ...]]:
-    values = row.values.get(field)
-    if values == {}:  # EvalPlus's notation for no inputs (Mbpp/793)
-        values = []
-    if not isinstance(values, list) or not all(isinstance(arguments, list) for arguments in values):
-        raise row.error(field, f"must be a list of argument lists, found {found(row.values, field)}")
+    if row.values.get(field) == {}:  # EvalPlus's notation for no inputs (Mbpp/793)
+        return []
+    values = row.typed(field, list, "a list of argument lists")
+    if not all(isinstance(arguments, list) for arguments in values):
+        raise row.error(field, "must be a list of argument lists, found a list of other values")
     try:
         return [with_types(task_id, arguments) for arguments in values]
     except (TypeError, ValueError, AttributeError, IndexError) as error:
@@ -103,13 +103,12 @@ def with_types(task_id: str, arguments: list[Any]) -> tuple[Any, ...]:
     return tuple(restore(arguments))
 
 
-def _tuples(values: Any) -> list[tuple[Any, ...]]:
-    return [tuple(value) for value in values]
+def _list_of(restore_one: Restore) -> Restore:
+    return lambda values: [restore_one(value) for value in values]
 
 
-def _each(restore_one: Restore) -> Restore:
-    """Every argument in the same way."""
-    return lambda arguments: [restore_one(argument) for argument in arguments]
+def _tuple_of(restore_one: Restore) -> Restore:
+    return lambda values: tuple(restore_one(value) for value in values)
 
 
 def _by_position(*restore_one: Restore | None) -> Restore:
@@ -126,37 +125,32 @@ def _deep_tuple(value: Any) -> Any:
     return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
 
 
-def _tuple_of_tuples(values: Any) -> tuple[Any, ...]:
-    """A tuple; the lists in it were tuples, too, and other values are left as they are."""
-    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+def _tuple_if_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _sets_or_empty_dicts(values: Any) -> list[Any]:
+def _set_or_empty_dict(value: Any) -> Any:
     """Mbpp/115 asks whether all are empty dictionaries; those that are not were sets."""
-    return [set(value) if isinstance(value, list) and value else {} for value in values]
+    return set(value) if isinstance(value, list) and value else {}
 
 
 def _dict_of_tuples(values: Any) -> dict[Any, tuple[Any, ...]]:
     return {key: tuple(value) for key, value in values.items()}
 
 
+# What restores the list of arguments, and the ids of the problems of MBPP for which it does.
 _MBPP_RESTORE: tuple[tuple[Restore, tuple[int, ...]], ...] = (
-    (
-        _each(tuple),
-        (
-            *(2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424),
-            *(429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809),
-        ),
-    ),
-    (_each(_tuples), (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
-    (_each(lambda values: tuple(_tuples(values))), (259, 401, 445)),
-    (_each(_tuple_of_tuples), (278,)),
-    (_each(_deep_tuple), (580, 615, 791)),
+    (_list_of(tuple), (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424)),
+    (_list_of(tuple), (429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809)),
+    (_list_of(_list_of(tuple)), (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
+    (_list_of(_tuple_of(tuple)), (259, 401, 445)),
+    (_list_of(_tuple_of(_tuple_if_list)), (278,)),
+    (_list_of(_deep_tuple), (580, 615, 791)),
     (_by_position(tuple), (250, 307, 405, 446, 617, 720, 763, 808)),
-    (_by_position(_tuples), (75, 413, 444, 753)),
+    (_by_position(_list_of(tuple)), (75, 413, 444, 753)),
     (_by_position(None, tuple), (106, 750)),
     (_by_position(_dict_of_tuples), (722,)),
-    (_by_position(_sets_or_empty_dicts), (115,)),
+    (_by_position(_list_of(_set_or_empty_dict)), (115,)),
     (_by_position(float, complex), (124,)),
     (_by_position(complex), (252,)),
 )

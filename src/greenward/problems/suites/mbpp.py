@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.problems.json_rows import Format, Row, read_problems
@@ -61,12 +62,13 @@ def load_challenge_tests(path: str | Path) -> ProblemSet:
 
 
 def _problem(row: Row, challenge: bool = False) -> Problem:
+    row = replace(row, values={field: _with_unix_line_ends(value) for field, value in row.values.items()})
     number = row.values.get("task_id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise row.error("task_id", f"must be a positive number, found {number!r}")
     prompt = row.text("prompt" if "prompt" in row.values else "text").strip()
-    code = _with_unix_line_ends(row.text("code"))
-    tests = _tests(row, "test_list")
+    code = row.text("code")
+    tests = row.texts("test_list")
     if not tests:
         raise row.error("test_list", "is empty: nothing would judge an answer")
     solution = row.python("code", code)
@@ -83,8 +85,8 @@ def _problem(row: Row, challenge: bool = False) -> Problem:
         task_id=task_id,
         prompt=prompt,
         entry_point=name,
-        tests=tests + (_tests(row, "challenge_test_list") if challenge else ()),
-        setup_code=_with_unix_line_ends("\n".join(line for line in set_up if line.strip())),
+        tests=tests + (row.texts("challenge_test_list") if challenge else ()),
+        setup_code="\n".join(part for part in set_up if part.strip()),
         # The docstring prompt of InCoder, which EvalPlus and bigcode also use.
         starter_code=f'"""\n{prompt}\n{tests[0]}\n"""\n',
         reference=code,
@@ -109,10 +111,6 @@ def _entry_point(tests: ast.Module, solution: ast.Module) -> str | None:
     return None
 
 
-def _tests(row: Row, field: str) -> tuple[str, ...]:
-    return tuple(_with_unix_line_ends(test) for test in row.texts(field))
-
-
 def _imports_of(solution: ast.Module, names: set[str]) -> list[str]:
     """The import statements of the solution that bind some of the names (`sys` in Mbpp/596)."""
     return [
@@ -123,5 +121,7 @@ def _imports_of(solution: ast.Module, names: set[str]) -> list[str]:
     ]
 
 
-def _with_unix_line_ends(source: str) -> str:
-    return source.replace("\r\n", "\n")
+def _with_unix_line_ends(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_unix_line_ends(item) for item in value]
+    return value.replace("\r\n", "\n") if isinstance(value, str) else value

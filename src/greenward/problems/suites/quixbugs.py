@@ -40,7 +40,7 @@ _SLOW: Mapping[str, Callable[..., bool]] = {
 _CPU_SECONDS = {"levenshtein": 10.0}
 
 
-def load_quixbugs(folder: str | Path, *, slow_cases: bool = False) -> ProblemSet:
+def load_quixbugs(folder: str | Path) -> ProblemSet:
     """The 40 programs. `starter_code` is empty: the program in `buggy_code` is to be written anew.
 
     The programs that have JSON cases are tagged `json`, the graph programs `graph`. Raises
@@ -56,10 +56,10 @@ def load_quixbugs(folder: str | Path, *, slow_cases: bool = False) -> ProblemSet
     tests = sorted(path.stem.removeprefix("test_") for path in (folder / PYTEST).glob("test_*.py"))
     if not tests:
         raise ProblemError(f"{folder / PYTEST}: there is no test file.")
-    return ProblemSet((_problem(folder, name, slow_cases) for name in tests), name="quixbugs")
+    return ProblemSet((_problem(folder, name) for name in tests), name="quixbugs")
 
 
-def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
+def _problem(folder: Path, name: str) -> Problem:
     reference = read_text(folder / CORRECT / f"{name}.py")
     problem = Problem(
         task_id=f"QuixBugs/{name}",
@@ -71,20 +71,19 @@ def _problem(folder: Path, name: str, slow_cases: bool) -> Problem:
     cases = folder / JSON_CASES / f"{name}.json"
     if cases.is_file():
         rows = _json_cases(cases)
-        in_time = [row for row in rows if slow_cases or name not in _SLOW or not _SLOW[name](*row[0])]
-        left_out, rows = len(rows) - len(in_time), in_time
-        tests = _assertions(name, reference, rows)
+        in_time = [row for row in rows if name not in _SLOW or not _SLOW[name](*row[0])]
+        tests = _assertions(name, reference, in_time)
         return replace(
             problem,
-            cases=() if tests else tuple(Case(arguments, value) for arguments, value in rows),
+            cases=() if tests else tuple(Case(arguments, value) for arguments, value in in_time),
             tests=tests,
             comparison=_COMPARISON,
             tags=("json",),
-            tests_left_out=left_out,
+            tests_left_out=len(rows) - len(in_time),
             cpu_seconds=_CPU_SECONDS.get(name, 0.0),
         )
     module = parse(read_text(folder / PYTEST / f"test_{name}.py"))
-    set_up, programs = _split_pytest_file(module, name)
+    set_up, programs = _split_pytest_file(module)
     if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
         return replace(
             problem,
@@ -122,20 +121,13 @@ def _assertions(name: str, reference: str, rows: list[tuple[tuple[Any, ...], Any
     return ()
 
 
-def _split_pytest_file(module: ast.Module, entry_point: str) -> tuple[str, tuple[str, ...]]:
+def _split_pytest_file(module: ast.Module) -> tuple[str, tuple[str, ...]]:
     """(what the tests share, a program for each test that calls it)."""
     shared, programs = [], []
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
             programs.append(f"{ast.unparse(node)}\n{node.name}()\n")
-        elif not isinstance(node, (ast.Import, ast.ImportFrom)) and not _imports(node, entry_point):
+        # Some statements choose which program is imported: the buggy or the correct one.
+        elif not any(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in ast.walk(node)):
             shared.append(node)
     return ast.unparse(ast.Module(shared, [])), tuple(programs)
-
-
-def _imports(node: ast.stmt, name: str) -> bool:
-    """Whether a statement chooses which program is imported: the buggy or the correct one."""
-    return any(
-        isinstance(inner, ast.ImportFrom) and any(alias.name == name for alias in inner.names)
-        for inner in ast.walk(node)
-    )

@@ -1,4 +1,4 @@
-"""The supervised corpus: exactly as imperfect as it says."""
+"""Supervised examples: wrong at exactly the stated rate, and wrong examples fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def passes(problem: Problem, example: SupervisedExample) -> bool:
         return False
 
 
-def test_right_examples_pass_and_misconceived_ones_fail(
+def test_right_examples_pass_and_wrong_ones_fail(
     problems: ProblemSet, examples: list[SupervisedExample]
 ) -> None:
     for example in examples[::3]:
@@ -51,22 +51,22 @@ def test_sandbox_agrees_with_the_labels(problems: ProblemSet, examples: list[Sup
     assert [verdict.passed for verdict in verdicts] == [not e.is_wrong for e in sample]
 
 
-def test_every_problem_has_a_misconception_that_fails(problems: ProblemSet) -> None:
+def test_every_problem_has_a_wrong_body_that_fails_a_case(problems: ProblemSet) -> None:
     assert all(failing_bodies(problem) for problem in problems)
 
 
-def test_share_of_misconceived_examples_is_the_rate(examples: list[SupervisedExample]) -> None:
+def test_share_of_wrong_examples_is_the_rate(examples: list[SupervisedExample]) -> None:
     share = sum(example.is_wrong for example in examples) / len(examples)
     standard_error = (0.7 * 0.3 / len(examples)) ** 0.5
     assert abs(share - 0.7) < 4 * standard_error
 
 
-@pytest.mark.parametrize(("rate", "misconceived"), [(0.0, False), (1.0, True)])
-def test_rates_at_the_ends_are_exact(problems: ProblemSet, rate: float, misconceived: bool) -> None:
-    assert {example.is_wrong for example in generated_examples(problems[::9], rate, 0)} == {misconceived}
+@pytest.mark.parametrize(("rate", "is_wrong"), [(0.0, False), (1.0, True)])
+def test_rates_at_the_ends_are_exact(problems: ProblemSet, rate: float, is_wrong: bool) -> None:
+    assert {example.is_wrong for example in generated_examples(problems[::9], rate, 0)} == {is_wrong}
 
 
-def test_one_operation_is_misconceived_and_it_is_the_same_in_all_examples_of_a_problem(
+def test_one_operation_is_wrong_and_it_is_the_same_in_all_examples_of_a_problem(
     problems: ProblemSet, examples: list[SupervisedExample]
 ) -> None:
     wrong_at: dict[str, set[int]] = {}
@@ -95,7 +95,7 @@ def test_tokenizer_texts_hold_every_example(problems: ProblemSet, examples: list
     assert all(example.prompt_text + example.completion_text in texts for example in examples)
 
 
-def test_other_problems_have_texts_but_no_corpus() -> None:
+def test_other_problems_have_texts_but_no_examples() -> None:
     problem = Problem("inc", "Add one.", "inc", (Case((1,), 2),), reference="def inc(a):\n    return a + 1\n")
     assert list(tokenizer_texts([problem])) == [problem.reference]
     with pytest.raises(ProblemError, match=r"warm_start\.data"):
