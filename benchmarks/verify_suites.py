@@ -20,8 +20,9 @@ from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.verdict import Verdict
-from greenward.problems.catalog import SUITES, load_suite, locate
+from greenward.problems.catalog import SUITES, load_suite
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.suites.files import find_file
 from greenward.problems.suites.mbpp import load_challenge_tests
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
@@ -62,7 +63,7 @@ def tasks(name: str, workers: int) -> Iterator[tuple[str, bool, list[Answer]]]:
         problems = with_expected_values(problems, executor)
     yield name, True, references(problems, lambda problem: problem.tags != ("graph",))
     if name == "mbpp":
-        challenge = load_challenge_tests(locate(name))
+        challenge = load_challenge_tests(find_file(name, SUITES[name]))
         plain = {problem.task_id: problem.tests for problem in problems}
         harder = references(challenge, lambda problem: problem.tests != plain[problem.task_id])
         yield "mbpp, challenge tests", True, harder

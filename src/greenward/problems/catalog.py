@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
@@ -20,7 +20,7 @@ from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.check_programs import HUMANEVAL, HUMANEVALPACK, MULTIPL_E
 from greenward.problems.suites.contests import APPS, LIVECODEBENCH, load_apps_folder
 from greenward.problems.suites.evalplus import EVALPLUS
-from greenward.problems.suites.files import HubDataset, PinnedFile, find_file
+from greenward.problems.suites.files import HubDataset, PinnedFile, Suite, find_file
 from greenward.problems.suites.mbpp import MBPP, PARTS
 from greenward.problems.suites.quixbugs import BUGGY, load_quixbugs
 
@@ -29,16 +29,6 @@ BUGS = "bugs:"
 SHIPPED = ("classic_training", "classic_evaluation")
 _ONE_BUG_EACH = BugsConfig()
 _SPARE_BUGS = 3  # further candidates, for bugs that no test finds
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A public suite: the names of its files, their format (None for a folder), where they come from."""
-
-    files: tuple[str, ...]
-    format: Format | None = None
-    source: HubDataset | PinnedFile | None = None
-    variable: str | None = None
 
 
 def _evalplus(name: str, release: str, sha256: str) -> Suite:
@@ -146,20 +136,18 @@ def _load(
         return load_file(source, skip_bad_rows=skip_bad_rows)
     if part and part not in PARTS:
         raise ProblemError(f"{source}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
-    file, format = Path(path) if path is not None else locate(name), SUITES[name].format
-    whole = read_problems(file, format, skip_bad_rows=skip_bad_rows) if format else load_quixbugs(file)
+    suite = SUITES[name]
+    file = Path(path) if path is not None else find_file(name, suite)
+    if suite.format:
+        whole = read_problems(file, suite.format, skip_bad_rows=skip_bad_rows)
+    else:
+        whole = load_quixbugs(file)
     problems = [problem for problem in whole if not part or part in problem.tags]
     if not problems:
         raise ProblemError(
             f"{source}: no problem lies in this part.", remedy="Only MBPP's suites have parts."
         )
     return ProblemSet(problems, name=source, skipped=whole.skipped)
-
-
-def locate(name: str) -> Path:
-    """The path of the file or folder of a suite of `SUITES`. Raises `ProblemError` if there is none."""
-    suite = SUITES[name]
-    return find_file(name, suite.files, suite.source, suite.variable)
 
 
 def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:

@@ -124,7 +124,7 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
 
 def _apps(row: Row) -> Problem:
     judge = _APPS_JUDGE if "problem_id" in row.values else _TACO_JUDGE
-    tests = _json(row, "input_output")
+    tests = _json(row, "input_output", row.values.get("input_output"))
     if not isinstance(tests, dict):
         raise row.error("input_output", "must be an object with inputs and outputs")
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
@@ -132,7 +132,7 @@ def _apps(row: Row) -> Problem:
         raise row.error("input_output", "must hold as many inputs as outputs")
     if not inputs:
         raise row.error("input_output", "is empty: nothing would judge an answer")
-    solutions = _json(row, "solutions") if row.values.get("solutions") else []
+    solutions = _json(row, "solutions", row.values.get("solutions") or [])
     reference = solutions[0] if isinstance(solutions, list) and solutions else ""
     number = row.values.get("problem_id", row.number - 1)
     problem = judge.problem(row, number, "question", reference=reference)
@@ -162,7 +162,7 @@ def _livecodebench(row: Row) -> Problem:
         return replace(problem, stdio_cases=runs)
     if kinds != {"functional"}:
         raise row.error("public_test_cases", f"has tests of the types {sorted(map(str, kinds))}")
-    metadata = _json(row, "metadata")
+    metadata = _json(row, "metadata", row.values.get("metadata"))
     name = metadata.get("func_name") if isinstance(metadata, dict) else None
     try:
         cases = tuple(
@@ -199,7 +199,7 @@ def _test_cases(row: Row, field: str) -> list[dict[str, str]]:
             value = unpacked_tests(value)
         except ProblemError as error:
             raise row.error(field, error.message, remedy=error.remedy) from None
-    tests = value if isinstance(value, list) else _parsed(row, field, value)
+    tests = _json(row, field, value)
     for test in tests if isinstance(tests, list) else [None]:
         if not isinstance(test, dict) or not all(
             isinstance(test.get(key), str) for key in ("input", "output")
@@ -239,14 +239,10 @@ def unpacked_tests(packed: str) -> str:
     return texts[0]
 
 
-def _json(row: Row, field: str) -> Any:
-    value = row.values.get(field)
-    return _parsed(row, field, value) if isinstance(value, str) else value
-
-
-def _parsed(row: Row, field: str, text: str) -> Any:
+def _json(row: Row, field: str, value: Any) -> Any:
+    """A value that may be JSON within JSON."""
     try:
-        return parse_json_text(text)
+        return parse_json_text(value) if isinstance(value, str) else value
     except ValueError as error:
         raise row.error(field, f"is not JSON: {error}") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import ProblemError
+from greenward.problems.json_rows import Format
 from greenward.runs.files import write_atomically, writing
 
 DATA_VARIABLE = "GREENWARD_DATA"
@@ -34,6 +35,14 @@ class HubDataset:
     def cached_name(self) -> str:
         return f"{self.id.replace('/', '--')}-{self.config}-{self.revision[:12]}.jsonl"
 
+    def fetch(self, datasets: Any) -> bytes:
+        """The rows as JSON lines, read by the library `datasets`."""
+        lines = []
+        for split in self.splits:
+            rows = datasets.load_dataset(self.id, self.config, split=split, revision=self.revision)
+            lines += [json.dumps(row, ensure_ascii=False) for row in rows if isinstance(row, Mapping)]
+        return ("\n".join(lines) + "\n").encode("utf-8", errors="surrogatepass")
+
 
 @dataclass(frozen=True)
 class PinnedFile:
@@ -46,6 +55,19 @@ class PinnedFile:
     def cached_name(self) -> str:
         return f"{self.sha256[:12]}-{self.url.rpartition('/')[2]}"
 
+    def fetch(self, datasets: Any) -> bytes:
+        return Path(datasets.DownloadManager().download(self.url)).read_bytes()
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A public suite: the names of its files, their format (None for a folder), where they come from."""
+
+    files: tuple[str, ...]
+    format: Format | None = None
+    source: HubDataset | PinnedFile | None = None
+    variable: str | None = None
+
 
 def cache_folder() -> Path:
     """`$GREENWARD_CACHE`, else `greenward` in the user's cache folder. It need not exist."""
@@ -54,76 +76,61 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "greenward"
 
 
-def find_file(
-    suite: str, names: tuple[str, ...], source: HubDataset | PinnedFile | None, variable: str | None
-) -> Path:
-    """The file (or folder) of a suite whose public file names are `names`.
+def find_file(name: str, suite: Suite) -> Path:
+    """The file (or folder) of the suite with this name.
 
-    Looks in this order: at the path in the environment variable `variable`; for one of `names` in the folder
-    `$GREENWARD_DATA` or in a folder of that; in the cache; at `source`, by the library `datasets`.
-    Raises `ProblemError` that says which file to put where.
+    Looks in this order: at the path in the suite's environment variable; for one of the suite's file names in
+    the folder `$GREENWARD_DATA` or in a folder of that; in the cache; at the source of the suite. Raises
+    `ProblemError` that says which file to put where.
     """
-    if variable and (own := os.environ.get(variable)):
-        return _existing(Path(own), variable)
-    if data := os.environ.get(DATA_VARIABLE):
-        folder = _existing(Path(data), DATA_VARIABLE)
-        for place in (folder, *sorted(entry for entry in folder.glob("*") if entry.is_dir())):
-            for name in names:
-                if (place / name).exists():
-                    return place / name
+    if own := _named_by(suite.variable):
+        return own
+    if data := _named_by(DATA_VARIABLE):
+        for place in (data, *sorted(entry for entry in data.glob("*") if entry.is_dir())):
+            for file in suite.files:
+                if (place / file).exists():
+                    return place / file
+    files = " or ".join(suite.files)
+    advice = f"put {files} into a folder and set {DATA_VARIABLE} to it, or give the file's path."
+    source = suite.source
     if source is None:
-        raise ProblemError(f"{suite}: its files were not found.", remedy=_placing(names))
+        raise ProblemError(f"{name}: its files were not found.", remedy=advice)
     cached = cache_folder() / "suites" / source.cached_name
     if not cached.exists():
-        content = _fetch(suite, names, source)
+        content = _fetched(name, source, advice)
         with writing(str(cached)):
             cached.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(cached, content)
     return cached
 
 
-def _fetch(suite: str, names: tuple[str, ...], source: HubDataset | PinnedFile) -> bytes:
+def _named_by(variable: str | None) -> Path | None:
+    path = os.environ.get(variable) if variable else None
+    if path and not Path(path).exists():
+        raise ProblemError(f"{variable} names {path}, which does not exist.")
+    return Path(path) if path else None
+
+
+def _fetched(name: str, source: HubDataset | PinnedFile, advice: str) -> bytes:
     try:
         import datasets
     except ImportError:
         raise ProblemError(
-            f"{suite}: its file was not found, and the library that would fetch it is not installed.",
-            remedy=f"pip install 'greenward[hub]'. Or, without a network: {_placing(names)}",
+            f"{name}: its file was not found, and the library that would fetch it is not installed.",
+            remedy=f"pip install 'greenward[hub]'. Or, without a network: {advice}",
         ) from None
     try:
-        if isinstance(source, HubDataset):
-            return _rows_as_lines(datasets, source)
-        content = Path(datasets.DownloadManager().download(source.url)).read_bytes()
-    except (
-        Exception
-    ) as error:  # the libraries that `datasets` uses have no common base class for network errors
+        content = source.fetch(datasets)
+    except Exception as error:  # what `datasets` raises without a network has no common base class
         reason = str(error).partition("\n")[0][:200]
         raise ProblemError(
-            f"{suite}: could not be fetched ({type(error).__name__}: {reason}).",
-            remedy=f"Without a network: {_placing(names)}",
+            f"{name}: could not be fetched ({type(error).__name__}: {reason}).",
+            remedy=f"Without a network: {advice}",
         ) from error
     found = hashlib.sha256(content).hexdigest()
-    if found != source.sha256:
+    if isinstance(source, PinnedFile) and found != source.sha256:
         raise ProblemError(
-            f"{suite}: {source.url} gave a file with SHA-256 {found[:16]}…, expected {source.sha256[:16]}….",
+            f"{name}: {source.url} gave a file with SHA-256 {found[:16]}…, expected {source.sha256[:16]}….",
             remedy="The published file has changed. Results with it could not be compared; it was not kept.",
         )
     return content
-
-
-def _rows_as_lines(datasets: Any, source: HubDataset) -> bytes:
-    lines = []
-    for split in source.splits:
-        rows = datasets.load_dataset(source.id, source.config, split=split, revision=source.revision)
-        lines += [json.dumps(row, ensure_ascii=False) for row in rows if isinstance(row, Mapping)]
-    return ("\n".join(lines) + "\n").encode("utf-8", errors="surrogatepass")
-
-
-def _existing(path: Path, variable: str) -> Path:
-    if not path.exists():
-        raise ProblemError(f"{variable} names {path}, which does not exist.")
-    return path
-
-
-def _placing(names: tuple[str, ...]) -> str:
-    return f"put {' or '.join(names)} into a folder and set {DATA_VARIABLE} to it, or give the file's path."
