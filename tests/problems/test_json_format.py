@@ -56,6 +56,7 @@ def problems(draw: st.DrawFn, task_id: str) -> Problem:
             draw(st.floats(0, 1)),
             draw(st.booleans()),
             draw(st.sampled_from(["equal", "same_set", "not_none"])),
+            draw(st.none() | st.floats(0, 1)),
         ),
         tags=tuple(draw(st.lists(source_text, max_size=2))),
     )

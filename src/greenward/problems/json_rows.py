@@ -22,8 +22,6 @@ from greenward.user_text import check_nesting
 
 T = TypeVar("T")
 
-_STRICT = json.JSONDecoder(parse_constant=lambda name: _refuse_constant(name))
-_LENIENT = json.JSONDecoder()
 _WHITESPACE = " \t\r\n"
 # What reading a row may raise that has an unexpected structure.
 _UNEXPECTED = (
@@ -122,7 +120,7 @@ def refuse(error: ProblemError) -> None:
 
 
 def read_rows(
-    path: Path, *, example: str, non_finite: bool = False, on_bad: Callable[[BadRow], None] = refuse
+    path: Path, example: str, *, non_finite: bool = False, on_bad: Callable[[BadRow], None] = refuse
 ) -> Iterator[Row]:
     """The objects of a JSON array, or of a sequence of objects, as in JSON Lines.
 
@@ -135,7 +133,7 @@ def read_rows(
     if not path.is_file():
         raise ProblemError(f"{path}: there is no such file.", remedy=remedy)
     text = read_text(path)
-    decoder = _LENIENT if non_finite else _STRICT
+    decoder = json.JSONDecoder(parse_constant=None if non_finite else _refuse_constant)
     line = 1
     counted_to = 0
     try:
@@ -168,11 +166,9 @@ def read_problems(
     skipped: list[BadRow] = []
     on_bad = skipped.append if skip_bad_rows else refuse
     by_id: dict[str, tuple[Row, Problem]] = {}
-    if rows is None:
-        rows = read_rows(path, example=format.example, non_finite=format.non_finite, on_bad=on_bad)
-    for row in rows:
+    for row in rows or read_rows(path, format.example, non_finite=format.non_finite, on_bad=on_bad):
         try:
-            problem = _problem(format, row)
+            problem = format.problem(row)
             if problem.task_id in by_id:
                 raise row.error(
                     "task_id" if "task_id" in row.values else "function_name",
@@ -182,6 +178,9 @@ def read_problems(
             by_id[problem.task_id] = row, problem
         except BadRow as error:
             on_bad(error)
+        except _UNEXPECTED as error:
+            what = f"{type(error).__name__}: {error}"
+            on_bad(BadRow(f"{row.file}, {row.place}: not of the expected form ({what})."))
     if not by_id:
         raise ProblemError(
             skipped[0].message if skipped else f"{path}: there is no problem in the file.",
@@ -192,18 +191,6 @@ def read_problems(
         name=path.name.removesuffix(".gz").rpartition(".")[0] or path.name,
         skipped=tuple(error.message for error in skipped),
     )
-
-
-def _problem(format: Format, row: Row) -> Problem:
-    try:
-        return format.problem(row)
-    except BadRow:
-        raise
-    except ProblemError as error:
-        raise BadRow(f"{row.file}, {row.place}: {error.message}", remedy=error.remedy) from None
-    except _UNEXPECTED as error:
-        what = f"{type(error).__name__}: {error}"
-        raise BadRow(f"{row.file}, {row.place}: not of the expected form ({what}).") from error
 
 
 def read_text(path: Path) -> str:

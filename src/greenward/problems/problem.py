@@ -85,7 +85,7 @@ class Problem:
     - `cases`: inputs and expected values;
     - `tests`: assert statements;
     - `checks`: test programs that call the entry point (HumanEval's `check`); they run in a process of their
-      own, after `check_setup_code`, against a stand-in of the entry point;
+      own, after `check_setup_code`, against a proxy of the entry point;
     - `stdio_cases`: what a whole program reads and prints; the entry point is empty;
     - `in_process_tests`: test programs that need the answer's own objects and run in its process,
       where an answer could forge their success. For suites that nothing else can judge.
