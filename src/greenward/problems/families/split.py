@@ -106,13 +106,13 @@ def _pools() -> Iterator[Mapping[Kind, Sequence[Any]]]:
 
 def _digests(chains: Sequence[Composition], number: int, pool: Mapping[Kind, Sequence[Any]]) -> list[str]:
     """A digest of each composition's values on a pool. The values of a shared prefix are computed once."""
-    known: dict[tuple[Operation, ...], Sequence[Any]] = {}
+    known: dict[tuple[str, ...], Sequence[Any]] = {}
 
     def values(operations: tuple[Operation, ...]) -> Sequence[Any]:
         *before, last = operations
-        prefix = tuple(before)
+        prefix = tuple(operation.name for operation in before)
         if prefix and prefix not in known:
-            known[prefix] = values(prefix)
+            known[prefix] = values(tuple(before))
         function = compiled(last.takes, last.expression)
         return [function(value) for value in (known[prefix] if prefix else pool[last.takes])]
 

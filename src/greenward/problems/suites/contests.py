@@ -7,7 +7,7 @@
   `private_test_cases` (`[{"input", "output", "testtype"}]`), `starter_code`, `metadata`.
 
 Without a function name a problem asks for a whole program that reads and prints. With one, a method of
-`class Solution` counts as the function. Answers run as the suites' own judges run them: see `_Judge`.
+`class Solution` counts as the function. Answers run as the suites' own judges run them: see `_ContestSuite`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _preamble(*modules: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """How the judge of a suite runs an answer, in addition to what its files say.
+class _ContestSuite:
+    """How the judge of a suite runs an answer; the files of the suite do not say it.
 
     `preamble` imports the modules and names that an answer may use without importing them. `test_seconds`
     is the time limit of each test. The values that functions return are compared exactly, by `comparison`:
@@ -101,9 +101,9 @@ class _Judge:
 
 
 _IN_LIST = Comparison(tolerance=0.0, tuple_is_list=True, rule="equal_or_in_list")
-_APPS_JUDGE = _Judge("Apps", f"{_preamble('time', 'fractions')}{_NUMPY}", 4.0, _IN_LIST)
-_TACO_JUDGE = replace(_APPS_JUDGE, suite="Taco")
-_LIVECODEBENCH_JUDGE = _Judge(
+_APPS_SUITE = _ContestSuite("Apps", f"{_preamble('time', 'fractions')}{_NUMPY}", 4.0, _IN_LIST)
+_TACO_SUITE = replace(_APPS_SUITE, suite="Taco")
+_LIVECODEBENCH_SUITE = _ContestSuite(
     "LiveCodeBench", _preamble(), 6.0, Comparison(tolerance=0.0, tuple_is_list="outermost")
 )
 
@@ -123,7 +123,7 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
 
 
 def _apps(row: Row) -> Problem:
-    judge = _APPS_JUDGE if "problem_id" in row.values else _TACO_JUDGE
+    suite = _APPS_SUITE if "problem_id" in row.values else _TACO_SUITE
     tests = _json(row, "input_output", row.values.get("input_output"))
     if not isinstance(tests, dict):
         raise row.error("input_output", "must be an object with inputs and outputs")
@@ -135,7 +135,7 @@ def _apps(row: Row) -> Problem:
     solutions = _json(row, "solutions", row.values.get("solutions") or [])
     reference = solutions[0] if isinstance(solutions, list) and solutions else ""
     number = row.values.get("problem_id", row.number - 1)
-    problem = judge.problem(row, number, "question", reference=reference)
+    problem = suite.problem(row, number, "question", reference=reference)
     if tests.get("fn_name") is None:
         runs = zip(map(_joined, inputs), map(_joined, outputs), strict=True)
         return replace(problem, stdio_cases=tuple(StdioCase(*run) for run in runs))
@@ -148,14 +148,14 @@ def _apps(row: Row) -> Problem:
         Case(tuple(_with_int_keys(arguments)), *_with_int_keys([value]))
         for arguments, value in zip(inputs, outputs, strict=True)
     )
-    return judge.with_function(problem, row, "input_output", tests["fn_name"], cases)
+    return suite.with_function(problem, row, "input_output", tests["fn_name"], cases)
 
 
 def _livecodebench(row: Row) -> Problem:
     tests = [*_test_cases(row, "public_test_cases"), *_test_cases(row, "private_test_cases")]
     if not tests:
         raise row.error("public_test_cases", "is empty: nothing would judge an answer")
-    problem = _LIVECODEBENCH_JUDGE.problem(row, row.text("question_id"), "question_content")
+    problem = _LIVECODEBENCH_SUITE.problem(row, row.text("question_id"), "question_content")
     kinds = {test.get("testtype") for test in tests}
     if kinds == {"stdin"}:
         runs = tuple(StdioCase(test["input"], test["output"]) for test in tests)
@@ -174,7 +174,7 @@ def _livecodebench(row: Row) -> Problem:
         )
     except ValueError as error:
         raise row.error("public_test_cases", f"holds a test that is not JSON: {error}") from None
-    return _LIVECODEBENCH_JUDGE.with_function(problem, row, "metadata", name, cases)
+    return _LIVECODEBENCH_SUITE.with_function(problem, row, "metadata", name, cases)
 
 
 _EXAMPLE = '{"question": …, "input_output": {"inputs": […], "outputs": […]}, …} or a row of LiveCodeBench'
