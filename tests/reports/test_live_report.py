@@ -11,7 +11,7 @@ import pytest
 from test_report_document import Page
 
 from greenward.cli.main import main
-from greenward.reports import live
+from greenward.reports import write
 from greenward.runs.directory import RunDirectory
 from greenward.runs.lock import is_being_written
 
@@ -64,8 +64,8 @@ def test_the_page_reloads_itself_until_the_run_ends(tmp_path, writer, monkeypatc
         if len(seen) == 2:
             writer.communicate("\n")
 
-    monkeypatch.setattr(live.time, "sleep", tick)
-    assert live.follow(tmp_path / "run", tmp_path / "run") == page
+    monkeypatch.setattr(write.time, "sleep", tick)
+    assert write.follow(tmp_path / "run", tmp_path / "run") == page
     assert seen == [True, True, True]  # it waits once more, for an arm that may begin
     assert not reloads(page) and "written" in page.read_text()
 
@@ -73,8 +73,8 @@ def test_the_page_reloads_itself_until_the_run_ends(tmp_path, writer, monkeypatc
 def test_a_run_that_has_ended_is_shown_at_once(tmp_path, monkeypatch):
     with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as run:
         run.metrics.append(1, {"loss": 1.0})
-    monkeypatch.setattr(live.time, "sleep", lambda _: pytest.fail("it waited"))
-    assert not reloads(live.follow(tmp_path / "run", tmp_path / "run"))
+    monkeypatch.setattr(write.time, "sleep", lambda _: pytest.fail("it waited"))
+    assert not reloads(write.follow(tmp_path / "run", tmp_path / "run"))
 
 
 def test_ctrl_c_leaves_a_page_that_does_not_reload(tmp_path, writer):

@@ -52,9 +52,9 @@ def test_the_difference_of_two_runs_is_paired_by_problem(study):
     assert [row[-1] for row in table.rows] == ["–", shown]
 
 
-def test_an_arm_that_was_evaluated_at_its_end_only_has_no_before(study):
+def test_an_arm_that_was_evaluated_at_its_end_only_has_no_change(study):
     (table,) = blocks(overlay_report([study / "seed_0", study / "seed_0/rejection"]), "Results")
-    assert table.rows[1][1] == "–" != table.rows[1][2]
+    assert table.rows[1][1] == table.rows[1][2] and table.rows[1][3] == "–" != table.rows[1][4]
 
 
 def test_settings_that_differ_are_shown_and_others_are_not(study):

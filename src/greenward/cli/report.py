@@ -37,9 +37,9 @@ def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: P
     greenward report runs/one runs/two --format html
     greenward report runs/mine --follow
     """
-    from greenward.reports.live import follow as follow_run
     from greenward.reports.overlay import overlay_report
     from greenward.reports.render_terminal import print_report
+    from greenward.reports.write import follow as follow_run
     from greenward.reports.write import render, report_of, write_report
 
     folder = output or (runs[0] if len(runs) == 1 else Path("overlay"))

@@ -9,8 +9,8 @@ from pathlib import Path
 from greenward.diagnostics.change_points import effect_text
 from greenward.diagnostics.diff import RunDiff, SignalDifference
 from greenward.reports.document import NOTHING, Fact, Report, Table, section
-from greenward.reports.write import render
-from greenward.runs.files import to_json, write_atomically, writing
+from greenward.reports.write import write_report
+from greenward.runs.files import to_json
 
 _MAX_CELL = 60
 _ALL_SHOWN = 8  # signals; of more, those that do not differ are counted only
@@ -54,14 +54,7 @@ def write_diff(diff: RunDiff, folder: Path) -> list[Path]:
     Raises:
         RunError: the file system refused.
     """
-    report = diff_report(diff)
-    with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-    written = {folder / "diff_report.json": render(report, "json")}
-    written[folder / "diff_report.md"] = render(report, "markdown")
-    for path, text in written.items():
-        write_atomically(path, text.encode())
-    return list(written)
+    return list(write_report(diff_report(diff), folder, "diff_report", ("json", "markdown")).values())
 
 
 def _record(found: SignalDifference) -> dict[str, object]:

@@ -172,7 +172,7 @@ class ShownAnswer:
 
 @dataclass(frozen=True)
 class AnsweredTask:
-    """A task with one or more answers, which are shown side by side. `label` says why it is shown."""
+    """A task with one or more answers, which are shown side by side. `label` is why it is shown."""
 
     task_id: str
     prompt: str
@@ -271,8 +271,8 @@ Block: TypeAlias = Paragraph | Facts | Table | Charts | Code | Answers | Finding
 class Section:
     """A heading and its blocks.
 
-    `level` says who needs it: everybody (`main`), those who want to know more (`detail`: Markdown folds it),
-    or those who check or reproduce (`appendix`: Markdown folds it and the terminal leaves it out).
+    `level` is how much detail it holds: `main` for every reader, `detail` for more (Markdown folds it), and
+    `appendix` for checking and reproducing (Markdown folds it and the terminal leaves it out).
     """
 
     title: str
@@ -282,7 +282,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A report. `kind` says what it reports of, in a word or two; the headline is the result or the verdict.
+    """A report. `kind` is its subject in a word or two; the headline is the result or the verdict.
 
     `notes` are what a reader must know first: what is missing, was lost or cannot be said. `data` are the
     numbers behind the report, for JSON only, where its keys stand beside `title` and `headline`.

@@ -10,7 +10,7 @@ from greenward.reports.document import NOTHING, Unit
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
-MAX_SHOWN_CHARACTERS = 3000
+MAX_SHOWN_CHARACTERS, MAX_SETTING_CHARACTERS = 3000, 200
 
 
 def percent(estimate: Estimate | None) -> str:
@@ -42,7 +42,7 @@ def share(part: float, whole: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Seconds in the largest unit that fits, and the next smaller one."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def memory(mebibytes: float) -> str:
-    """Mebibytes as people say them."""
+    """Mebibytes, from 1024 on as gibibytes."""
     return f"{mebibytes / 1024:.2f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
 
 
@@ -69,8 +69,9 @@ def value_text(value: float, unit: Unit) -> str:
 def setting_text(value: Any) -> str:
     """A value of a config or of provenance in a cell of a table."""
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return NOTHING if value is None else str(value)
+        value = ", ".join(map(str, value)) or "none"
+    text = NOTHING if value is None else str(value)
+    return text if len(text) <= MAX_SETTING_CHARACTERS else f"{text[:MAX_SETTING_CHARACTERS]} …"
 
 
 def words(name: str) -> str:

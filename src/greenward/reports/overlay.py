@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from greenward.errors import RunError
 from greenward.reports.document import NOTHING, Chart, Fact, Report, Role, Table, charts, section
-from greenward.reports.figures import metric_label, percent, points
+from greenward.reports.figures import metric_label, percent, points, setting_text
 from greenward.reports.results import Results, compare, paired_difference, pooled
 from greenward.reports.study import Evaluation, Study, read_study
 from greenward.reports.training_charts import TRAINING_CURVES, evaluation_series, metric_series, time_unit
@@ -17,7 +16,6 @@ from greenward.runs.reading import flattened
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
-_MAX_CELL = 60
 _WITHOUT_EFFECT = ("name", "output")  # keys that change no number of a run
 
 
@@ -72,31 +70,23 @@ def _names(paths: Sequence[Path]) -> list[str]:
     raise RunError("a run is named twice: give different runs")
 
 
-def _newest(study: Study) -> list[Evaluation | None]:
-    return [run.evaluations[-1] if run.evaluations else None for run in study.main_runs]
-
-
-def _start(study: Study) -> list[Evaluation | None]:
-    """The first evaluation of each seed that is not its result: an arm may be evaluated at its end only."""
-    firsts = [next(iter(run.evaluations), None) for run in study.main_runs]
-    return [
-        first if first and (first["step"] == 0 or len(run.evaluations) > 1) else None
-        for run, first in zip(study.main_runs, firsts, strict=True)
-    ]
+def _evaluations(study: Study, place: int) -> list[Evaluation | None]:
+    """The first (0) or the newest (-1) evaluation of each seed."""
+    return [run.evaluations[place] if run.evaluations else None for run in study.main_runs]
 
 
 def _headline(shown: Sequence[_Shown], metric: str | None) -> str:
     if metric is None:
         return "None of these runs has a held-out evaluation yet."
-    newest = (f"{one.name} {percent(pooled(_newest(one.study), metric))}" for one in shown)
+    newest = (f"{one.name} {percent(pooled(_evaluations(one.study, -1), metric))}" for one in shown)
     return f"Newest held-out {metric_label(metric)}: {'; '.join(newest)}."
 
 
 def _results_table(shown: Sequence[_Shown], metric: str) -> Table:
-    first = _newest(shown[0].study)
+    first = _evaluations(shown[0].study, -1)
     rows = []
     for one in shown:
-        start, newest = _start(one.study), _newest(one.study)
+        start, newest = _evaluations(one.study, 0), _evaluations(one.study, -1)
         # Seeds are paired by their order; a run that has fewer is compared by those that both have.
         pairs = list(zip(first, newest, strict=False))
         lead = paired_difference([a for a, _ in pairs], [b for _, b in pairs], metric)
@@ -110,7 +100,7 @@ def _results_table(shown: Sequence[_Shown], metric: str) -> Table:
                 NOTHING if lead is None or one is shown[0] else points(lead),
             )
         )
-    columns = ("Run", "Before", "Newest", "Change (points)", f"Minus {shown[0].name} (points)")
+    columns = ("Run", "First", "Newest", "Change (points)", f"Minus {shown[0].name} (points)")
     caption = f"Held-out {metric_label(metric)}; differences are paired by problem, with 95 % intervals."
     return Table("", columns, tuple(rows), caption)
 
@@ -151,7 +141,7 @@ def _settings(shown: Sequence[_Shown]) -> Table | None:
     configs = [dict(flattened(one.study.main_runs[0].config)) for one in shown]
     keys = dict.fromkeys(key for config in configs for key in config if key not in _WITHOUT_EFFECT)
     rows = [
-        (key, *(_cell(config, key) for config in configs))
+        (key, *(setting_text(config.get(key, "not set")) for config in configs))
         for key in keys
         if any(config.get(key) != configs[0].get(key) for config in configs)
     ]
@@ -159,11 +149,3 @@ def _settings(shown: Sequence[_Shown]) -> Table | None:
     caption = f"{left_out} more keys differ." if left_out > 0 else ""
     columns = ("Key", *(one.name for one in shown))
     return Table("", columns, tuple(rows[:_MAX_SETTINGS]), caption) if rows else None
-
-
-def _cell(config: dict[str, object], key: str) -> str:
-    if key not in config:
-        return "not set"
-    value = config[key]
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]} …"

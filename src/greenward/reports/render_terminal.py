@@ -11,23 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from greenward.reports.document import (
-    NOTHING,
-    AnsweredTask,
-    Answers,
-    Block,
-    Chart,
-    Charts,
-    Code,
-    Fact,
-    Facts,
-    Finding,
-    Findings,
-    Links,
-    Paragraph,
-    Report,
-    Table,
-)
+from greenward.reports import document
 from greenward.reports.figures import value_text
 from greenward.text import visible
 
@@ -37,7 +21,7 @@ _TONES = {"good": "green", "bad": "red", "warning": "yellow", "neutral": "dim"}
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
-def print_report(report: Report, console: Console | None = None) -> None:
+def print_report(report: document.Report, console: Console | None = None) -> None:
     """Print the report without its appendices. A section of one table needs no heading beside the table's."""
     console = console or Console()
     console.print()
@@ -54,26 +38,26 @@ def print_report(report: Report, console: Console | None = None) -> None:
                 _print_block(console, block)
 
 
-def _print_block(console: Console, block: Block) -> None:
+def _print_block(console: Console, block: document.Block) -> None:
     match block:
-        case Paragraph():
+        case document.Paragraph():
             _line(console, block.text, "dim" if block.quiet else "")
             console.print()
-        case Facts():
+        case document.Facts():
             _facts(console, block.facts)
             console.print()
-        case Table():
+        case document.Table():
             _print_table(console, block)
-        case Charts():
+        case document.Charts():
             _print_curves(console, block.charts)
-        case Code():
+        case document.Code():
             console.print(Padding(Text(visible(block.text)), (0, 0, 1, 2)))
-        case Answers():
+        case document.Answers():
             for task in block.tasks:
                 _print_task(console, task)
-        case Findings():
+        case document.Findings():
             _print_findings(console, block.findings)
-        case Links():
+        case document.Links():
             for link in block.links:
                 _line(console, f"{link.text}: {link.target}", "dim")
 
@@ -82,11 +66,11 @@ def _line(console: Console, text: str, style: str) -> None:
     console.print(Text(visible(text), style=style))
 
 
-def _facts(console: Console, facts: Iterable[Fact]) -> None:
+def _facts(console: Console, facts: Iterable[document.Fact]) -> None:
     _line(console, "   ".join(f"{fact.label} {fact.value}" for fact in facts), "dim")
 
 
-def _print_table(console: Console, table: Table) -> None:
+def _print_table(console: Console, table: document.Table) -> None:
     shown = _rich_table(table.title, headed=any(table.columns))
     cells = zip(table.columns, *table.rows, strict=True)
     fits = sum(1 + max(map(len, column)) for column in cells) <= console.width
@@ -112,7 +96,7 @@ def _rich_table(title: str = "", *, headed: bool = True) -> RichTable:
     )
 
 
-def _print_curves(console: Console, charts: Sequence[Chart]) -> None:
+def _print_curves(console: Console, charts: Sequence[document.Chart]) -> None:
     """A row for each line; of charts that show the same over other axes, the first."""
     shown = _rich_table()
     for column in ("Curve", "First", "", "Last"):
@@ -143,7 +127,7 @@ def spark_line(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
     return "".join(_SPARKS[round(top * (value - low) / span)] if span else _SPARKS[0] for value in means)
 
 
-def _print_task(console: Console, task: AnsweredTask) -> None:
+def _print_task(console: Console, task: document.AnsweredTask) -> None:
     title = Text(visible(task.task_id), style="bold cyan")
     if task.label:
         title.append(f"  {visible(task.label)}", style=_TONES[task.tone])
@@ -161,7 +145,7 @@ def _print_task(console: Console, task: AnsweredTask) -> None:
     console.print()
 
 
-def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+def _print_findings(console: Console, findings: Sequence[document.Finding]) -> None:
     shown = RichTable(box=None, padding=(0, 2, 1, 0), pad_edge=False)
     for column in ("Severity", "Finding", "From step"):
         shown.add_column(column, ratio=1 if column == "Finding" else None)
@@ -169,6 +153,6 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
         text = Text(visible(finding.title), style="bold")
         text.append(f"\n{visible(finding.measured)}", style="not bold")
         text.append(f"\nFirst: {visible(finding.actions[0])}", style="not bold dim")
-        onset = NOTHING if finding.onset is None else str(finding.onset)
+        onset = document.NOTHING if finding.onset is None else str(finding.onset)
         shown.add_row(Text(finding.severity, style=_SEVERITIES[finding.severity]), text, Text(onset))
     console.print(shown)

@@ -8,26 +8,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from greenward.reports.document import (
-    AnsweredTask,
-    Answers,
-    Block,
-    Charts,
-    Code,
-    Fact,
-    Facts,
-    Finding,
-    Findings,
-    Links,
-    Paragraph,
-    Report,
-    Section,
-    Table,
-)
+from greenward.reports import document
 from greenward.text import visible
 
 
-def render_markdown(report: Report) -> str:
+def render_markdown(report: document.Report) -> str:
     """The report as Markdown; sections below the main ones are folded, charts without a `file` left out."""
     blocks = (
         f"# {inline(report.title)}",
@@ -39,7 +24,7 @@ def render_markdown(report: Report) -> str:
     return _joined(blocks) + "\n"
 
 
-def render_json(report: Report) -> str:
+def render_json(report: document.Report) -> str:
     """The report as one JSON object: its texts, its `data`, and its sections as blocks with a `type`.
 
     Charts whose series a file of the run holds already are left out.
@@ -75,7 +60,7 @@ def code_block(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _section(section: Section) -> str:
+def _section(section: document.Section) -> str:
     inner = _joined(map(_block, section.blocks))
     if not inner:
         return ""
@@ -85,38 +70,38 @@ def _section(section: Section) -> str:
     return f"<details><summary>{title}</summary>\n\n{inner}\n\n</details>"
 
 
-def _block(block: Block) -> str:
+def _block(block: document.Block) -> str:
     match block:
-        case Paragraph():
+        case document.Paragraph():
             return inline(block.text)
-        case Facts():
+        case document.Facts():
             return _facts(block.facts)
-        case Table():
+        case document.Table():
             return _table(block)
-        case Charts():
+        case document.Charts():
             return _joined(f"![{inline(chart.title)}]({chart.file})" for chart in block.charts if chart.file)
-        case Code():
+        case document.Code():
             return code_block(block.text, block.language)
-        case Answers():
+        case document.Answers():
             return _joined(map(_task, block.tasks))
-        case Findings():
+        case document.Findings():
             return _joined(map(_finding, block.findings))
-        case Links():
+        case document.Links():
             return " · ".join(f"[{inline(link.text)}]({link.target})" for link in block.links)
 
 
-def _facts(facts: Iterable[Fact]) -> str:
+def _facts(facts: Iterable[document.Fact]) -> str:
     return " · ".join(f"{inline(fact.label)}: {inline(fact.value)}" for fact in facts)
 
 
-def _table(table: Table) -> str:
+def _table(table: document.Table) -> str:
     rows = [table.columns, ("---",) * len(table.columns), *table.rows]
     lines = ("| " + " | ".join(map(inline, row)) + " |" for row in rows)
     title = f"### {inline(table.title)}" if table.title else ""
     return _joined((title, "\n".join(lines), inline(table.caption)))
 
 
-def _task(task: AnsweredTask) -> str:
+def _task(task: document.AnsweredTask) -> str:
     label = f": {task.label}" if task.label else ""
     blocks = [f"### {inline(task.task_id + label)}", code_block(task.prompt.strip()) if task.prompt else ""]
     for answer in task.answers:
@@ -127,7 +112,7 @@ def _task(task: AnsweredTask) -> str:
     return _joined(blocks)
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: document.Finding) -> str:
     actions = (f"{number}. {inline(action)}" for number, action in enumerate(finding.actions, start=1))
     return _joined(
         (
@@ -145,9 +130,9 @@ def _joined(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _has_record(block: Block) -> bool:
-    return not isinstance(block, Charts) or block.in_json
+def _has_record(block: document.Block) -> bool:
+    return not isinstance(block, document.Charts) or block.in_json
 
 
-def _record(block: Block) -> dict[str, Any]:
+def _record(block: document.Block) -> dict[str, Any]:
     return {"type": type(block).__name__.lower(), **asdict(block)}

@@ -9,7 +9,6 @@ over problems. What is said of a difference follows from that interval alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -160,14 +159,12 @@ def _shares(evaluations: Sequence[Evaluation], name: str) -> dict[str, float]:
 
 
 def _share(row: Evaluation, name: str) -> float | None:
-    """A metric on one problem: pass@k by the unbiased estimator (Chen et al. 2021, arXiv 2107.03374)."""
+    """A metric on one problem, None where it was not measured."""
     if name == GREEDY:
         passed = row.get("greedy_passed")
         return None if passed is None else float(passed)
     k, samples = name.removeprefix("pass@"), row.get("samples")
-    if not k.isdecimal() or not samples or samples < int(k):
-        return None
-    return 1 - math.comb(samples - row["passed"], int(k)) / math.comb(samples, int(k))
+    return intervals.pass_at_k(samples, row["passed"], int(k)) if samples and k.isdecimal() else None
 
 
 def headline(study: Study, results: Results) -> str:

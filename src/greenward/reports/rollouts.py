@@ -105,8 +105,8 @@ class Rollouts:
         """How many pages they fill, at least one."""
         return max(1, -(-self.matching // self._page_size))
 
-    def report(self, page: int = 1) -> Report:
-        """One page, from 1, with links to its neighbours.
+    def report(self, page: int = 1, *, linked: bool = False) -> Report:
+        """One page, from 1; `linked` as HTML to its neighbours.
 
         Raises:
             RunError: there is no such page.
@@ -130,7 +130,7 @@ class Rollouts:
             notes=tuple(notes),
             sections=(
                 section("Statuses", self._status_table()),
-                section("Answers", Answers(shown) if shown else None, self._links(page)),
+                section("Answers", Answers(shown) if shown else None, self._links(page) if linked else None),
             ),
             footer="Written by greenward from the rollouts of the run.",
         )
@@ -140,7 +140,7 @@ class Rollouts:
         for old in folder.glob("rollouts-*.html"):
             old.unlink()
         for page in range(1, min(self.pages, MAX_PAGES) + 1):
-            write_atomically(folder / _page_name(page), render_html(self.report(page)).encode())
+            write_atomically(folder / _page_name(page), render_html(self.report(page, linked=True)).encode())
         return folder / _page_name(1)
 
     def _rows(self) -> Iterator[tuple[int, Row]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,11 @@ def read_study(path: str | Path) -> Study:
         title=str(main[0].config.get("name") or path.resolve().name),
         seeds=tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in main),
         main=label,
-        arms={label: tuple(main), **{arm: tuple(runs) for arm, runs in beside.items()}},
+        arms={label: tuple(main)} | {arm: tuple(runs) for arm, runs in beside.items() if arm != label},
         warm_starts=tuple(read_recorded_run(folder, notes) for folder in warm if is_run(folder)),
         notes=(),
     )
-    return Study(**{**vars(study), "notes": (*notes, *_gaps(study))})
+    return replace(study, notes=(*notes, *_gaps(study)))
 
 
 def _natural(path: Path) -> tuple[int, str]:

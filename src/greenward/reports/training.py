@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -11,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from greenward.intervals import Estimate
 from greenward.reports.document import (
     NOTHING,
     AnsweredTask,
@@ -132,24 +132,22 @@ def _of_summaries(runs: Sequence[RecordedRun], key: str) -> list[float]:
 
 
 def _figures(results: Results) -> Iterator[KeyFigure]:
-    """Each metric of the main arm, and the first metric of the arms beside."""
+    """Each metric of the main arm, and the first metric of the arms beside.
+
+    Coloured only where the paired interval of the change excludes 0.
+    """
+    tones: dict[int, Tone] = {1: "good", -1: "bad", 0: "neutral"}
     for arm in results.arms:
         for name in results.metrics if arm is results.main else results.metrics[:1]:
-            before, after = results.before.get(name), arm.after.get(name)
+            before, after, change = results.before.get(name), arm.after.get(name), arm.change.get(name)
             if before is not None and after is not None:
-                yield _change(f"{arm.label}, {metric_label(name)}", before, after, arm.change.get(name))
-
-
-def _change(label: str, before: Estimate, after: Estimate, change: Estimate | None) -> KeyFigure:
-    """Coloured only where the paired interval of the change excludes 0."""
-    tones: dict[int, Tone] = {1: "good", -1: "bad", 0: "neutral"}
-    return KeyFigure(
-        label,
-        f"{100 * after.value:.1f} %",
-        f"{100 * before.value:.1f}",
-        f"{interval(before)} → {interval(after)}",
-        tones[change.sign] if change is not None else "neutral",
-    )
+                yield KeyFigure(
+                    f"{arm.label}, {metric_label(name)}",
+                    f"{100 * after.value:.1f} %",
+                    f"{100 * before.value:.1f}",
+                    f"{interval(before)} → {interval(after)}",
+                    tones[0 if change is None else change.sign],
+                )
 
 
 def _before_after(study: Study, results: Results, found: Mapping[str, Evaluations]) -> Table | None:
@@ -231,26 +229,20 @@ def _of_tag(evaluations: Evaluations, tag: str) -> str:
 
 def _statuses(found: Mapping[str, Evaluations]) -> Table | None:
     """What became of the sampled held-out answers: shares of each status, then the rates above zero."""
-    counts = [_summed(evaluations) for evaluations in found.values()]
-    names = sorted(
-        {name for count in counts for name in count}, key=lambda n: -max(c.get(n, 0) for c in counts)
-    )
+    counts: list[Counter[str]] = [Counter() for _ in found]
+    for count, evaluations in zip(counts, found.values(), strict=True):
+        for evaluation in filter(None, evaluations):
+            count.update(evaluation.get("statuses", {}))
+    names = {name for count in counts for name in count}
     rows = [
-        (words(name), *(share(count.get(name, 0), sum(count.values())) for count in counts)) for name in names
+        (words(name), *(share(count[name], count.total()) for count in counts))
+        for name in sorted(names, key=lambda name: (-max(count[name] for count in counts), name))
     ]
     for rate in dict.fromkeys(rate for stage in found.values() for e in stage if e for rate in e["rates"]):
         estimates = [pooled(evaluations, rate, "rates") for evaluations in found.values()]
         if any(estimate is not None and estimate.value > 0 for estimate in estimates):
             rows.append((f"{rate} rate", *map(percent, estimates)))
     return Table("", ("Status", *found), tuple(rows)) if rows else None
-
-
-def _summed(evaluations: Evaluations) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for evaluation in filter(None, evaluations):
-        for name, count in evaluation.get("statuses", {}).items():
-            total[name] = total.get(name, 0) + count
-    return total
 
 
 def _sample_answers(study: Study) -> list[Block]:

@@ -1,7 +1,9 @@
-"""Writes the forms of a report beside the run, study or evaluation that it tells of."""
+"""Writes the forms of a report beside the run, study or evaluation it is about, once or while it runs."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +13,11 @@ from greenward.reports.render_html import render_html
 from greenward.reports.render_text import render_json, render_markdown
 from greenward.reports.training import training_report
 from greenward.runs.files import write_atomically, writing
+from greenward.runs.lock import is_being_written
 
 Form = Literal["html", "markdown", "json"]
+POLL_SECONDS = 5
+_IDLE_POLLS = 2  # an arm may begin a moment after another one ended
 _SUFFIXES: dict[Form, str] = {"html": "html", "markdown": "md", "json": "json"}
 
 
@@ -26,7 +31,9 @@ def render(report: Report, form: Form) -> str:
     return {"html": render_html, "markdown": render_markdown, "json": render_json}[form](report)
 
 
-def write_report(report: Report, folder: Path, stem: str = "report") -> dict[Form, Path]:
+def write_report(
+    report: Report, folder: Path, stem: str = "report", forms: Sequence[Form] = ("html", "markdown", "json")
+) -> dict[Form, Path]:
     """Write STEM.html, STEM.md and STEM.json into `folder`, which is made; older ones are replaced whole.
 
     Returns the path of each form by its name.
@@ -36,7 +43,31 @@ def write_report(report: Report, folder: Path, stem: str = "report") -> dict[For
     """
     with writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-    paths = {form: folder / f"{stem}.{suffix}" for form, suffix in _SUFFIXES.items()}
+    paths = {form: folder / f"{stem}.{_SUFFIXES[form]}" for form in forms}
     for form, path in paths.items():
         write_atomically(path, render(report, form).encode())
     return paths
+
+
+def follow(path: Path, folder: Path) -> Path:
+    """Write `folder`/report.html every few seconds until the run or study at `path` ends; returns its path.
+
+    The last page, which is also written when Ctrl-C ends the command, does not reload itself.
+
+    Raises:
+        RunError: there is neither run nor study, or the file system refused.
+    """
+    page, idle = folder / "report.html", 0
+    started = False
+    try:
+        while True:
+            writers = (path, *path.glob("*"), *path.glob("*/*"))
+            going_on = any(is_being_written(one) for one in writers if one.is_dir())
+            started, idle = started or going_on, 0 if going_on else idle + 1
+            if not going_on and (not started or idle >= _IDLE_POLLS):
+                break
+            write_atomically(page, render_html(report_of(path), refresh_seconds=POLL_SECONDS).encode())
+            time.sleep(POLL_SECONDS)
+    finally:
+        write_atomically(page, render_html(report_of(path)).encode())
+    return page

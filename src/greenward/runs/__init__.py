@@ -1,7 +1,5 @@
-"""What happened: the run directory, its metrics, its checkpoints, its mirrors and its progress.
+"""Persistence: the run directory, its metrics, checkpoints and readers, trackers, and progress.
 
-A leaf: it imports no other room and takes plain dicts. It knows nothing of torch, models or
-algorithms; what goes into a checkpoint is written by a callable that the caller hands in.
+The package knows nothing of torch, models or algorithms: it takes plain dicts, and a callable of the caller
+writes what goes into a checkpoint.
 """
-
-from __future__ import annotations

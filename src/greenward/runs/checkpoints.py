@@ -11,24 +11,19 @@ import hashlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
-from greenward.runs.files import (
-    fsync_folder,
-    read_json,
-    remove_tree,
-    write_json,
-    writing,
-)
-from greenward.runs.reading import read_evaluations, step_name, steps_in
+from greenward.runs.files import fsync, read_json, remove_tree, write_json, writing
+from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
 
 MANIFEST = "manifest.json"
 LAST, BEST = "last", "best"
 _FULL_BELOW_BYTES = 1 << 20
+_DAMAGED = "Use an earlier checkpoint, or restore this one from a copy."
 
 
 def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None], keep: int = 2) -> Path:
@@ -43,7 +38,8 @@ def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None],
     run.metrics.sync()
     final = run.checkpoints / step_name(step)
     temporary = run.checkpoints / f".{final.name}.writing"
-    _discard_leftovers(run.checkpoints)
+    for leftover in run.checkpoints.glob(".step_*"):  # half written or half deleted when a run was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     with writing(str(final)):
         try:
             temporary.mkdir()
@@ -62,8 +58,11 @@ def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None],
                     remedy="Free some space and go on with --resume; earlier checkpoints are intact.",
                 ) from error
             raise
-        _point_last_at(final)
-        fsync_folder(run.checkpoints)
+        link = run.checkpoints / ".last.writing"
+        link.unlink(missing_ok=True)
+        link.symlink_to(final.name)
+        os.replace(link, run.checkpoints / LAST)
+        fsync(run.checkpoints)
     for _, path in steps_in(run.checkpoints)[: -max(keep, 1)]:
         remove_tree(path)
     return final
@@ -77,7 +76,7 @@ def latest_checkpoint(run: RunDirectory | Path) -> Path | None:
     Raises:
         CheckpointError: there are checkpoints and all are damaged.
     """
-    folder = run.checkpoints if isinstance(run, RunDirectory) else Path(run) / "checkpoints"
+    folder = run.checkpoints if isinstance(run, RunDirectory) else Path(run) / CHECKPOINTS
     damage: CheckpointError | None = None
     for _, path in reversed(steps_in(folder)):
         try:
@@ -109,56 +108,46 @@ def find_checkpoint(run: Path, which: str) -> Path:
         if newest is None:
             raise CheckpointError(f"{run} is a run without a checkpoint yet.")
         return newest
-    kept = {path.name: step for step, path in steps_in(run / "checkpoints")}
+    kept = {path.name: step for step, path in steps_in(run / CHECKPOINTS)}
     if which == BEST:
-        which = _best_of(kept, run)
+        rates = {
+            record["step"]: record["metrics"]["pass@1"]["value"]
+            for record in read_evaluations(run)
+            if "pass@1" in record["metrics"]
+        }
+        evaluated = [name for name, step in kept.items() if step in rates]
+        if not evaluated:
+            raise CheckpointError(
+                f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
+                remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",
+            )
+        which = max(evaluated, key=lambda name: (rates[kept[name]], kept[name]))
     if which not in kept:
         raise CheckpointError(
             f"{run} has no checkpoint {which!r}.",
             remedy=f"It keeps {', '.join(kept) or 'none'}; {LAST} and {BEST} are known, too.",
         )
-    verify(run / "checkpoints" / which)
-    return run / "checkpoints" / which
-
-
-def _best_of(kept: Mapping[str, int], run: Path) -> str:
-    found = {
-        record["step"]: record["metrics"]["pass@1"]["value"]
-        for record in read_evaluations(run)
-        if "pass@1" in record["metrics"]
-    }
-    evaluated = [name for name, step in kept.items() if step in found]
-    if not evaluated:
-        raise CheckpointError(
-            f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
-            remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",
-        )
-    return max(evaluated, key=lambda name: (found[kept[name]], kept[name]))
+    verify(run / CHECKPOINTS / which)
+    return run / CHECKPOINTS / which
 
 
 def verify(path: str | Path) -> None:
     """Check every file of a checkpoint against its manifest.
 
     Raises:
-        CheckpointError: a file is missing, cut short or changed; it says which, expected and found.
+        CheckpointError: a file is missing, cut short or changed; the message names it.
     """
-    path = Path(path)
-    manifest = _manifest(path)
-    for name, expected in manifest["files"].items():
-        file = path / name
+    for name, expected in _manifest(Path(path))["files"].items():
+        file = Path(path) / name
         if not file.is_file():
             raise CheckpointError(f"{file} is missing; the checkpoint is not whole")
         size = file.stat().st_size
         if size != expected["bytes"]:
-            raise CheckpointError(
-                f"{file}: expected {expected['bytes']:,} bytes, found {size:,}; it was cut short or changed",
-                remedy="Use an earlier checkpoint, or restore this one from a copy.",
-            )
+            found = f"expected {expected['bytes']:,} bytes, found {size:,}; it was cut short or changed"
+            raise CheckpointError(f"{file}: {found}", remedy=_DAMAGED)
         if _sha256(file) != expected["sha256"]:
-            raise CheckpointError(
-                f"{file}: its content is not what was saved (SHA-256 differs from {MANIFEST})",
-                remedy="Use an earlier checkpoint, or restore this one from a copy.",
-            )
+            found = f"its content is not what was saved (SHA-256 differs from {MANIFEST})"
+            raise CheckpointError(f"{file}: {found}", remedy=_DAMAGED)
 
 
 def checkpoint_step(path: str | Path) -> int:
@@ -182,17 +171,15 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _seal(folder: Path, step: int) -> None:
     """Force every file to disk and write the manifest."""
+    entries = sorted(folder.rglob("*"))
     files = {}
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with open(file, "rb") as opened:
-            os.fsync(opened.fileno())
-        files[file.relative_to(folder).as_posix()] = {
-            "bytes": file.stat().st_size,
-            "sha256": _sha256(file),
-        }
+    for file in filter(Path.is_file, entries):
+        fsync(file)
+        name = file.relative_to(folder).as_posix()
+        files[name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
     write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
-    for inner in (path for path in folder.rglob("*") if path.is_dir()):
-        fsync_folder(inner)
+    for inner in filter(Path.is_dir, entries):
+        fsync(inner)
 
 
 def _sha256(file: Path) -> str:
@@ -201,16 +188,3 @@ def _sha256(file: Path) -> str:
         while block := opened.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _point_last_at(checkpoint: Path) -> None:
-    link = checkpoint.parent / ".last.writing"
-    link.unlink(missing_ok=True)
-    link.symlink_to(checkpoint.name)
-    os.replace(link, checkpoint.parent / LAST)
-
-
-def _discard_leftovers(folder: Path) -> None:
-    """Remove what a kill left half written or half deleted."""
-    for path in folder.glob(".step_*"):
-        shutil.rmtree(path, ignore_errors=True)

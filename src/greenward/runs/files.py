@@ -55,7 +55,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        fsync_folder(path.parent)
+        fsync(path.parent)
 
 
 def write_json(path: Path, value: Any, indent: int = 2) -> None:
@@ -68,8 +68,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(f"{dump_json(row)}\n" for row in rows).encode())
 
 
-def fsync_folder(path: Path) -> None:
-    """Make renames inside `path` durable."""
+def fsync(path: Path) -> None:
+    """Force a file to disk, or the names inside a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,7 +8,6 @@ NaN and infinities are the strings "NaN", "Infinity" and "-Infinity" in the file
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from greenward.runs.files import (
     append_line,
     dump_json,
     from_json_number,
+    fsync,
     read_jsonl,
     write_rows,
     writing,
@@ -69,8 +69,8 @@ class StepFile:
     def sync(self) -> None:
         """Force the rows onto the disk (before a checkpoint that relies on them)."""
         if self.path.exists():
-            with writing(str(self.path)), open(self.path, "rb") as file:
-                os.fsync(file.fileno())
+            with writing(str(self.path)):
+                fsync(self.path)
 
     def _append(self, row: Mapping[str, Any]) -> None:
         append_line(self.path, dump_json(row))

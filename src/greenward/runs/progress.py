@@ -118,7 +118,7 @@ _SHOWN_AS = {
 
 
 def _numbers(measured: Mapping[str, float | None]) -> str:
-    """What was measured, in its order; beside a reward, the loss of a policy gradient says nothing."""
+    """The measured numbers as text. The loss of a policy gradient has no level and is left out."""
     found = {name: measured.get(name) for name in _SHOWN_AS}
     if found["reward"] is not None:
         found["loss"] = None
@@ -151,7 +151,7 @@ def _bars(console: Console) -> RichProgress:
 
 
 def evaluation_line(record: Mapping[str, Any], of: str = "held-out") -> str:
-    """One line on an evaluation of what `of` says: every metric in percent with its interval."""
+    """One line for an evaluation on `of`: every metric in percent with its interval."""
     rates = ", ".join(
         f"{name} {100 * m['value']:.1f} % [{100 * m['low']:.1f}, {100 * m['high']:.1f}]"
         for name, m in record["metrics"].items()

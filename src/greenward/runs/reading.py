@@ -1,8 +1,8 @@
 """Reads run directories: the only place that knows their files by name.
 
-The readers of single files are strict: they raise `RunError` for a file that is there and cannot be
-read. `read_recorded_run` is lenient, for a report of a broken or half-finished run is worth most of
-all: it leaves out what cannot be read and says so.
+The readers of single files are strict: they raise `RunError` for a file that exists and cannot be
+read. `read_recorded_run` is lenient, because reports are made of broken and half-finished runs, too: it
+leaves out what cannot be read and notes it.
 """
 
 from __future__ import annotations
