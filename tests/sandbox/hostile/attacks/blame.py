@@ -148,7 +148,7 @@ PROGRAMS = (
         ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0)  # PTRACE_ATTACH
         os._exit(0)
         """, SECCOMP, LANDLOCK, unprotected=VARIES),
-    _blame("itself_traced", """
+    _blame("itself_traced_and_stopped", """
         ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME
         os.kill(os.getpid(), signal.SIGSTOP)
         """),
