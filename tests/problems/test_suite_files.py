@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from greenward.config.sections import FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.problems import catalog
-from greenward.problems.catalog import SUITES, load_file, load_problems, load_suite
+from greenward.problems.catalog import SUITES, load_file, load_suite
 from greenward.problems.suites.files import PinnedFile, cache_folder
 
 MBPP = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
@@ -136,17 +135,6 @@ def test_unreachable_hub_is_one_clear_error(hub):
     with pytest.raises(ProblemError, match=r"mbpp: could not be fetched \(ConnectionError: no route\)"):
         load_suite("mbpp")
     assert not (cache_folder() / "suites").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "remedy"),
-    [("mbp", "mbpp"), ("humanevl+", "humaneval+"), ("quixbug", "quixbugs"), ("familes", "families")],
-)
-def test_unknown_name_is_told_the_nearest(source, remedy):
-    with pytest.raises(ProblemError) as caught:
-        load_problems(source, FamiliesConfig(), "train")
-    assert caught.value.message == f"no problem set is called {source!r}."
-    assert caught.value.remedy == f"Did you mean {remedy!r}?"
 
 
 @pytest.mark.parametrize(
