@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from greenward.algorithms.advantages import ESTIMATORS, AdvantageBatch, spread_over_tokens
+from greenward.algorithms.advantages import ESTIMATORS, AdvantageBatch, group_signal, spread_over_tokens
 from greenward.algorithms.batches import row_groups
 from greenward.algorithms.collection import Collector, collection_metrics
 from greenward.config.sections import ShapeConfig
@@ -145,6 +145,11 @@ def test_metrics_are_given_for_each_role_of_the_policy() -> None:
     assert metrics["reward/mean"] == pytest.approx((-1 + 0 + 0) / 3)
     assert metrics["status/won"] == metrics["status/drawn"] == 0.5
     assert "pass_rate" not in metrics
+
+
+def test_drawn_games_are_neither_won_nor_lost_groups() -> None:
+    episodes = play([HigherToken(0, SELF_PLAY) for _ in range(3)], {POLICY: Scripted(lambda *_: 20)})
+    assert group_signal(episodes).constant == (0,)
 
 
 def test_a_game_that_waits_does_not_hold_up_the_others() -> None:

@@ -148,8 +148,8 @@ class GroupSignal:
     """Which groups of a batch can teach anything, by group id, in order of first appearance.
 
     `with_signal` groups have rewards that differ. The others have equal rewards and are split by
-    success: every scored episode succeeded, none did, or some did (`constant`). In `unscored`
-    groups the infrastructure failed for every episode.
+    success: every scored episode succeeded, none did, or some did or there is no such thing (`constant`). In
+    `unscored` groups the infrastructure failed for every episode.
     """
 
     with_signal: tuple[int, ...] = ()
@@ -177,7 +177,7 @@ def _kind_of_group(scored: Sequence[Episode]) -> str:
         return "unscored"
     if any(episode.trained_rewards != scored[0].trained_rewards for episode in scored):
         return "with_signal"
-    successes = sum(bool(episode.success) for episode in scored)
-    if successes == len(scored):
+    successes = {episode.success for episode in scored}
+    if successes == {True}:
         return "all_pass"
-    return "constant" if successes else "all_fail"
+    return "all_fail" if successes == {False} else "constant"

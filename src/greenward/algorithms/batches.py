@@ -122,7 +122,7 @@ class TrainingBatch:
             values_BT=padded_if_there([row.values_T for row in rows]),
             returns_BT=padded_if_there([row.returns_T for row in rows]),
             tokens=tokens,
-            temperature=rows[0].turn.temperature,
+            temperature=rows[0].turn.temperature or 1.0,  # greedy tokens are scored at 1, as engines do
         )
 
 
