@@ -1,4 +1,4 @@
-"""Removes the code of an answer that does nothing: dead code never pays.
+"""Removes dead code from an answer, so that it cannot raise a score.
 
 Dead are bindings, functions and imports that nothing live reads, statements without effect, those that
 cannot be reached, and on function problems output. Live is what the entry point needs, by name: a name

@@ -1,4 +1,4 @@
-"""Code out of model text. Whatever the text, this ends quickly and runs nothing."""
+"""Extracts the code from the text of a model. It takes linear time for any text and runs nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Style = Literal["completion", "chat"]
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)")
 _PYTHON = ("", "python", "py", "python3")
 _CODE_START = re.compile(r"^(?:async\s+def|def|class|import|from|@)\b|^@", re.MULTILINE)
-# How a program that defines nothing may begin; prose hardly ever begins a line so.
+# How a program that defines nothing may begin; prose hardly ever begins a line like this.
 _PROGRAM_START = re.compile(
     r"^(?:(?:async[ \t]+def|def|class|import|from)\b|(?:for|while|if|with|try)\b.*:[ \t]*$|@|print\("
     r"|[A-Za-z_][\w.\[\]]*(?:[ \t]*,[ \t]*[A-Za-z_]\w*)*[ \t]*=[^=])",
@@ -33,31 +33,31 @@ class Extracted:
 def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     """The program in a model's answer.
 
-    `completion`: the starter code followed by the answer, unchanged. `chat`: what was thought
-    (`<think>` … `</think>`) is dropped; of the fenced blocks, the last that defines the entry point (or a
-    method of that name), else the last; a block that was never closed counts up to the end. Without any
-    block, an answer that itself defines the entry point is taken from its first line of code on. Where a
-    whole program is asked for (no entry point), it is the last block, or all from the first line of code on.
+    `completion`: the starter code followed by the answer, unchanged. `chat`: reasoning (`<think>` …
+    `</think>`) is dropped; of the fenced blocks, the last that defines the entry point (or a method of that
+    name) counts, else the last; a block that was never closed ends with the text. An answer without a block
+    that defines the entry point counts from its first line of code on. Where a whole program is required
+    (no entry point), it is the last block, or everything from the first line of code on.
     """
     if style == "completion":
         if not text.strip():
             return Extracted(None, "the completion is empty")
         return Extracted(problem.starter_code + text)
-    spoken = _without_thoughts(text)
-    if not spoken.strip():
-        return Extracted(None, "nothing follows the thoughts" if text.strip() else "the answer is empty")
-    blocks = [code for language, code in _fenced_blocks(spoken) if language in _PYTHON and code.strip()]
+    final_text = _without_reasoning(text)
+    if not final_text.strip():
+        return Extracted(None, "nothing follows the reasoning" if text.strip() else "the answer is empty")
+    blocks = [code for language, code in _fenced_blocks(final_text) if language in _PYTHON and code.strip()]
     if not problem.entry_point:
-        start = _PROGRAM_START.search(spoken)
-        code = blocks[-1] if blocks else spoken[start.start() :] if start else None
+        start = _PROGRAM_START.search(final_text)
+        code = blocks[-1] if blocks else final_text[start.start() :] if start else None
         return Extracted(code, "" if code else "no Python block and no line that begins a program")
     name = re.escape(problem.entry_point)
     defines = re.compile(rf"^[ \t]*(?:async\s+def|def|class)\s+{name}\b", re.MULTILINE)
     if blocks:
         return Extracted(next((code for code in reversed(blocks) if defines.search(code)), blocks[-1]))
-    if defines.search(spoken):
-        start = _CODE_START.search(spoken)
-        return Extracted(spoken[start.start() :] if start else spoken)
+    if defines.search(final_text):
+        start = _CODE_START.search(final_text)
+        return Extracted(final_text[start.start() :] if start else final_text)
     return Extracted(None, f"no Python block and no definition of {problem.entry_point}")
 
 
@@ -66,8 +66,8 @@ def holds_fence(text: str) -> bool:
     return any(map(_FENCE.match, text.splitlines()))
 
 
-def _without_thoughts(text: str) -> str:
-    """The text after the last closed thought, up to a thought that was never closed."""
+def _without_reasoning(text: str) -> str:
+    """The text after the last closed reasoning block, up to a block that was never closed."""
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 

@@ -1,4 +1,4 @@
-"""From a problem to its grading plan: what to run, and what must come back.
+"""Makes the grading plan of a problem: what to run, and which results are right.
 
 The expected values stay here, in the trusted process. Those that are not literals are computed once,
 in a process that never runs an answer (`expected_values_job`).

@@ -1,4 +1,4 @@
-"""From what running an answer gave to the verdict on it: pure functions of the trusted process."""
+"""Computes the verdict on an answer from the results of its run: pure functions of the trusted process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Expectation:
     max_output_bytes: int = 0
 
     def is_met_by(self, result: CallResult) -> bool:
-        """Whether what came back is right."""
+        """Whether the result is right."""
         if self.relation is Relation.RAISES:
             return not result.returned and result.error_class == self.expected
         if not result.returned:
@@ -82,7 +82,7 @@ class Expectation:
         return Status.WRONG_TYPE
 
     def failure(self, result: CallResult) -> str:
-        """One bounded line: what was called, what was expected, what came."""
+        """One bounded line: what was called, what was expected, what the result was."""
         if not result.returned:
             came = visible(f"raised {result.error_class}: {result.error_message}", MAX_MESSAGE_CHARS)
         elif not result.plain:

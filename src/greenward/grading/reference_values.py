@@ -1,10 +1,10 @@
-"""Expected values that a suite does not store: what its references return.
+"""Computes the expected values that a suite does not store: what its references return.
 
 EvalPlus's files hold inputs and references. The references run in the sandbox, as trusted jobs, and
 what they return is kept in the cache, one file for each problem, under a hash of all that it depends
 on. A cached file carries its own hash; one that is torn or altered is computed again.
 
-A value too large to leave the sandbox leaves its case out: no answer could hand it over, either.
+A case whose value is too large to leave the sandbox is left out: no answer could return it, either.
 (Of MBPP+ five cases of Mbpp/255, whose values have up to 128 million elements.)
 """
 

@@ -1,4 +1,4 @@
-"""Rewards: what terms read and give, and their weighted sum for each answer."""
+"""Reward terms, the records that they read and return, and their weighted sum for each answer."""
 
 from __future__ import annotations
 

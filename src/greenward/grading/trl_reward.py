@@ -211,7 +211,7 @@ class TrlReward:
         return given
 
     def dry_run(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
-        """As `score`, for answers that were made up, which tell whether the function takes texts or messages.
+        """As `score`, for made-up answers, which show whether the function takes texts or messages.
 
         Where it takes both and only one makes it tell the answers apart, it takes that one.
         """
