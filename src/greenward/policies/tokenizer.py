@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from greenward.errors import CheckpointError
@@ -229,8 +232,6 @@ def _render_chat(
     source: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool, **tokens: str
 ) -> str:
     """The text of a conversation. Raises CheckpointError when the template refuses it."""
-    from jinja2 import TemplateError
-
     try:
         return _compile(source).render(
             messages=list(messages), add_generation_prompt=add_generation_prompt, **tokens
@@ -243,13 +244,6 @@ def _render_chat(
 
 @lru_cache(maxsize=8)
 def _compile(source: str) -> Any:
-    try:
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise CheckpointError(
-            "chat templates need jinja2, which is not installed", remedy="pip install 'greenward[hf]'"
-        ) from error
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
@@ -264,8 +258,6 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def _raise(message: str) -> None:
-    from jinja2 import TemplateError
-
     raise TemplateError(message)
 
 
