@@ -84,6 +84,14 @@ def test_long_lines_are_thinned_and_titles_escaped():
     assert len(re.findall("[ML]", path.get("d"))) == MAX_POINTS
 
 
+def test_a_long_name_is_cut_so_that_the_lines_keep_their_room():
+    line = Series("a name " * 40, "main", ((0.0, 0.0), (1.0, 1.0)))
+    svg = draw(Chart("t", "step", (line,)), 340, 190)
+    xs = [float(x) for x in re.findall(r'class="line[^"]*" d="M([\d.-]+) ', svg)]
+    ends = [float(x) for x in re.findall(r'class="line[^"]*" d="M[^"]*L([\d.-]+) ', svg)]
+    assert xs[0] < ends[0] < 340 and "…" in svg
+
+
 def test_one_point_and_a_constant_can_be_drawn():
     ElementTree.fromstring(draw(Chart("t", "step", (Series("", "main", ((3.0, 0.0),)),))))
     ElementTree.fromstring(draw(Chart("t", "step", (Series("", "main", ((1.0, 2.5), (2.0, 2.5))),))))

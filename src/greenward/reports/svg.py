@@ -27,6 +27,7 @@ MAX_HOVER_COLUMNS = 48
 _LABEL_HEIGHT = 13.0
 _LOG_LIMIT = 700.0  # natural logarithm of about the largest float
 _CHARACTER_WIDTH = 6.4
+_MAX_LABEL_CHARACTERS = 24
 
 Point = tuple[float, float]
 
@@ -137,7 +138,7 @@ class _Drawing:
             log_ticks(self._y_low, self._y_high) if chart.log else ticks(self._y_low, self._y_high, 5)
         )
         axis_texts = [value_text(tick, chart.unit) for tick in self._y_ticks]
-        longest_label = max((len(line.name) for line in chart.series), default=0)
+        longest_label = max((len(_label(line.name)) for line in chart.series), default=0)
         self._left = 12 + _CHARACTER_WIDTH * max(map(len, axis_texts), default=1)
         self._right = 14 + _CHARACTER_WIDTH * longest_label
         self._top, self._bottom = 10, 34
@@ -266,4 +267,8 @@ class _Drawing:
             limit = positions[index] - _LABEL_HEIGHT
         x = self._width - self._right + 8
         for y, (_, line) in zip(positions, ends, strict=True):
-            yield _element("text", line.name, class_=f"label {line.role}", x=x, y=y + 4)
+            yield _element("text", _label(line.name), class_=f"label {line.role}", x=x, y=y + 4)
+
+
+def _label(name: str) -> str:
+    return name if len(name) <= _MAX_LABEL_CHARACTERS else f"{name[: _MAX_LABEL_CHARACTERS - 1]}…"
