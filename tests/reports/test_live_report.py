@@ -11,6 +11,7 @@ import pytest
 from test_report_document import Page
 
 from greenward.cli.main import main
+from greenward.errors import RunError
 from greenward.reports import write
 from greenward.runs.directory import RunDirectory
 from greenward.runs.lock import is_being_written
@@ -94,6 +95,12 @@ def test_ctrl_c_leaves_a_page_that_does_not_reload(tmp_path, writer):
     assert follower.returncode == 130
     assert "Traceback" not in errors and "Interrupted" in errors
     assert not reloads(page)
+
+
+def test_what_is_no_run_is_refused_and_nothing_is_made(tmp_path):
+    with pytest.raises(RunError, match="neither a run"):
+        write.follow(tmp_path / "absent", tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()
 
 
 def test_only_one_run_can_be_followed(tmp_path, capsys):

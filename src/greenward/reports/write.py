@@ -57,8 +57,10 @@ def follow(path: Path, folder: Path) -> Path:
     Raises:
         RunError: there is neither run nor study, or the file system refused.
     """
-    page, idle = folder / "report.html", 0
-    started = False
+    page, started, idle = folder / "report.html", False, 0
+    report_of(path)  # raises before a folder is made
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         while True:
             writers = (path, *path.glob("*"), *path.glob("*/*"))
