@@ -84,6 +84,8 @@ def test_ctrl_c_leaves_a_page_that_does_not_reload(tmp_path, writer):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Background jobs of a shell ignore SIGINT, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     page = tmp_path / "run/report.html"
     deadline = time.monotonic() + 60
