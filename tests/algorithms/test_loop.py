@@ -71,7 +71,7 @@ def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None):
             seed=7,
             max_steps=max_steps,
             max_seconds=max_seconds,
-            evaluator=evaluate,
+            evaluators={None: evaluate},
             eval_interval_steps=3,
             checkpoint_interval_steps=5,
             progress=progress,
@@ -168,10 +168,16 @@ def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkey
     with RunDirectory.create(tmp_path, {"seed": 7}) as run, Progress(quiet=True) as progress:
         settings = {"seed": 7, "max_steps": 50, "max_seconds": 6.0, "progress": progress}
         first = TrainingLoop(
-            OneSecond(interrupt_at=2), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings
+            OneSecond(interrupt_at=2),
+            run,
+            evaluators={None: slow_evaluation},
+            eval_interval_steps=1,
+            **settings,
         )
         first.run()
         assert first.interrupted and first.steps_done == 3
-        second = TrainingLoop(OneSecond(), run, evaluator=slow_evaluation, eval_interval_steps=1, **settings)
+        second = TrainingLoop(
+            OneSecond(), run, evaluators={None: slow_evaluation}, eval_interval_steps=1, **settings
+        )
         second.run()
     assert (second.steps_done, second.training_seconds) == (6, 6.0) and not second.interrupted

@@ -82,9 +82,9 @@ class StopRequest:
 class TrainingLoop:
     """Drives a trainer in a run directory.
 
-    `max_seconds` bounds the training time (evaluation aside). `evaluator` measures the held-out
-    problems, `suite_evaluators` each a suite, by the name that files and trackers use. `callbacks` act at
-    each step, in their order, and are saved with the trainer.
+    `max_seconds` bounds the training time (evaluation aside). `evaluators` each evaluate a suite, by the
+    name that files and trackers use; None stands for the held-out problems. `callbacks` act at each step,
+    in their order, and are saved with the trainer.
     """
 
     def __init__(
@@ -95,8 +95,7 @@ class TrainingLoop:
         seed: int,
         max_steps: int,
         max_seconds: float | None = None,
-        evaluator: Evaluator | None = None,
-        suite_evaluators: Mapping[str, Evaluator] | None = None,
+        evaluators: Mapping[str | None, Evaluator] | None = None,
         evaluate_at_start: bool = True,
         eval_interval_steps: int = 20,
         checkpoint_interval_steps: int = 20,
@@ -110,8 +109,7 @@ class TrainingLoop:
         self._seed = seed
         self._max_steps = max_steps
         self._max_seconds = max_seconds
-        self._evaluators: dict[str | None, Evaluator] = {} if evaluator is None else {None: evaluator}
-        self._evaluators.update(suite_evaluators or {})
+        self._evaluators = evaluators or {}
         self._evaluate_at_start = evaluate_at_start
         self._eval_interval = eval_interval_steps
         self._checkpoint_interval = checkpoint_interval_steps

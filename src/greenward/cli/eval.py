@@ -100,11 +100,11 @@ def _references_pass(model: str | None, chosen: dict[str, Any]) -> bool:
     recipe = find_model(model, chosen["checkpoint"]).recipe if model else None
     whole = find_suite(chosen["suite"] or HELD_OUT, recipe, skip_bad_rows=chosen["skip_bad_rows"])
     problems = part_of_suite(whole, ids=_ids(chosen), limit=chosen["limit"])
-    checked = check_references(problems, build_grading(chosen).sandbox)
-    click.echo(checked.line, err=chosen["as_json"])
-    for failure in checked.failures:
+    result, failures = check_references(problems, build_grading(chosen).sandbox)
+    click.echo(result, err=chosen["as_json"])
+    for failure in failures:
         click.echo(f"  {failure}", err=True)
-    return not checked.failures
+    return not failures
 
 
 def _ids(chosen: dict[str, Any]) -> tuple[str, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from greenward.algorithms.loop import Evaluator
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe
-from greenward.config.sections import EvaluationConfig, SandboxConfig
+from greenward.config.sections import SandboxConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
-from greenward.evaluation.engine import evaluate
 from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
@@ -180,29 +178,3 @@ def build_sampling(recipe: BaseRecipe) -> SamplingParams:
         top_k=section.top_k,
         stop_strings=section.stop_strings,
     )
-
-
-def build_evaluator(
-    config: EvaluationConfig,
-    held_out: ProblemSet,
-    renderer: PromptRenderer,
-    grader: Grader,
-    sampling: SamplingParams,
-) -> Evaluator | None:
-    """A function (policy, step, elapsed seconds) -> evaluation as plain data; None when disabled."""
-    if not config.enabled:
-        return None
-
-    def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
-        return evaluate(
-            policy,
-            held_out,
-            renderer,
-            grader,
-            config,
-            sampling=sampling,
-            step=step,
-            elapsed_seconds=elapsed_seconds,
-        )
-
-    return run

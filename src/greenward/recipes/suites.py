@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.config.sections import SandboxConfig
@@ -116,35 +115,22 @@ def renderer_for(
     return renderer, recipe.sampling.stop_strings if recipe else ()
 
 
-@dataclass(frozen=True)
-class CheckedReferences:
-    """How many references there are, how many problems have none, and a line for each that failed."""
+def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> tuple[str, list[str]]:
+    """Judges a suite's own solutions, which shows whether its tests and this machine can be trusted.
 
-    suite: str
-    references: int
-    missing: int
-    failures: tuple[str, ...]
-    skipped: int = 0
-
-    @property
-    def line(self) -> str:
-        """The result in one line."""
-        passed = self.references - len(self.failures)
-        without = f"; {self.missing} problems have none" if self.missing else ""
-        skipped = f"; skipped rows of the file: {self.skipped}" if self.skipped else ""
-        return f"{self.suite}: {passed}/{self.references} references pass{without}{skipped}"
-
-
-def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> CheckedReferences:
-    """Judges a suite's own solutions, which shows whether its tests and this machine can be trusted."""
+    Returns the result in one line, and a line for each solution that failed.
+    """
     with build_grader(sandbox) as grader:
         given = [problem for problem in grader.complete(problems) if problem.reference]
         verdicts = grader.grade([(problem, problem.reference) for problem in given])
-    failures = (
+    failures = [
         f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
         for problem, verdict in zip(given, verdicts, strict=True)
         if not verdict.passed
-    )
-    return CheckedReferences(
-        problems.name, len(given), len(problems) - len(given), tuple(failures), len(problems.skipped)
-    )
+    ]
+    result = f"{problems.name}: {len(given) - len(failures)}/{len(given)} references pass"
+    if len(given) < len(problems):
+        result += f"; {len(problems) - len(given)} problems have none"
+    if problems.skipped:
+        result += f"; skipped rows of the file: {len(problems.skipped)}"
+    return result, failures

@@ -23,23 +23,16 @@ from greenward.policies.policy import Policy, resolve_device
 from greenward.policies.threads import contended_threads
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import (
-    build_evaluator,
     build_grader,
     build_policy,
     build_problems,
     build_renderer,
     build_rewards,
-    build_sampling,
     verify_references,
 )
 from greenward.recipes.reinforcement import build_reinforcement
-from greenward.recipes.suite_evaluation import (
-    TrackedSuite,
-    complete_suites,
-    find_tracked_suites,
-    suite_evaluator,
-)
 from greenward.recipes.supervised_data import check_pairs, supervised_examples
+from greenward.recipes.training_evaluation import TrackedSuite, build_evaluators, find_tracked_suites
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
@@ -78,7 +71,7 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = F
             )
         if slowed := contended_threads():
             progress.message(slowed)
-        suites = complete_suites(suites, grader)
+        suites = tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
         session = Session(recipe, train_problems, held_out, suites, terms, grader, progress, resume)
         finished = session.train(run)
     if finished:
@@ -202,13 +195,8 @@ class Session:
     ) -> bool:
         recipe = self.recipe
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
-        tokenizer = trainer.policy.tokenizer
-        evaluator = build_evaluator(
-            recipe.evaluation,
-            self.held_out,
-            build_renderer(recipe, tokenizer),
-            self.grader,
-            build_sampling(recipe),
+        evaluators = build_evaluators(
+            recipe, self.held_out, self.suites, trainer.policy.tokenizer, self.grader
         )
         loop = TrainingLoop(
             trainer,
@@ -216,10 +204,7 @@ class Session:
             seed=recipe.seed,
             max_steps=max_steps,
             max_seconds=max_seconds,
-            evaluator=evaluator,
-            suite_evaluators={
-                suite.name: suite_evaluator(suite, recipe, tokenizer, self.grader) for suite in self.suites
-            },
+            evaluators=evaluators,
             evaluate_at_start=recipe.evaluation.at_start,
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,

@@ -1,4 +1,4 @@
-"""The public suites that a recipe has measured during training."""
+"""What is evaluated during training: the held-out problems, and the public suites that a recipe names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from greenward.grading.grader import Grader
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes.build import build_sampling
+from greenward.recipes.build import build_renderer, build_sampling
 from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.recipes.suites import examples_for, find_suite, renderer_for
 from greenward.runs.trackers import tracker_name
@@ -63,26 +63,36 @@ def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite
     return tuple(suites.values())
 
 
-def complete_suites(suites: Sequence[TrackedSuite], grader: Grader) -> tuple[TrackedSuite, ...]:
-    """The suites with the expected values that only references can tell."""
-    return tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
+def build_evaluators(
+    recipe: Recipe, held_out: ProblemSet, suites: Sequence[TrackedSuite], tokenizer: Tokenizer, grader: Grader
+) -> dict[str | None, Evaluator]:
+    """Functions (policy, step, elapsed seconds) -> evaluation as plain data, by the name of the suite.
 
-
-def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
-    """A function (policy, step, elapsed seconds) -> evaluation as plain data.
-
-    The record says what moves scores: data, prompts, examples, token and time limits.
+    None stands for the held-out problems. There are no functions when evaluation is disabled.
     """
+    if not recipe.evaluation.enabled:
+        return {}
+    renderer, sampling = build_renderer(recipe, tokenizer), build_sampling(recipe)
+
+    def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+        return evaluate(
+            policy, held_out, renderer, grader, recipe.evaluation,
+            sampling=sampling, step=step, elapsed_seconds=elapsed_seconds,
+        )  # fmt: skip
+
+    evaluators: dict[str | None, Evaluator] = {None: evaluate_held_out}
+    for suite in suites:
+        evaluators[suite.name] = _suite_evaluator(suite, recipe, tokenizer, grader)
+    return evaluators
+
+
+def _suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
+    """The record says what moves scores: data, prompts, examples, token and time limits."""
     config, problems = suite.config, suite.problems
     renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
     usual = build_sampling(recipe)
-    sampling = replace(
-        usual,
-        max_tokens=config.max_tokens or usual.max_tokens,
-        top_p=1.0,
-        top_k=0,
-        stop_strings=stop_strings,
-    )
+    max_tokens = config.max_tokens or usual.max_tokens
+    sampling = replace(usual, max_tokens=max_tokens, top_p=1.0, top_k=0, stop_strings=stop_strings)
     settings = EvaluationConfig(
         num_questions=len(problems),
         samples=1,
@@ -94,27 +104,21 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
     seconds = config.timeout_seconds or DEFAULT_TIMEOUT
     limits = replace(grader.limits, cpu_seconds=seconds, wall_seconds=WALL_PER_CPU * seconds)
     prompts = "\0".join(map(renderer.prompt_text, problems))
-    made_with = {
+    facts = {
         "data_hash": suite.data_hash,
         "prompt_hash": sha256(prompts.encode()).hexdigest(),
         "style": renderer.style,
         "fewshot": config.fewshot,
-        "max_tokens": sampling.max_tokens,
+        "max_tokens": max_tokens,
         "timeout_seconds": config.timeout_seconds,
     }
 
-    def run(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+    def evaluate_suite(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
         with grader.with_limits(limits, by_suite=config.timeout_seconds is None) as own:
             record = evaluate(
-                policy,
-                problems,
-                renderer,
-                own,
-                settings,
-                sampling=sampling,
-                step=step,
-                elapsed_seconds=elapsed_seconds,
-            )
-        return record | made_with
+                policy, problems, renderer, own, settings,
+                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds,
+            )  # fmt: skip
+        return record | facts
 
-    return run
+    return evaluate_suite

@@ -12,9 +12,9 @@ from greenward.errors import ConfigError, ProblemError
 from greenward.grading.grader import Grader
 from greenward.policies.tokenizer import train_tokenizer
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes import suite_evaluation
-from greenward.recipes.suite_evaluation import find_tracked_suites
+from greenward.recipes import training_evaluation
 from greenward.recipes.train import train
+from greenward.recipes.training_evaluation import find_tracked_suites
 from greenward.runs.reading import read_evaluations
 from greenward.sandbox.protocol import Limits
 
@@ -83,13 +83,14 @@ def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkey
     class Stop(Exception):
         pass
 
-    monkeypatch.setattr(suite_evaluation, "evaluate", evaluate)
+    monkeypatch.setattr(training_evaluation, "evaluate", evaluate)
     (suite,) = find_tracked_suites(recipe, ProblemSet([]))
     with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as grader:
-        (suite,) = suite_evaluation.complete_suites((suite,), grader)
-        run = suite_evaluation.suite_evaluator(suite, recipe, train_tokenizer(["x"], 300), grader)
+        evaluators = training_evaluation.build_evaluators(
+            recipe, ProblemSet([]), (suite,), train_tokenizer(["x"], 300), grader
+        )
         with pytest.raises(Stop):
-            run(None, 0, 0.0)
+            evaluators["mbpp"](None, 0, 0.0)
     own = seconds or 10.0
     assert seen == [(Limits(own, 3 * own, 1 << 29), seconds is None)]
 
