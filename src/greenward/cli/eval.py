@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal
 
 import click
@@ -60,26 +61,9 @@ def eval_(model: str | None, **chosen: Any) -> None:
     from greenward.runs.progress import Progress
     from greenward.text import visible
 
-    names = (
-        "checkpoint",
-        "suite",
-        "samples",
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "limit",
-        "fewshot",
-        "seed",
-        "dtype",
-        "device",
-        "skip_bad_rows",
-    )
-    evaluation = ModelEvaluation(
-        model,
-        AnswerOptions(
-            **{name: chosen[name] for name in names}, ids=_ids(chosen), style=STYLES[chosen["style"]]
-        ),
-    )
+    given = chosen | {"ids": _ids(chosen), "style": STYLES[chosen["style"]]}
+    options = AnswerOptions(**{option.name: given[option.name] for option in fields(AnswerOptions)})
+    evaluation = ModelEvaluation(model, options)
     if chosen["show_prompt"]:
         task_id, prompt = next(iter(evaluation.prompts.items()))
         click.echo(

@@ -20,7 +20,7 @@ from greenward.evaluation.significance import (
     mcnemar_mid_p,
     sign_flip_p_value,
 )
-from greenward.evaluation.stored import AnswerCounts, StoredEvaluation
+from greenward.evaluation.stored import StoredEvaluation
 from greenward.intervals import Estimate, paired_difference, pass_at_k, rate
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
@@ -103,8 +103,8 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
     pairs = [(a.problems[task_id], b.problems[task_id]) for task_id in answered]
     won = tuple(i for i, (x, y) in zip(answered, pairs, strict=True) if y.passed and not x.passed)
     lost = tuple(i for i, (x, y) in zip(answered, pairs, strict=True) if x.passed and not y.passed)
-    a_P = np.array([_pass_at_k(x, k) for x, _ in pairs])
-    b_P = np.array([_pass_at_k(y, k) for _, y in pairs])
+    scores = [[pass_at_k(side.answers, side.passed, k) for side in pair] for pair in pairs]
+    a_P, b_P = np.array(scores, dtype=float).T
     size = len(answered)
     mid_p = None
     if all(x.answers == y.answers == 1 for x, y in pairs):
@@ -134,12 +134,6 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
         infrastructure=sum(side.problems[i].infrastructure for side in (a, b) for i in common),
         other_settings=_other_settings(a, b),
     )
-
-
-def _pass_at_k(counts: AnswerCounts, k: int) -> float:
-    value = pass_at_k(counts.answers, counts.passed, k)
-    assert value is not None  # the problems without k answers have left
-    return value
 
 
 def _other_settings(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[Any, Any]]:
