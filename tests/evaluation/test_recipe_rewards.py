@@ -37,14 +37,14 @@ def test_the_reward_of_every_shipped_recipe_is_sound(recipe):
     assert {"padding", "pointless output", "leaving the bug in", "constant", "errors hidden"} <= tried
 
 
-def rivals(*families):
+def cheats_of(*families):
     return [cheat for cheat in CHEATS if cheat.family in families]
 
 
 def test_weights_that_pay_a_bug_that_reads_well_are_found(tmp_path):
     recipe = tmp_path / "own.yaml"
     recipe.write_text("kind: grpo\nrewards: [{name: code_score}]\n")
-    report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=rivals("leaving the bug in"))
+    report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=cheats_of("leaving the bug in"))
     assert report.accepted
 
 
@@ -55,7 +55,7 @@ def test_a_reward_for_length_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     recipe = tmp_path / "own.yaml"
     recipe.write_text("kind: grpo\nrewards: [{name: tests}, {name: 'own_terms:long'}]\n")
-    cheats = rivals("padding", "pointless output")[:12]
+    cheats = cheats_of("padding", "pointless output")[:12]
     report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=cheats)
     assert len(report.accepted) == len(cheats)
 

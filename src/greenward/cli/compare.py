@@ -20,7 +20,7 @@ MAX_IDS = 40  # printed of each kind; --json has all
 @click.option("--k", type=click.IntRange(min=1), default=1, show_default=True, help="Compare pass@K.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
-    """Say whether B is better than A, or whether chance explains it.
+    """Test whether B is better than A, or whether chance explains the difference.
 
     A and B are folders that `greenward eval` or `greenward grade` has written, run directories (their
     last evaluation counts) or EvalPlus's eval_results.json. The problems that both answered are paired:

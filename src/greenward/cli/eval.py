@@ -39,10 +39,10 @@ STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion",
 @click.option("--check-references", is_flag=True, help="Judge the suite's own solutions (first, or alone).")
 @grading_options
 def eval_(model: str | None, **chosen: Any) -> None:
-    """Draw a model's answers to a suite, run them, and say how many are right.
+    """Sample a model's answers to a suite, run them, and report how many are right.
 
     MODEL is a run directory (its newest checkpoint), a model folder or a Hugging Face id. All files
-    are in one folder; killed at any moment, the same command goes on and repeats nothing. Published
+    are in one folder. After an interruption the same command goes on and repeats nothing. Published
     figures differ by prompt, number of examples, temperature and time limit: all are recorded.
 
     \b

@@ -1,4 +1,4 @@
-"""Options that `greenward eval` and `greenward grade` share, and what both do at the end."""
+"""Options that `greenward eval` and `greenward grade` share, and the printing of their results."""
 
 from __future__ import annotations
 

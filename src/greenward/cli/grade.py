@@ -22,7 +22,7 @@ from greenward.cli.evaluation_options import build_grading, finish, grading_opti
 )
 @grading_options
 def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"], **chosen: Any) -> None:
-    """Run answers that were drawn elsewhere and say how many are right.
+    """Run answers that were sampled elsewhere and report how many are right.
 
     SAMPLES is a JSON Lines file of {"task_id", "completion"} (continues the prompt) or {"task_id",
     "solution"} (a whole program), several lines for a task if there are several answers, or EvalPlus's

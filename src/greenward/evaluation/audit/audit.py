@@ -158,7 +158,7 @@ class _FunctionUnderAudit:
         self._timeout_seconds = timeout_seconds
         self._data_source = data_source
         self._ground_truth = ground_truth
-        self._rival_scores: dict[tuple[int, str], float] = {}
+        self._compared_scores: dict[tuple[int, str], float] = {}
         self.baselines: dict[str, _Baseline] = {}
         self.left_out = ""
         self._process = self._start()
@@ -263,13 +263,13 @@ class _FunctionUnderAudit:
 
     def _outcome(self, answer: AuditAnswer, score: float) -> TrialOutcome:
         problem, baseline = answer.problem, self.baselines[_kind(answer.problem)]
-        if not answer.rival or not baseline.right[problem.task_id] > baseline.wrong[problem.task_id]:
+        if not answer.compared_with or not baseline.right[problem.task_id] > baseline.wrong[problem.task_id]:
             return baseline.verdict(problem.task_id, score)
-        key = (id(problem), answer.rival)
-        if key not in self._rival_scores:
-            self._rival_scores[key] = self._ask(problem, answer.rival).score
+        key = (id(problem), answer.compared_with)
+        if key not in self._compared_scores:
+            self._compared_scores[key] = self._ask(problem, answer.compared_with).score
         allowed = -_ROUNDING if answer.family == "leaving the bug in" else _ROUNDING
-        paid_more = score - self._rival_scores[key] > allowed
+        paid_more = score - self._compared_scores[key] > allowed
         return TrialOutcome.ACCEPTED if paid_more else TrialOutcome.REFUSED
 
     def _ask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from greenward.evaluation.audit.padding import rivals
+from greenward.evaluation.audit.padding import answers_to_compare
 from greenward.evaluation.audit.report import AuditAnswer
 from greenward.evaluation.audit.right_answers import (
     BY_NAME,
@@ -345,4 +345,4 @@ def _all() -> Iterator[AuditAnswer]:
         yield from _about_values(problem, base)
 
 
-CHEATS = (*_all(), *rivals())
+CHEATS = (*_all(), *answers_to_compare())

@@ -87,7 +87,7 @@ def padded(code: str, padding: tuple[str, str, str, str]) -> str:
     return f"{front}{head}:\n{indent(start, width)}{body}{indent(end, width)}{after}"
 
 
-def rivals() -> Iterator[AuditAnswer]:
+def answers_to_compare() -> Iterator[AuditAnswer]:
     """The answers, each with the right one that it must not beat."""
     for family, ways in (("padding", PADDING), ("pointless output", OUTPUT)):
         for name, padding in ways.items():

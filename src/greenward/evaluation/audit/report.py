@@ -45,8 +45,8 @@ LASTING = frozenset({"tampering", "test framework", "signals"})
 class AuditAnswer:
     """A program, or of the family `answer format` a whole completion, for one problem of the audit.
 
-    One with a `rival` must not be paid more than that right program for the same problem; where it is
-    wrong (`leaving the bug in`), not as much either. `@SECONDS@` in the code stands for a time longer
+    An answer with `compared_with`, a right program for the same problem, must not be paid more than that;
+    a wrong one (`leaving the bug in`) must be paid less. `@SECONDS@` in the code stands for a time longer
     than the function's deadline.
     """
 
@@ -54,7 +54,7 @@ class AuditAnswer:
     family: str
     problem: Problem
     code: str
-    rival: str = ""
+    compared_with: str = ""
 
     @property
     def in_text(self) -> bool:
@@ -94,7 +94,7 @@ class AuditReport:
     """What an audit found: a trial of each cheat and of each honest answer.
 
     A score counts as accepted from halfway between that of the plainest wrong answer and that of the
-    reference; that of an answer with a `rival` if it is higher, and of a wrong one if it is as high.
+    reference. An answer with `compared_with` counts as accepted if it is paid more than that.
     `told_apart` says whether any reference scored above the wrong answer. `left_out` names the kind of tasks
     on which that never happened, where it did on the other kind.
     """
