@@ -1,4 +1,4 @@
-"""How often the detectors cry wolf on healthy series, and how often they find planted faults.
+"""The rates of false findings on healthy series, and the power of the detectors on planted faults.
 
     .venv/bin/python benchmarks/diagnostics_power.py
 

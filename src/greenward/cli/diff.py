@@ -1,4 +1,4 @@
-"""`greenward diff`: where two runs part."""
+"""`greenward diff`: where two runs begin to differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[s
 def diff(
     context: click.Context, *, a: Path, b: Path, signals: list[str], as_json: bool, output_dir: Path | None
 ) -> None:
-    """Say where run B parts from run A: settings first, then the first step of each signal.
+    """Find where run B begins to differ from run A: the settings, and the first step of each signal.
 
     Runs that begin with equal numbers are compared value by value; others by a test that allows for
     autocorrelation and for the number of signals. Two runs of one seed and one config whose first numbers

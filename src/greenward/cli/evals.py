@@ -43,7 +43,7 @@ def evals(
     alpha: float,
     as_json: bool,
 ) -> None:
-    """Say how good what RUN learned is, over training.
+    """Examine how good what RUN learned is, over training.
 
     Held-out and suite evaluations before and after, paired by problem; quality, failures, length and
     variety of the answers in training. Exit code: 0 nothing wrong, 1 findings at or above --fail-on, 2 an

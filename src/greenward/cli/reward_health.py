@@ -50,7 +50,7 @@ def reward_health(
     alpha: float,
     as_json: bool,
 ) -> None:
-    """Say whether the training of RUN is sound, and its reward.
+    """Examine whether the training of RUN and its reward are sound.
 
     Memory, speed, gradients, rewards and their balance, exploration, and the calibration of a reward
     model; each finding with evidence, onset and what to do. Exit code: 0 healthy, 1 findings at or above

@@ -1,15 +1,14 @@
 """Reads the signals of a run from the files that it left.
 
-A reader turns a tracker's file into rows, one flat mapping with a `step` each, under the names that
-greenward logs; `align` makes the record of them. A step that was written twice (a resumed run) keeps its
-last row, unordered steps are sorted, a torn last line and rows without a step are left out. Each of these
-is said in the notes.
+`READERS` is the table of readers: one for the files of another tracker is a row there. A step that was
+written twice (a resumed run) keeps its last row, unordered steps are sorted, a torn last line and rows
+without a step are left out. Each of these is said in the notes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,32 @@ from greenward.runs.reading import CONFIG, METRICS, read_config, read_sessions
 _BLOCK = 1024  # rows held as objects at once
 _STEP_LIMIT = 2**62
 _OVERFLOWED = 1e100  # larger values count as infinite: their squares would be
+# File in a run directory -> its rows: one flat mapping with a `step` each, under the names that greenward
+# logs; `torn` is an unfinished last row, None where there is none.
+READERS: Mapping[str, Callable[[Path], JsonRows]] = {METRICS: JsonRows}
 # Planted faults are the truth that diagnostics are measured against: they must find it themselves.
 _HIDDEN = "faults"
 
 
 def read_run_signals(run: str | Path) -> RunSignals:
-    """Read a run directory, or a metrics.jsonl itself.
+    """Read a run directory, or the file of metrics itself.
 
     Raises:
         DiagnosticsError: there are no metrics.
         RunError: a file that is there and cannot be read.
     """
     path = Path(run)
-    file = path / METRICS if path.is_dir() else path
+    file = next((path / name for name in READERS if (path / name).is_file()), path)
     if not file.is_file():
         seeds = sorted(str(found.parent) for found in path.glob(f"*/{METRICS}"))
         remedy = f"Runs inside it: {', '.join(seeds)}" if seeds else "Give the folder of a run."
         raise DiagnosticsError(f"{path} has no {METRICS}", remedy=remedy)
-    rows = JsonRows(file)
+    rows = READERS.get(file.name, JsonRows)(file)
     columns = _Columns(rows)
     if not columns.steps:
         raise DiagnosticsError(f"{file} has no row with a step")
     notes = ["the last line is torn and was left out"] if rows.torn is not None else []
-    steps, values, recorded = align(columns, notes)
+    steps, values, recorded = _aligned(columns, notes)
     config = read_config(path) if (path / CONFIG).is_file() else None
     if config is not None:
         config.pop(_HIDDEN, None)
@@ -54,7 +56,7 @@ def read_run_signals(run: str | Path) -> RunSignals:
     return RunSignals(path, steps, values, recorded, tuple(notes), config, sessions[-1] if sessions else {})
 
 
-def align(
+def _aligned(
     columns: _Columns, notes: list[str]
 ) -> tuple[npt.NDArray[np.int64], dict[str, Floats], dict[str, Bools]]:
     """(steps, values, where there is one) with one entry for each step; `notes` gets what was mended."""
