@@ -69,7 +69,7 @@ ANSWERS = Topic(
         Check(
             "length-growth",
             (LENGTH,),
-            lasting_change(above=1.5, ignored_if_passing_more=True),
+            lasting_change(above=1.5, if_passing_more="no finding"),
             title="Answers become longer without becoming better",
             sentence=_MOVED,
             actions=(

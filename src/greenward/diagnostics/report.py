@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from greenward.diagnostics.findings import Card, Diagnosis, Gap
 from greenward.diagnostics.reward_tests import DIAGRAM
 from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import (
-    Block,
     Fact,
     Facts,
     Finding,
@@ -62,9 +60,9 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         ),
         notes=run.notes,
         sections=(
-            *_findings_section(diagnosis.findings),
-            *(_card_section(card) for card in diagnosis.cards),
-            *_gaps_section(diagnosis.gaps),
+            _findings_section(diagnosis.findings),
+            *map(_card_section, diagnosis.cards),
+            _gaps_section(diagnosis.gaps),
         ),
         footer=_FOOTER,
         data=to_json(data),
@@ -73,16 +71,15 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
 
 def card_report(card: Card, run: RunSignals) -> Report:
     """One card as a report of its own."""
-    blocks = (*card.tables, charts(card.charts, in_json=False))
     return Report(
         kind="diagnosis",
         title=f"{card.title}: {_name(run)}",
         headline=card.headline,
         facts=card.facts,
         sections=(
-            *_findings_section(card.findings),
-            section("Details", *blocks),
-            *_gaps_section(card.gaps),
+            _findings_section(card.findings),
+            section("Details", *card.tables, charts(card.charts, in_json=False)),
+            _gaps_section(card.gaps),
         ),
         footer=_FOOTER,
         data=to_json(_card_record(card)),
@@ -126,23 +123,20 @@ def _name(run: RunSignals) -> str:
     return run.path.resolve().name
 
 
-def _findings_section(findings: tuple[Finding, ...]) -> tuple[Section, ...]:
-    return (section("Findings", Findings(findings)),) if findings else ()
+def _findings_section(findings: tuple[Finding, ...]) -> Section:
+    return section("Findings", Findings(findings) if findings else None)
 
 
 def _card_section(card: Card) -> Section:
     facts = Facts(card.facts) if card.facts else None
     shown = charts(card.charts, in_json=False)
-    blocks: Sequence[Block | None] = (Paragraph(card.headline), facts, shown, *card.tables)
-    return section(card.title, *blocks, level="appendix")
+    return section(card.title, Paragraph(card.headline), facts, shown, *card.tables, level="appendix")
 
 
-def _gaps_section(gaps: tuple[Gap, ...]) -> tuple[Section, ...]:
-    if not gaps:
-        return ()
+def _gaps_section(gaps: tuple[Gap, ...]) -> Section:
     rows = tuple((f"{gap.subject}: {gap.reason}. {gap.enable}",) for gap in gaps)
-    table = Table("", ("What, why, and what would enable it",), rows)
-    return (section("What could not be checked", table),)
+    table = Table("", ("What, why, and what would enable it",), rows) if rows else None
+    return section("What could not be checked", table)
 
 
 def _finding_records(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -119,8 +119,7 @@ def lasting_change(
     rise: float = np.inf,
     below: float = 0.0,
     above: float = np.inf,
-    if_passing_more: Severity | None = None,
-    ignored_if_passing_more: bool = False,
+    if_passing_more: Severity | Literal["no finding"] | None = None,
 ) -> Test:
     """A change for the worse: down or up (`by_sign` -1 or 1), by more than `rise`, or to `below` or `above`
     so many times the level before. Where the pass rate rose, it may be less severe, or nothing.
@@ -137,16 +136,23 @@ def lasting_change(
             or change.after < below * change.before
             or change.after > above * change.before
         )
-        found, severity = worse and change.is_large, None
-        if found and (if_passing_more or ignored_if_passing_more):
-            passing = find_signal_change(run, PASS_RATE)
-            if passing and passing.p_value <= limits.alpha and passing.after > passing.before:
-                found, severity = not ignored_if_passing_more, if_passing_more
+        found = worse and change.is_large
+        severity: Severity | None = None
+        if found and if_passing_more and _rose(run, PASS_RATE, limits):
+            if if_passing_more == "no finding":
+                found = False
+            else:
+                severity = if_passing_more
         relative = change.after / change.before - 1 if change.before else np.inf
         numbers = asdict(change) | {"onset": change.onset, "relative": relative}
         return Result(found, numbers, severity, change.onset, change.p_value, change=change)
 
     return test
+
+
+def _rose(run: RunSignals, signal: str, limits: Limits) -> bool:
+    change = find_signal_change(run, signal)
+    return change is not None and change.p_value <= limits.alpha and change.after > change.before
 
 
 def share_of_steps(
