@@ -1,4 +1,4 @@
-"""The house rules that a reader relies on: one-way dependencies, small files, a light front door."""
+"""Rules of the architecture: one-way dependencies, small files, a command line that imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "greenward"
 MODULES = sorted(SOURCE.rglob("*.py"))
 MAX_LINES = 400
 
-# From the front door down: a room imports rooms of lower layers only, never one beside it.
+# From the command line down: a package imports packages of lower layers only, never one beside it.
 LAYERS = (
     {"cli"},
     {"recipes"},
@@ -25,22 +25,22 @@ LAYERS = (
     {"grading", "policies"},
     {"sandbox", "problems"},
 )
-# Anybody may import these; they import no room. All may import the single modules.
+# Every package may import these; they import no package. All may import the single modules.
 SINGLE_MODULES = {"errors", "intervals", "logistic", "no_signal", "seeding", "text", "user_text"}
 LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}
 BETWEEN_LEAVES = defaultdict(tuple, reports=("runs",))
-HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
-HEAVY_AT_THE_DOOR = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
+HEIGHT = {package: -depth for depth, layer in enumerate(LAYERS) for package in layer}
+HEAVY = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
 
 
-def room_holding(file: Path) -> str:
-    """The room of a source file; `python -m greenward` belongs to the front door."""
-    room = file.relative_to(SOURCE).with_suffix("").parts[0]
-    return "cli" if room == "__main__" else room
+def package_holding(file: Path) -> str:
+    """The package of a source file; `python -m greenward` belongs to the command line."""
+    package = file.relative_to(SOURCE).with_suffix("").parts[0]
+    return "cli" if package == "__main__" else package
 
 
-def room_of(module: str) -> str | None:
-    """The room of a dotted module name; None outside greenward and for greenward itself."""
+def package_of(module: str) -> str | None:
+    """The package of a dotted module name; None outside greenward and for greenward itself."""
     package, _, rest = module.partition(".")
     return rest.partition(".")[0] or None if package == "greenward" else None
 
@@ -68,9 +68,9 @@ def may_import(importer: str, imported: str) -> bool:
 def test_dependencies_point_one_way() -> None:
     wrong = []
     for file in MODULES:
-        importer = room_holding(file)
+        importer = package_holding(file)
         for line, module in imported_modules(file):
-            imported = room_of(module)
+            imported = package_of(module)
             if imported is None or imported.startswith("__"):
                 continue
             if not may_import(importer, imported):
@@ -78,9 +78,9 @@ def test_dependencies_point_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_room_has_its_place() -> None:
-    rooms = {entry.name for entry in SOURCE.iterdir() if entry.is_dir() and any(entry.glob("*.py"))}
-    assert rooms <= HEIGHT.keys() | LEAVES
+def test_every_package_has_its_layer() -> None:
+    packages = {entry.name for entry in SOURCE.iterdir() if entry.is_dir() and any(entry.glob("*.py"))}
+    assert packages <= HEIGHT.keys() | LEAVES
 
 
 def test_files_stay_readable() -> None:
@@ -89,8 +89,8 @@ def test_files_stay_readable() -> None:
 
 
 @pytest.mark.parametrize("module", ["greenward.cli.main", "greenward.errors"])
-def test_front_door_loads_nothing_heavy(module: str) -> None:
-    code = f"import sys, {module}; print(*(name for name in {HEAVY_AT_THE_DOOR} if name in sys.modules))"
+def test_command_line_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
@@ -99,7 +99,7 @@ def test_leaves_load_without_torch() -> None:
     modules = [
         ".".join(("greenward", *file.relative_to(SOURCE).with_suffix("").parts))
         for file in MODULES
-        if room_holding(file) in LEAVES and file.name != "__init__.py"
+        if package_holding(file) in LEAVES and file.name != "__init__.py"
     ]
     code = f"import sys, {', '.join(modules)}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
