@@ -13,7 +13,7 @@ from typing import Any
 from greenward.errors import RunError
 from greenward.intervals import Estimate
 from greenward.reports.document import AnsweredTask, Answers, Fact, Report, ShownAnswer, Table, section
-from greenward.reports.figures import bounded, duration, percent, setting_text, share, words
+from greenward.reports.figures import bounded, duration, percent, session_table, setting_text, share, words
 from greenward.runs.files import JsonRows, read_json
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
@@ -51,7 +51,7 @@ def evaluation_report(path: Path) -> Report:
                 Answers(failed) if failed else None,
                 level="appendix",
             ),
-            section("Settings", _settings(summary), level="appendix"),
+            section("Settings", *_settings(summary), level="appendix"),
         ),
         footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
     )
@@ -114,19 +114,18 @@ def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
         yield "By tag", Table("", ("Tag", "Problems", "pass@1"), tagged, caption)
 
 
-def _settings(summary: Mapping[str, Any]) -> Table | None:
+def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
+    """The settings, and the versions and the machine of the newest session."""
     rows = [(words(name), setting_text(value)) for name, value in summary.get("settings", {}).items()]
     if model := summary.get("model"):
         rows.append(("weights' step", setting_text(model["step"])))
-    sessions = summary.get("sessions") or [{}]
-    newest = sessions[-1]
-    rows += [
-        (name, setting_text(newest[name])) for name in ("python", "system", "device") if newest.get(name)
-    ]
-    rows += [(name, str(version)) for name, version in (newest.get("packages") or {}).items()]
+    sessions = summary.get("sessions") or ()
     if len(sessions) > 1:
         rows.append(("sessions", str(len(sessions))))
-    return Table("", ("", ""), tuple(rows)) if rows else None
+    if rows:
+        yield Table("", ("", ""), tuple(rows))
+    if sessions:
+        yield session_table(sessions[-1])
 
 
 def _failed(path: Path) -> Iterator[AnsweredTask]:

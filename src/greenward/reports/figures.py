@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from greenward.intervals import Estimate
-from greenward.reports.document import NOTHING, Unit
+from greenward.reports.document import NOTHING, Table, Unit
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
@@ -69,7 +69,7 @@ def value_text(value: float, unit: Unit) -> str:
 def setting_text(value: Any) -> str:
     """A value of a config or of provenance in a cell of a table."""
     if isinstance(value, list):
-        value = ", ".join(map(str, value)) or "none"
+        value = ", ".join(map(repr, value)) or "none"
     text = NOTHING if value is None else str(value)
     return text if len(text) <= MAX_SETTING_CHARACTERS else f"{text[:MAX_SETTING_CHARACTERS]} …"
 
@@ -98,3 +98,19 @@ def metric_order(name: str) -> tuple[int, int, str]:
         return (1, 0, name)
     k = name.removeprefix("pass@")
     return (2, int(k), name) if k.isdecimal() else (3, 0, name)
+
+
+def session_table(session: Mapping[str, Any]) -> Table:
+    """The versions and the machine of a session."""
+    rows = [
+        (key, setting_text(value)) for key, value in session.items() if value and not isinstance(value, dict)
+    ]
+    packages, sandbox, git = (
+        found if isinstance(found := session.get(key), dict) else {} for key in ("packages", "sandbox", "git")
+    )
+    rows += [(name, str(version)) for name, version in packages.items()]
+    if sandbox:
+        rows.append(("isolation", f"level {sandbox.get('level')}: {', '.join(sandbox.get('layers', []))}"))
+    if git:
+        rows.append(("git commit", f"{git.get('commit')}{' (modified)' if git.get('modified') else ''}"))
+    return Table("", ("", ""), tuple((words(key), value) for key, value in rows))

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import yaml
 
@@ -38,7 +37,7 @@ from greenward.reports.figures import (
     percent,
     points,
     seed_range,
-    setting_text,
+    session_table,
     share,
     words,
 )
@@ -356,19 +355,3 @@ def _settings(run: RecordedRun) -> list[Block]:
     if run.sessions:
         blocks.append(session_table(run.sessions[-1]))
     return blocks
-
-
-def session_table(session: Mapping[str, Any]) -> Table:
-    """The versions and the machine of a session."""
-    rows = [
-        (key, setting_text(value)) for key, value in session.items() if value and not isinstance(value, dict)
-    ]
-    packages, sandbox, git = (
-        found if isinstance(found := session.get(key), dict) else {} for key in ("packages", "sandbox", "git")
-    )
-    rows += [(name, str(version)) for name, version in packages.items()]
-    if sandbox:
-        rows.append(("isolation", f"level {sandbox.get('level')}: {', '.join(sandbox.get('layers', []))}"))
-    if git:
-        rows.append(("git commit", f"{git.get('commit')}{' (modified)' if git.get('modified') else ''}"))
-    return Table("", ("", ""), tuple((words(key), value) for key, value in rows))
