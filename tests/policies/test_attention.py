@@ -3,15 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from greenward.policies import scoring
-from greenward.policies.attention import (
-    attend,
-    attend_backward,
-    explicit,
-    explicit_backward,
-    merge,
-    padding_mask,
-)
+from greenward.policies import attention, scoring
+from greenward.policies.attention import attend, attend_backward, merge, padding_mask
 
 
 def tensors(*shapes):
@@ -27,29 +20,23 @@ def plain(query, key, value, hidden):
     return torch.softmax(scores, -1) @ value, scores.logsumexp(-1)
 
 
-def kernel(*args, causal, mask_BS):
-    return attend(*args, causal=causal, mask_BS=mask_BS)
-
-
-def kernel_backward(*args, causal, mask_BS):
-    return attend_backward(*args, causal=causal, mask_BS=mask_BS)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("forward, backward", [(kernel, kernel_backward), (explicit, explicit_backward)])
-def test_attention_and_its_gradient_follow_the_definition(forward, backward, causal, masked):
+@pytest.mark.parametrize("flash", [True, False])
+def test_attention_and_its_gradient_follow_the_definition(monkeypatch, flash, causal, masked):
+    if not flash:
+        monkeypatch.setattr(attention, "_FLASH_DEVICES", ())
     query, key, value, grad = tensors((2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8), (2, 4, 5, 8))
     mask = padding_mask([5, 3], 5, torch.float32, torch.device("cpu")) if masked else None
     hidden = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else torch.zeros(5, 5, dtype=torch.bool)
     if mask is not None:
-        hidden = hidden | torch.isinf(mask)[:, None, None, :]
+        hidden = hidden | torch.isinf(mask)
     inputs = [x.requires_grad_() for x in (query, key, value)]
     expected, expected_lse = plain(*inputs, hidden)
     expected.backward(grad)
     with torch.no_grad():
-        out, lse = forward(*inputs, causal=causal, mask_BS=mask)
-        grads = backward(grad, *inputs, out, lse, causal=causal, mask_BS=mask)
+        out, lse = attend(*inputs, causal=causal, mask_B11S=mask)
+        grads = attend_backward(grad, *inputs, out, lse, causal=causal, mask_B11S=mask)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(lse, expected_lse, atol=1e-5, rtol=1e-5)
     for found, tensor in zip(grads, inputs, strict=True):

@@ -11,7 +11,7 @@ from greenward.errors import GreenwardError
 from greenward.policies.engine import SamplingParams, StopReason
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
-from greenward.policies.sampler import Sampler, StopStrings, choose_tokens, row_keys, uniforms
+from greenward.policies.sampler import StopStrings, choose_tokens, row_keys, uniforms
 
 PROMPTS = [[5, 6, 7], [9] * 12, [4, 8, 15, 16, 23, 42], [30, 31]]
 SHAPE = ShapeConfig(layers=2, hidden_size=32, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)
@@ -67,10 +67,11 @@ def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
         assert short.token_ids.tolist() == long.token_ids[:5].tolist()
 
 
-def test_a_bound_on_rows_changes_nothing(policy):
+def test_a_bound_on_rows_changes_nothing(policy, monkeypatch):
     params = SamplingParams(max_tokens=12)
     expected = policy.sample(PROMPTS, 5, params, seed=2)
-    bounded = Sampler(policy._decoding(), policy.tokenizer, max_rows=3).sample(PROMPTS, 5, params, seed=2)
+    monkeypatch.setattr(policy, "max_rows", 3)
+    bounded = policy.sample(PROMPTS, 5, params, seed=2)
     for one, other in zip(expected, bounded, strict=True):
         assert_same(one, other)
 
@@ -180,11 +181,11 @@ def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, 
         optimizer.step()
 
 
-def test_groups_are_handed_over_as_they_end_and_are_those_of_the_result(policy):
+def test_groups_are_handed_over_as_they_end_and_are_those_of_the_result(policy, monkeypatch):
     handed: dict[int, list] = {}
     params = SamplingParams(max_tokens=20)
-    bounded = Sampler(policy._decoding(), policy.tokenizer, max_rows=3)
-    groups = bounded.sample(PROMPTS, 5, params, seed=2, on_group=handed.__setitem__)
+    monkeypatch.setattr(policy, "max_rows", 3)
+    groups = policy.sample(PROMPTS, 5, params, seed=2, on_group=handed.__setitem__)
     assert sorted(handed) == list(range(len(PROMPTS)))
     for n, group in handed.items():
         assert_same(groups[n], group)

@@ -56,6 +56,6 @@ def test_a_published_model_trains_by_its_folder(family, chat, published, tmp_pat
     trained = tmp_path / "run/checkpoints/last"
     model = transformers.AutoModelForCausalLM.from_pretrained(trained)
     assert type(model).__name__.lower().startswith(family)
-    before = dict(Policy.from_folder(folder).named_parameters())
-    after = dict(Policy.from_folder(trained).named_parameters())
+    before = dict(Policy.from_folder(folder).model.named_parameters())
+    after = dict(Policy.from_folder(trained).model.named_parameters())
     assert any((before[name] != after[name]).any() for name in before)

@@ -21,7 +21,7 @@ from greenward.algorithms.loop import StepRecord
 from greenward.algorithms.optimization import adamw, clip_gradients, set_learning_rates
 from greenward.config.sections import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.policy import Policy, spread
+from greenward.policies.policy import Policy
 from greenward.seeding import shuffled_index
 
 
@@ -150,5 +150,5 @@ def _negative_log_likelihood(policy: Policy, examples: Sequence[Example]) -> Ten
     in_order = [example for group in sharers.values() for example in group]
     if any(example.trained is not None for example in in_order):
         trained_S = [t for e in in_order for t in (e.trained or (True,) * len(e.completion_ids))]
-        mask_BT = spread(torch.tensor(trained_S, device=policy.device), mask_BT)
+        mask_BT = rows.spread(torch.tensor(trained_S, device=policy.device))
     return -(policy.completion_logprobs(rows).logprobs_BT * mask_BT).sum()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,19 @@ _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+}
+_SHAPE_KEYS = {  # of `DecoderShape` and of config.json
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "rope_theta": "rope_theta",
+    "tied_embeddings": "tie_word_embeddings",
 }
 
 
@@ -59,55 +72,40 @@ def resolve(model_id: str, cache_dir: str | None = None) -> Path:
 
 
 def read_shape(folder: Path) -> DecoderShape | None:
-    """The decoder's shape from config.json; None when the architecture is not of this family."""
+    """The decoder's shape from config.json; None where that asks for what the decoder does not compute."""
     config = read_json(folder / "config.json")
     family = config.get("model_type")
-    if family not in _ARCHITECTURES or not _plain(config):
-        return None
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "llama3"):
+    rope_kind = rope.get("rope_type", rope.get("type", "default"))
+    computed = (
+        family in _ARCHITECTURES
+        and rope_kind in ("default", "llama3")
+        and config.get("hidden_act", "silu") == "silu"
+        and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
+        and "quantization_config" not in config
+    )
+    if not computed:
         return None
     try:
         heads = config["num_attention_heads"]
+        defaults = {
+            "num_key_value_heads": heads,
+            "head_dim": config["hidden_size"] // heads,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+        }
+        given = {key: value for key, value in (config | rope).items() if value is not None}
+        values = defaults | given
+        scaling = {f.name: rope[f.name] for f in fields(RopeScaling) if rope_kind == "llama3"}
         return DecoderShape(
-            vocab_size=config["vocab_size"],
-            hidden_size=config["hidden_size"],
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-            intermediate_size=config["intermediate_size"],
-            max_positions=config["max_position_embeddings"],
-            norm_eps=config.get("rms_norm_eps", 1e-6),
-            rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10000.0,
-            rope_scaling=_rope_scaling(rope) if kind == "llama3" else None,
+            **{ours: values[theirs] for ours, theirs in _SHAPE_KEYS.items()},
+            rope_scaling=RopeScaling(**scaling) if scaling else None,
             qk_norm=family == "qwen3",
             qkv_bias=family == "qwen2",
-            tied_embeddings=config.get("tie_word_embeddings", False),
         )
     except KeyError as error:
         raise CheckpointError(f"expected the key {error} in {folder / 'config.json'}, found none") from error
-
-
-def _plain(config: dict[str, Any]) -> bool:
-    """Whether nothing in the config asks for what the decoder does not compute."""
-    return (
-        config.get("hidden_act", "silu") == "silu"
-        and not config.get("attention_bias")
-        and not config.get("mlp_bias")
-        and not config.get("use_sliding_window")
-        and "quantization_config" not in config
-    )
-
-
-def _rope_scaling(rope: dict[str, Any]) -> RopeScaling:
-    return RopeScaling(
-        factor=rope["factor"],
-        low_freq_factor=rope["low_freq_factor"],
-        high_freq_factor=rope["high_freq_factor"],
-        original_max_positions=rope["original_max_position_embeddings"],
-    )
 
 
 def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
@@ -115,30 +113,12 @@ def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
     if shape.qk_norm and shape.qkv_bias:
         raise CheckpointError("no published architecture has both QK-norm and QKV bias")
     family = "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
-    scaling = None
-    if shape.rope_scaling is not None:
-        scaling = {
-            "rope_type": "llama3",
-            "factor": shape.rope_scaling.factor,
-            "low_freq_factor": shape.rope_scaling.low_freq_factor,
-            "high_freq_factor": shape.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": shape.rope_scaling.original_max_positions,
-        }
+    scaling = shape.rope_scaling and {"rope_type": "llama3"} | asdict(shape.rope_scaling)
     return {
         "architectures": [_ARCHITECTURES[family]],
         "model_type": family,
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": shape.max_positions,
-        "rms_norm_eps": shape.norm_eps,
-        "rope_theta": shape.rope_theta,
+        **{theirs: getattr(shape, ours) for ours, theirs in _SHAPE_KEYS.items()},
         "rope_scaling": scaling,
-        "tie_word_embeddings": shape.tied_embeddings,
         "hidden_act": "silu",
         "attention_bias": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
@@ -148,32 +128,31 @@ def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
 def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     """Views of the decoder's weights under the names that Hugging Face uses."""
     shape = decoder.shape
-    query, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    tensors: dict[str, Tensor] = {
+    qkv_sizes = [heads * shape.head_dim for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
+    tensors: dict[str, Tensor | None] = {
         "model.embed_tokens.weight": decoder.embedding,
         "model.norm.weight": decoder.final_norm,
+        "lm_head.weight": decoder.lm_head,
     }
-    if decoder.lm_head is not None:
-        tensors["lm_head.weight"] = decoder.lm_head
     for index, layer in enumerate(decoder.layers):
         assert isinstance(layer, Layer)
         prefix = f"model.layers.{index}."
         attention = prefix + "self_attn."
-        tensors[prefix + "input_layernorm.weight"] = layer.attention_norm
-        tensors[prefix + "post_attention_layernorm.weight"] = layer.mlp_norm
-        tensors[attention + "o_proj.weight"] = layer.attention_out
-        tensors[prefix + "mlp.down_proj.weight"] = layer.down
-        for name, part in zip(("q", "k", "v"), layer.qkv.split((query, keys, keys)), strict=True):
-            tensors[f"{attention}{name}_proj.weight"] = part
+        tensors |= {
+            prefix + "input_layernorm.weight": layer.attention_norm,
+            prefix + "post_attention_layernorm.weight": layer.mlp_norm,
+            prefix + "mlp.down_proj.weight": layer.down,
+            attention + "o_proj.weight": layer.attention_out,
+            attention + "q_norm.weight": layer.query_norm,
+            attention + "k_norm.weight": layer.key_norm,
+        }
         for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
             tensors[f"{prefix}mlp.{name}_proj.weight"] = part
-        if layer.qkv_bias is not None:
-            for name, part in zip(("q", "k", "v"), layer.qkv_bias.split((query, keys, keys)), strict=True):
-                tensors[f"{attention}{name}_proj.bias"] = part
-        if layer.query_norm is not None and layer.key_norm is not None:
-            tensors[attention + "q_norm.weight"] = layer.query_norm
-            tensors[attention + "k_norm.weight"] = layer.key_norm
-    return tensors
+        for kind, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
+            if fused is not None:
+                for name, part in zip("qkv", fused.split(qkv_sizes), strict=True):
+                    tensors[f"{attention}{name}_proj.{kind}"] = part
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 @torch.no_grad()
@@ -254,26 +233,22 @@ def save_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a draft beside `folder`, then put it in its place: whole or not at all."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
+        ) as beside:
+            draft, old = Path(beside, "new"), Path(beside, "old")
+            draft.mkdir()
             write(draft)
-            _replace(draft, folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            if folder.exists():
+                os.replace(folder, old)
+            try:
+                os.replace(draft, folder)
+            except OSError:
+                if old.exists():
+                    os.replace(old, folder)
+                raise
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the model could not be written to {folder}: {error}") from error
-
-
-def _replace(draft: Path, folder: Path) -> None:
-    """Put a finished folder in the place of another, which stays until the new one is there."""
-    draft.chmod(0o755)
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-        os.replace(folder, old)
-        os.replace(draft, folder)
-        shutil.rmtree(old)
-    else:
-        os.replace(draft, folder)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -33,12 +33,12 @@ Attention = Callable[[int, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3.1's stretching of the rotary frequencies (`rope_type: llama3`)."""
+    """Llama 3.1's stretching of the rotary frequencies (`rope_type: llama3`), as config.json names it."""
 
     factor: float
     low_freq_factor: float
     high_freq_factor: float
-    original_max_positions: int
+    original_max_position_embeddings: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class RotaryTable(nn.Module):
 def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     """Divide low frequencies by `factor`, keep high ones, blend in between (Llama 3.1)."""
     wavelengths = 2 * math.pi / frequencies
-    turns = scaling.original_max_positions / wavelengths
+    turns = scaling.original_max_position_embeddings / wavelengths
     blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     blend = blend.clamp(0, 1)
     return frequencies * (blend + (1 - blend) / scaling.factor)

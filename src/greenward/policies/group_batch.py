@@ -50,20 +50,25 @@ class Span:
             part = padded.index_copy_(0, self.slots, part)
         return part.reshape(self.rows, self.width, *part.shape[1:])
 
+    def unpad(self, padded: Tensor) -> Tensor:
+        """(rows, width, …) to (stop - start, …)."""
+        padded = padded.flatten(0, 1)
+        return padded if self.slots is None else padded.index_select(0, self.slots)
+
     def unpad_into(self, padded: Tensor, flat: Tensor) -> None:
         """Write (rows, width, …) back to its slice of (M, …); the inverse of `pad`."""
-        padded = padded.reshape(self.rows * self.width, *padded.shape[2:])
         part = flat[self.start : self.stop]
         if self.slots is None:
-            part.copy_(padded)
+            part.copy_(padded.flatten(0, 1))
         else:
-            torch.index_select(padded, 0, self.slots, out=part)
+            torch.index_select(padded.flatten(0, 1), 0, self.slots, out=part)
 
 
 @dataclass(frozen=True)
 class Bucket:
     """Groups whose prompts are about equally long; `owns` has `group_size` rows for each prompt."""
 
+    members: tuple[int, ...]  # the numbers of the groups
     prompts: Span
     owns: Span
     group_size: int
@@ -108,79 +113,79 @@ class GroupBatch:
                     "expected a prompt and completions of at least one token each, "
                     f"found an empty one in group {n}"
                 )
-        return _lay_out(groups, answers, pad_id, torch.device(device))
+        sizes = [len(group) for group in answers]
+        return _lay_out(groups, answers, sizes, pad_id, torch.device(device))
 
-    def padded_rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For models that cannot share prompts: each row's prompt and completion, right-padded.
+    @classmethod
+    def of_prompts(
+        cls, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], device: torch.device
+    ) -> GroupBatch:
+        """Prompts without completions, in the buckets of groups of these sizes.
 
-        Token ids and mask, both (B, L), and, for each scored token, the index into (B · L) of the
-        token that predicts it.
+        `scored_from_S` is the index into M of each prompt's last token.
         """
-        lengths_B = self.completion_mask_BT.sum(1).cpu().numpy()
-        completions = self.completion_ids_BT.cpu().numpy()
-        width = max(len(p) + n for p, n in zip(self.row_prompts, lengths_B, strict=True))
-        token_ids = np.full((len(lengths_B), width), completions[0, 0])
-        mask = np.zeros((len(lengths_B), width), dtype=np.int64)
-        scored_from = []
-        for b, (prompt, n) in enumerate(zip(self.row_prompts, lengths_B, strict=True)):
-            end = len(prompt) + n
-            token_ids[b, :end] = np.concatenate((prompt, completions[b, :n]))
-            mask[b, :end] = 1
-            scored_from.append(np.arange(b * width + len(prompt) - 1, b * width + end - 1))
-        arrays = (token_ids, mask, np.concatenate(scored_from))
-        token_ids_BL, mask_BL, scored_from_S = (
-            torch.from_numpy(x).to(self.token_ids_M.device) for x in arrays
+        groups = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
+        return _lay_out(groups, [[prompt[:1]] for prompt in groups], group_sizes, 0, device)
+
+    @property
+    def targets_S(self) -> Tensor:
+        """The ids of the scored tokens, row by row."""
+        return self.completion_ids_BT[self.completion_mask_BT]
+
+    def spread(self, values_S: Tensor) -> Tensor:
+        """(S,) to (B, T), zeros in the padding."""
+        return values_S.new_zeros(self.completion_mask_BT.shape).masked_scatter(
+            self.completion_mask_BT, values_S
         )
-        return token_ids_BL, mask_BL, scored_from_S
 
 
 def _lay_out(
-    prompts: list[np.ndarray], answers: list[list[np.ndarray]], pad_id: int, device: torch.device
+    prompts: list[np.ndarray],
+    answers: list[list[np.ndarray]],
+    group_sizes: Sequence[int],
+    pad_id: int,
+    device: torch.device,
 ) -> GroupBatch:
+    """`group_sizes` decide which groups share a bucket."""
+    rows = [completion for group in answers for completion in group]
     first_row = np.cumsum([0] + [len(group) for group in answers])
-    rows = int(first_row[-1])
-    longest_answer = max(len(c) for group in answers for c in group)
-    completion_ids = np.full((rows, longest_answer), pad_id, dtype=np.int64)
-    lengths = np.zeros(rows, dtype=np.int64)
-    scored_from: list[np.ndarray] = [np.empty(0)] * rows
+    scored_from: list[np.ndarray] = [np.empty(0)] * len(rows)
     tokens: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     buckets = []
     start = 0
-    for members in bucket_groups([len(p) for p in prompts], [len(group) for group in answers]):
-        last_of_prompt = {}
-        prompt_span = Span.of(start, [len(prompts[n]) for n in members], device)
-        for n in members:
-            tokens.append(prompts[n])
-            positions.append(np.arange(len(prompts[n])))
-            start += len(prompts[n])
-            last_of_prompt[n] = start - 1
+    for members in bucket_groups([len(p) for p in prompts], group_sizes):
+        lengths = [len(prompts[n]) for n in members]
+        prompt_span = Span.of(start, lengths, device)
+        tokens += [prompts[n] for n in members]
+        positions += [np.arange(length) for length in lengths]
+        last_of_prompt = start + np.cumsum(lengths) - 1
         group_size = max(len(answers[n]) for n in members)
         own_lengths = []
-        own_start = start
-        for n in members:
-            for g, completion in enumerate(answers[n]):
-                row = first_row[n] + g
+        start = prompt_span.stop
+        for n, last in zip(members, last_of_prompt, strict=True):
+            for row, completion in enumerate(answers[n], first_row[n]):
                 inputs = len(completion) - 1
-                completion_ids[row, : len(completion)] = completion
-                lengths[row] = len(completion)
                 tokens.append(completion[:-1])
                 positions.append(np.arange(len(prompts[n]), len(prompts[n]) + inputs))
-                scored_from[row] = np.concatenate(([last_of_prompt[n]], np.arange(start, start + inputs)))
+                scored_from[row] = np.concatenate(([last], np.arange(start, start + inputs)))
                 own_lengths.append(inputs)
                 start += inputs
             own_lengths += [0] * (group_size - len(answers[n]))
-        own_span = Span.of(own_start, own_lengths, device)
-        buckets.append(Bucket(prompt_span, own_span, group_size))
+        own_span = Span.of(prompt_span.stop, own_lengths, device)
+        buckets.append(Bucket(tuple(members), prompt_span, own_span, group_size))
     positions_M = np.concatenate(positions)
-    mask = np.arange(longest_answer)[None, :] < lengths[:, None]
+    lengths_B1 = np.array([[len(completion)] for completion in rows])
+    mask = np.arange(lengths_B1.max()) < lengths_B1
+    completion_ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    completion_ids[mask] = np.concatenate(rows)
     return GroupBatch(
         token_ids_M=torch.from_numpy(np.concatenate(tokens)).to(device),
         positions_M=torch.from_numpy(positions_M).to(device),
         longest=int(positions_M.max()) + 1,
         buckets=tuple(buckets),
         row_prompts=tuple(prompts[n] for n in range(len(prompts)) for _ in answers[n]),
-        scored_from_S=torch.from_numpy(np.concatenate(scored_from).astype(np.int64)).to(device),
+        scored_from_S=torch.from_numpy(np.concatenate(scored_from)).to(device),
         completion_ids_BT=torch.from_numpy(completion_ids).to(device),
         completion_mask_BT=torch.from_numpy(mask).to(device),
     )
@@ -197,15 +202,10 @@ def bucket_groups(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int
             buckets[-1].append(n)
         else:
             buckets.append([n])
-    return [part for members in buckets for part in _cut_by_size(members, sizes)]
-
-
-def _cut_by_size(members: list[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Members in the order given, apart where a group is more than about twice as large as another."""
     parts: list[list[int]] = []
-    remaining = members
-    while remaining:
-        limit = 2 * min(sizes[n] for n in remaining) + 8
-        parts.append([n for n in remaining if sizes[n] <= limit])
-        remaining = [n for n in remaining if sizes[n] > limit]
+    for bucket in buckets:
+        while bucket:
+            limit = 2 * min(sizes[n] for n in bucket) + 8
+            parts.append([n for n in bucket if sizes[n] <= limit])
+            bucket = [n for n in bucket if sizes[n] > limit]
     return parts

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.policy import Policy, spread
+from greenward.policies.policy import Policy
 
 
 class Critic(nn.Module):
@@ -57,7 +57,7 @@ class Critic(nn.Module):
         else:
             hidden_SE = self._trunk_policy.completion_hidden(batch)
         values_S: Tensor = self.head(hidden_SE.to(torch.float32)).squeeze(-1)
-        return spread(values_S, batch.completion_mask_BT)
+        return batch.spread(values_S)
 
 
 def answer_features(hidden_SE: Tensor, mask_BT: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,17 @@ from torch import Tensor, nn
 from greenward.config.sections import ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import checkpoint
+from greenward.policies.attention import SharedPrefixAttention
 from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.decoding import NativeDecoding
-from greenward.policies.engine import Completion, OnGroup, SamplingParams
+from greenward.policies.devices import resolve_device, resolve_dtype
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.sampler import Decoding, Sampler
 from greenward.policies.scoring import TokenScores, score_tokens
-from greenward.policies.shared_prefix import SharedPrefixAttention
 from greenward.policies.tokenizer import Tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-
-class Policy:
+class Policy(Sampler):
     """A causal language model: a rollout engine that also scores completions with gradients.
 
     Weights are float32 whatever `dtype` says: `dtype` is the type of the arithmetic, as in mixed
@@ -36,8 +35,6 @@ class Policy:
         self.tokenizer = tokenizer
         self.dtype = dtype
         self.version = 0
-        self.deterministic = True
-        self._sampler: Sampler | None = None
 
     @classmethod
     def random(
@@ -50,16 +47,10 @@ class Policy:
         device: torch.device | str = "auto",
     ) -> Policy:
         """A Llama-shaped decoder from random weights, as large as the tokenizer's vocabulary needs."""
+        shared = shape.model_dump(exclude={"vocab_size"})
         decoder = Decoder(
             DecoderShape(
-                vocab_size=tokenizer.vocab_size,
-                hidden_size=shape.hidden_size,
-                layers=shape.layers,
-                heads=shape.heads,
-                kv_heads=shape.kv_heads,
-                head_dim=shape.hidden_size // shape.heads,
-                intermediate_size=shape.intermediate_size,
-                max_positions=shape.max_positions,
+                vocab_size=tokenizer.vocab_size, head_dim=shape.hidden_size // shape.heads, **shared
             ),
             compute_dtype=resolve_dtype(dtype, resolve_device(device)),
         )
@@ -71,9 +62,8 @@ class Policy:
         """The policy that a recipe's `model` section names by folder or Hugging Face id."""
         if config.id is None:
             raise ConfigError("model.id is not set: Policy.random makes a policy from model.shape")
-        folder = checkpoint.resolve(config.id, config.cache_dir)
         return cls.from_folder(
-            folder,
+            checkpoint.resolve(config.id, config.cache_dir),
             dtype=config.dtype,
             device=config.device,
             gradient_checkpointing=config.gradient_checkpointing,
@@ -111,7 +101,6 @@ class Policy:
 
     @property
     def max_positions(self) -> int:
-        """The longest prompt and completion together, in tokens."""
         return self._decoder.shape.max_positions
 
     @property
@@ -130,9 +119,6 @@ class Policy:
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return self.model.named_parameters()
-
     def state_dict(self) -> dict[str, Any]:
         """The weights, exact (float32), for resuming."""
         return self.model.state_dict()
@@ -149,22 +135,6 @@ class Policy:
         frozen.version = self.version
         return frozen
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group_sizes: int | Sequence[int],
-        params: SamplingParams,
-        *,
-        seed: int | Sequence[int],
-        on_group: OnGroup | None = None,
-    ) -> list[list[Completion]]:
-        """Completions for each prompt; see `RolloutEngine`."""
-        if self._sampler is None:
-            self._sampler = Sampler(self._decoding(), self.tokenizer)
-        return self._sampler.sample(
-            prompts, group_sizes, params, seed=seed, version=self.version, on_group=on_group
-        )
-
     def sync(self, policy: Policy) -> None:
         """Take over the weights and the version of another policy of the same shape."""
         if policy is not self:
@@ -174,6 +144,7 @@ class Policy:
     def _frozen_model(self) -> nn.Module:
         return self._decoder.in_compute_dtype()
 
+    @cached_property
     def _decoding(self) -> Decoding:
         return NativeDecoding(self._decoder)
 
@@ -185,8 +156,8 @@ class Policy:
     def completion_hidden(self, batch: GroupBatch) -> Tensor:
         """The final hidden state from which each completion token is predicted (S, E), differentiable.
 
-        The tokens of all completions follow each other, row by row: `batch.completion_mask_BT` spreads
-        what is computed from them over (B, T).
+        The tokens of all completions follow each other, row by row: `batch.spread` lays out what is
+        computed from them over (B, T).
         """
         decoder = self._decoder
         hidden_ME: Tensor = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch))
@@ -205,63 +176,27 @@ class Policy:
         The former two are of softmax(logits / temperature) and 0 in the padding; the latter are those of
         `completion_hidden`, from the same forward pass. All are differentiable.
         """
+        logprobs_S, entropy_S, hidden_SE = self._score(batch, temperature, entropy, hidden)
+        return TokenScores(
+            batch.spread(logprobs_S),
+            None if entropy_S is None else batch.spread(entropy_S),
+            hidden_SE if hidden else None,
+        )
 
-        def read(hidden_ME: Tensor, unembedding_VE: Tensor) -> TokenScores:
+    def _score(
+        self, batch: GroupBatch, temperature: float, entropy: bool, hidden: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities, entropies and hidden states of the scored tokens."""
+
+        def read(hidden_ME: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
             hidden_SE = hidden_ME.index_select(0, batch.scored_from_S)
-            mask_BT = batch.completion_mask_BT
-            logprobs_S, entropy_S = score_tokens(
-                hidden_SE,
-                unembedding_VE,
-                batch.completion_ids_BT[mask_BT],
-                temperature=temperature,
-                entropy=entropy,
+            scores = score_tokens(
+                hidden_SE, unembedding_VE, batch.targets_S, temperature=temperature, entropy=entropy
             )
-            return TokenScores(
-                spread(logprobs_S, mask_BT),
-                None if entropy_S is None else spread(entropy_S, mask_BT),
-                hidden_SE if hidden else None,
-            )
+            return *scores, hidden_SE
 
         decoder = self._decoder
-        scores: TokenScores = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch), read)
-        return scores
-
-
-def resolve_device(device: torch.device | str) -> torch.device:
-    """`auto` is the first accelerator, else the CPU. Raises `ConfigError` for a device that is not there."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    present = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    try:
-        found = torch.device(device)
-        is_there = found.type in {name.partition(":")[0] for name in present} and (
-            found.index is None or str(found) in present or str(found) == "cpu:0"
+        found: tuple[Tensor, Tensor | None, Tensor] = decoder(
+            batch.token_ids_M, SharedPrefixAttention(decoder, batch), read
         )
-    except RuntimeError:  # torch's answer to a name that is no device at all
-        is_there = False
-    if not is_there:
-        build = "with" if torch.version.cuda else "without"
-        raise ConfigError(
-            f"model.device is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
-            f"{', '.join(present)} here.",
-            remedy="Set model.device to one of these, or to auto.",
-        )
-    return found
-
-
-def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32."""
-    if dtype != "auto":
-        return DTYPES[dtype] if isinstance(dtype, str) else dtype
-    if device.type == "cuda":
-        in_hardware = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        # torch 2.10 cannot tell; float32 is right on every processor.
-        capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-        in_hardware = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return torch.bfloat16 if in_hardware else torch.float32
-
-
-def spread(values_S: Tensor, mask_BT: Tensor) -> Tensor:
-    """(S,) to (B, T), zeros where the mask is False."""
-    return values_S.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_S)
+        return found

@@ -32,8 +32,6 @@ _COMPACT_BELOW = 0.75
 class Decoding(Protocol):
     """One batch of rows at a time, each row a completion in the making. Rows are group-major."""
 
-    max_positions: int
-
     def rows_at_once(self, max_tokens: int) -> int:
         """How many rows of `max_tokens` fit into the memory set aside for their caches."""
         ...
@@ -55,17 +53,26 @@ class Decoding(Protocol):
 
 
 class Sampler:
-    """Draws completions by way of a `Decoding`, at most `max_rows` rows at once.
+    """A rollout engine that draws token by token, through a `Decoding`.
 
-    Larger requests are worked off in parts; the completions do not depend on the parts.
+    At most `max_rows` rows are decoded at once; larger requests are sampled in parts, and the completions
+    do not depend on the parts.
     """
 
-    def __init__(self, decoding: Decoding, tokenizer: Tokenizer, *, max_rows: int = 512) -> None:
-        self.decoding = decoding
-        self.tokenizer = tokenizer
-        self.max_rows = max_rows
+    tokenizer: Tokenizer
+    version: int  # stamped on the completions
+    deterministic = True
+    max_rows = 512
 
-    @torch.inference_mode()
+    @property
+    def max_positions(self) -> int:
+        """The longest prompt and completion together, in tokens."""
+        raise NotImplementedError
+
+    @property
+    def _decoding(self) -> Decoding:
+        raise NotImplementedError
+
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
@@ -73,24 +80,19 @@ class Sampler:
         params: SamplingParams,
         *,
         seed: int | Sequence[int],
-        version: int = 0,
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """As `RolloutEngine.sample`; `version` is stamped on the completions."""
-        check_prompts(prompts, params, self.decoding.max_positions)
+        """Completions for each prompt; see `RolloutEngine`."""
+        check_prompts(prompts, params, self.max_positions)
         sizes = per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]
         for part in self._parts(prompts, sizes, params):
             rows = [(n, g) for n, samples in part for g in samples]
-            sampled = self._sample_part(
-                [prompts[n] for n, _ in part],
-                [len(samples) for _, samples in part],
-                params,
-                uniforms(np.array([keys[n][g] for n, g in rows], dtype=np.uint64), params.max_tokens),
-                version,
-            )
-            for row, completion in sampled:
+            row_keys_B = np.array([keys[n][g] for n, g in rows], dtype=np.uint64)
+            part_prompts = [prompts[n] for n, _ in part]
+            part_sizes = [len(samples) for _, samples in part]
+            for row, completion in self._decode(part_prompts, part_sizes, params, row_keys_B):
                 n, g = rows[row]
                 groups[n][g] = completion
                 if on_group is not None and len(groups[n]) == sizes[n]:
@@ -99,9 +101,9 @@ class Sampler:
 
     def _parts(
         self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], params: SamplingParams
-    ) -> list[list[tuple[int, range]]]:
+    ) -> Iterator[list[tuple[int, range]]]:
         """Groups (or pieces of one), the shortest prompts first, so many at a time as memory allows."""
-        limit = max(1, min(self.max_rows, self.decoding.rows_at_once(params.max_tokens)))
+        limit = max(1, min(self.max_rows, self._decoding.rows_at_once(params.max_tokens)))
         parts: list[list[tuple[int, range]]] = [[]]
         rows = 0
         for n in sorted(range(len(prompts)), key=lambda n: len(prompts[n])):
@@ -112,19 +114,23 @@ class Sampler:
                     rows = 0
                 parts[-1].append((n, samples))
                 rows += len(samples)
-        return [_in_buckets(part, prompts) for part in parts if part]
+        for part in filter(None, parts):
+            lengths, row_counts = [len(prompts[n]) for n, _ in part], [len(samples) for _, samples in part]
+            yield [part[i] for members in bucket_groups(lengths, row_counts) for i in members]
 
-    def _sample_part(
+    @torch.inference_mode()
+    def _decode(
         self,
-        prompts: list[Sequence[int]],
-        group_sizes: list[int],
+        prompts: Sequence[Sequence[int]],
+        group_sizes: Sequence[int],
         params: SamplingParams,
-        uniforms_BT: np.ndarray,
-        version: int,
+        row_keys_B: np.ndarray,
     ) -> Iterator[tuple[int, Completion]]:
         """Rows with their completions, as they end."""
+        decoding, version = self._decoding, self.version
+        uniforms_BT = uniforms(row_keys_B, params.max_tokens)
         progress = RowProgress(len(uniforms_BT), params, self.tokenizer)
-        logits_BV = self.decoding.start(prompts, group_sizes, params.max_tokens)
+        logits_BV = decoding.start(prompts, group_sizes, params.max_tokens)
         for step in range(params.max_tokens):
             uniforms_B = torch.from_numpy(uniforms_BT[progress.rows_B, step]).to(logits_BV.device)
             token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
@@ -135,16 +141,11 @@ class Sampler:
                 break
             if alive <= _COMPACT_BELOW:
                 kept_B = progress.drop_finished()
-                self.decoding.keep(kept_B)
+                decoding.keep(kept_B)
                 token_ids_B = token_ids_B[torch.from_numpy(kept_B)]
-            logits_BV = self.decoding.step(token_ids_B)
+            logits_BV = decoding.step(token_ids_B)
         for row in progress.rows_B[progress.alive_B]:
             yield int(row), progress.completion(row, version)
-
-
-def _in_buckets(part: list[tuple[int, range]], prompts: Sequence[Sequence[int]]) -> list[tuple[int, range]]:
-    lengths, sizes = [len(prompts[n]) for n, _ in part], [len(samples) for _, samples in part]
-    return [part[i] for members in bucket_groups(lengths, sizes) for i in members]
 
 
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
@@ -184,18 +185,24 @@ class RowProgress:
 
         Rows that ended before ignore theirs.
         """
-        were_alive_B = self.alive_B.copy()
         ids_B = token_ids_B.cpu().numpy()
         self._token_ids_RT[self.rows_B, step] = ids_B
         self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
-        ended_B = self.alive_B & np.isin(ids_B, self._eos_ids)
-        self._end(np.flatnonzero(ended_B), step, StopReason.END)
-        if self._stops is not None:
-            stops = self._stops
-            alive = np.flatnonzero(self.alive_B)
-            stopped = [b for b in alive if stops.completed(int(self.rows_B[b]), int(ids_B[b]))]
-            self._end(np.array(stopped, dtype=np.int64), step, StopReason.STOP_STRING)
-        return [int(row) for row in self.rows_B[were_alive_B & ~self.alive_B]]
+        at_end_B = np.isin(ids_B, self._eos_ids)
+        ended = []
+        # Without stop strings, only rows at an end token need to be looked at.
+        for b in np.flatnonzero(self.alive_B & at_end_B if self._stops is None else self.alive_B):
+            row = int(self.rows_B[b])
+            if at_end_B[b]:
+                self._reasons[row] = StopReason.END
+            elif self._stops is not None and self._stops.completed(row, int(ids_B[b])):
+                self._reasons[row] = StopReason.STOP_STRING
+            else:
+                continue
+            self.alive_B[b] = False
+            self._lengths_R[row] = step + 1
+            ended.append(row)
+        return ended
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the places, in the old batch, of those that stay."""
@@ -213,12 +220,6 @@ class RowProgress:
             self._reasons[row],
             version,
         )
-
-    def _end(self, ended: np.ndarray, step: int, reason: StopReason) -> None:
-        self.alive_B[ended] = False
-        for row in self.rows_B[ended]:
-            self._lengths_R[row] = step + 1
-            self._reasons[row] = reason
 
 
 class StopStrings:

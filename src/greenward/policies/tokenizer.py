@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
@@ -70,15 +70,8 @@ class Tokenizer:
         """Token ids; with `add_special_tokens` as a model expects the start of a text (BOS for Llama)."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [e.ids for e in self.backend.encode_batch(list(texts), add_special_tokens=False)]
-
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
-
-    def decode_batch(self, batch: Iterable[Iterable[int]], *, skip_special_tokens: bool = True) -> list[str]:
-        rows = [[int(i) for i in ids] for ids in batch]
-        return self.backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
 
     def render_chat(
         self, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
@@ -106,13 +99,17 @@ class Tokenizer:
                 "expected a tokenizer with a chat template, found none",
                 remedy="set model.prompt_style to completion, or use an instruction-tuned model",
             )
-        return _render_chat(
-            self.chat_template,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            bos_token="" if self.bos_id is None else self._token(self.bos_id),
-            eos_token=self._token(self.eos_id),
-        )
+        try:
+            return _compile(self.chat_template).render(
+                messages=list(messages),
+                add_generation_prompt=add_generation_prompt,
+                bos_token="" if self.bos_id is None else self._token(self.bos_id),
+                eos_token=self._token(self.eos_id),
+            )
+        except TemplateError as error:
+            raise CheckpointError(
+                f"the model's chat template cannot render this conversation: {error}"
+            ) from error
 
     def _token(self, id_: int) -> str:
         return self.backend.id_to_token(id_) or ""
@@ -228,33 +225,16 @@ def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     return found
 
 
-def _render_chat(
-    source: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool, **tokens: str
-) -> str:
-    """The text of a conversation. Raises CheckpointError when the template refuses it."""
-    try:
-        return _compile(source).render(
-            messages=list(messages), add_generation_prompt=add_generation_prompt, **tokens
-        )
-    except TemplateError as error:
-        raise CheckpointError(
-            f"the model's chat template cannot render this conversation: {error}"
-        ) from error
-
-
 @lru_cache(maxsize=8)
-def _compile(source: str) -> Any:
+def _compile(source: str) -> Template:
+    """A chat template with the functions that `transformers` gives it."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(source)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise(message: str) -> None:

@@ -8,23 +8,24 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from greenward.errors import CheckpointError
 from greenward.policies.checkpoint import save_folder
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.policy import Policy, spread
+from greenward.policies.policy import Policy
 from greenward.policies.sampler import Decoding
-from greenward.policies.scoring import TokenScores, score_logits
+from greenward.policies.scoring import score_logits
 from greenward.policies.tokenizer import Tokenizer
 
 
@@ -50,26 +51,34 @@ class TransformersPolicy(Policy):
 
     @property
     def max_positions(self) -> int:
-        return max_positions(self.model)
+        """The longest sequence that the model's config allows; practically none where it names none."""
+        config = self._model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None) or 1 << 30
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self._model.config.get_text_config().hidden_size)
+
+    @property
+    def _model(self) -> Any:
+        return self.model
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Trade a second forward pass for activations; only before training starts."""
         if not enabled:
             return
-        model: Any = self.model
-        model.gradient_checkpointing_enable()
+        self._model.gradient_checkpointing_enable()
         # transformers checkpoints in training mode only, and dropout would make the scored policy
         # another one than the sampled policy.
-        model.train()
-        for module in model.modules():
+        for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
 
     def save(self, folder: Path | str) -> None:
-        model: Any = self.model
-
         def write(draft: Path) -> None:
-            model.save_pretrained(draft, state_dict=_cast(model.state_dict(), self.dtype))
+            state = self.model.state_dict()
+            cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in state.items()}
+            self._model.save_pretrained(draft, state_dict=cast)
             self.tokenizer.save(draft)
 
         save_folder(Path(folder), write)
@@ -77,48 +86,40 @@ class TransformersPolicy(Policy):
     def _frozen_model(self) -> nn.Module:
         return copy.deepcopy(self.model).requires_grad_(False)
 
+    @cached_property
     def _decoding(self) -> Decoding:
         return TransformersDecoding(self.model, self.dtype)
 
-    @property
-    def hidden_size(self) -> int:
-        model: Any = self.model
-        return int(model.config.get_text_config().hidden_size)
-
     def completion_hidden(self, batch: GroupBatch) -> Tensor:
-        token_ids_BT, mask_BT, from_S = batch.padded_rows()
-        with computing_in(self.dtype, self.device):
-            model: Any = self.model
-            states = model.base_model(input_ids=token_ids_BT, attention_mask=mask_BT, use_cache=False)
-        hidden_BTE: Tensor = states.last_hidden_state
-        return hidden_BTE.flatten(0, 1).index_select(0, from_S)
+        out, predicts_BL = self._forward(self._model.base_model, batch)
+        hidden_BLE: Tensor = out.last_hidden_state
+        return hidden_BLE[predicts_BL]
 
-    def completion_logprobs(
-        self,
-        batch: GroupBatch,
-        *,
-        temperature: float = 1.0,
-        entropy: bool = False,
-        hidden: bool = False,
-    ) -> TokenScores:
-        token_ids_BT, mask_BT, from_S = batch.padded_rows()
-        with computing_in(self.dtype, self.device):
-            model: Any = self.model
-            out = model(
-                input_ids=token_ids_BT,
-                attention_mask=mask_BT,
-                use_cache=False,
-                output_hidden_states=hidden,
-            )
-        targets_S = batch.completion_ids_BT[batch.completion_mask_BT]
-        logits_SV = out.logits.flatten(0, 1).index_select(0, from_S)
-        logprobs_S, entropy_S = score_logits(logits_SV, targets_S, temperature=temperature, entropy=entropy)
-        spread_mask_BT = batch.completion_mask_BT
-        return TokenScores(
-            spread(logprobs_S, spread_mask_BT),
-            None if entropy_S is None else spread(entropy_S, spread_mask_BT),
-            out.hidden_states[-1].flatten(0, 1).index_select(0, from_S) if hidden else None,
+    def _score(
+        self, batch: GroupBatch, temperature: float, entropy: bool, hidden: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        out, predicts_BL = self._forward(self._model, batch, output_hidden_states=hidden)
+        scores = score_logits(
+            out.logits[predicts_BL], batch.targets_S, temperature=temperature, entropy=entropy
         )
+        return *scores, out.hidden_states[-1][predicts_BL] if hidden else None
+
+    def _forward(self, model: Any, batch: GroupBatch, **options: Any) -> tuple[Any, Tensor]:
+        """What `model` returns for whole rows, and which positions (B, L) predict the scored tokens."""
+        lengths_B = batch.completion_mask_BT.sum(1).tolist()
+        completions = batch.completion_ids_BT.cpu().numpy()
+        rows = [
+            np.concatenate((prompt, completion[:length]))
+            for prompt, completion, length in zip(batch.row_prompts, completions, lengths_B, strict=True)
+        ]
+        token_ids_BL, mask_BL = _pad(rows, "right", self.device)
+        prompts_B1 = torch.tensor([[len(prompt)] for prompt in batch.row_prompts], device=self.device)
+        positions_BL = mask_BL.cumsum(1)  # from 1, and in the padding that of the last token
+        predicts_BL = (positions_BL >= prompts_B1) & (positions_BL < positions_BL[:, -1:])
+        self.model.train(self._model.is_gradient_checkpointing and torch.is_grad_enabled())
+        with computing_in(self.dtype, self.device):
+            out = model(input_ids=token_ids_BL, attention_mask=mask_BL, use_cache=False, **options)
+        return out, predicts_BL
 
 
 class TransformersDecoding:
@@ -130,22 +131,16 @@ class TransformersDecoding:
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.model: Any = model
         self.dtype = dtype
-        self.max_positions = max_positions(model)
 
     def rows_at_once(self, max_tokens: int) -> int:
         return self._ROWS
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         device = next(self.model.parameters()).device
-        width = max(map(len, prompts))
-        token_ids = np.zeros((len(prompts), width), dtype=np.int64)
-        mask = np.zeros((len(prompts), width), dtype=np.int64)
-        for n, prompt in enumerate(prompts):
-            token_ids[n, width - len(prompt) :] = prompt
-            mask[n, width - len(prompt) :] = 1
-        self._mask_BP = torch.from_numpy(mask).to(device)
+        self.model.eval()  # in training mode, a model with gradient checkpointing gives no key-value cache
+        token_ids_NP, self._mask_BP = _pad([np.asarray(prompt) for prompt in prompts], "left", device)
         self._cache: Any = None
-        logits_NV = self._forward(torch.from_numpy(token_ids).to(device))
+        logits_NV = self._forward(token_ids_NP)
         row_prompt_B = torch.from_numpy(np.repeat(np.arange(len(prompts)), group_sizes)).to(device)
         self._select(row_prompt_B)
         return logits_NV.index_select(0, row_prompt_B)
@@ -163,7 +158,7 @@ class TransformersDecoding:
 
     def _forward(self, token_ids_BT: Tensor) -> Tensor:
         positions = (self._mask_BP.cumsum(1) - 1).clamp_(min=0)[:, -token_ids_BT.shape[1] :]
-        with _in_eval_mode(self.model), computing_in(self.dtype, token_ids_BT.device):
+        with computing_in(self.dtype, token_ids_BT.device):
             out = self.model(
                 input_ids=token_ids_BT,
                 attention_mask=self._mask_BP,
@@ -176,29 +171,14 @@ class TransformersDecoding:
         return out.logits[:, -1]
 
 
-@contextlib.contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """In training mode, a model with gradient checkpointing gives no key-value cache."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
+def _pad(rows: Sequence[np.ndarray], side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and their mask, padded to one width at the `left` or the `right`."""
+    tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+    token_ids = pad_sequence(tensors, batch_first=True, padding_side=side)
+    mask = pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True, padding_side=side)
+    return token_ids.to(device), mask.to(device)
 
 
 def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
     """Matrix products in `dtype` over float32 weights."""
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-
-
-def max_positions(model: Any) -> int:
-    """The longest sequence the model's config allows; practically none where it names none."""
-    config = model.config.get_text_config()
-    return getattr(config, "max_position_embeddings", None) or 1 << 30
-
-
-def _cast(state: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in state.items()}

@@ -18,8 +18,9 @@ from greenward.evaluation.contamination import contamination
 from greenward.evaluation.engine import Seconds, sampled
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
+from greenward.policies.devices import resolve_device
 from greenward.policies.engine import SamplingParams
-from greenward.policies.policy import Policy, resolve_device
+from greenward.policies.policy import Policy
 from greenward.problems.catalog import load_problems
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import part_of

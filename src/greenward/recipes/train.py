@@ -19,8 +19,8 @@ from greenward.errors import ConfigError
 from greenward.faults.fault import recorded_truth
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import RewardTerm
-from greenward.policies.policy import Policy, resolve_device
-from greenward.policies.threads import contended_threads
+from greenward.policies.devices import contended_threads, resolve_device
+from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import (
     build_grader,

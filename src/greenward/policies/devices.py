@@ -1,0 +1,78 @@
+"""Where a model computes: the device, the type of its arithmetic, and whether its threads get their cores."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from greenward.errors import ConfigError
+
+_MATRIX_SIZE = 256  # of the square matrices: an operation as small as those of a small model
+_MEASURED_SECONDS = 0.05  # with all threads and with one
+_FAST_ENOUGH = 0.8  # of the speed of one thread, below which all threads together are slowed down
+
+
+def resolve_device(device: torch.device | str) -> torch.device:
+    """`auto` is the first accelerator, else the CPU. Raises `ConfigError` for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    try:
+        found = torch.device(device)
+        is_there = str(found) in ("cpu", "cpu:0", *cuda) or (str(found) == "cuda" and bool(cuda))
+    except RuntimeError:  # torch's answer to a name that is no device at all
+        is_there = False
+    if not is_there:
+        build = "with" if torch.version.cuda else "without"
+        raise ConfigError(
+            f"model.device is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
+            f"{', '.join(['cpu', *cuda])} here.",
+            remedy="Set model.device to one of these, or to auto.",
+        )
+    return found
+
+
+def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32."""
+    if dtype != "auto":
+        return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if device.type == "cuda":
+        in_hardware = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        # torch 2.10 cannot tell; float32 is right on every processor.
+        capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+        in_hardware = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return torch.bfloat16 if in_hardware else torch.float32
+
+
+def contended_threads() -> str | None:
+    """Measure matrix products with all threads and with one; advice where all are slower, else None.
+
+    Threads of torch wait for each other at the end of every operation. Where another program uses a core,
+    each operation waits for the thread that was interrupted, so that fewer threads are faster.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return None
+    together = _products_per_second()
+    try:
+        torch.set_num_threads(1)
+        speed = together / _products_per_second()
+    finally:
+        torch.set_num_threads(threads)
+    if speed >= _FAST_ENOUGH:
+        return None
+    return (
+        f"The cores are busy: {threads} threads compute at {speed:.2f} times the speed of one. End the other "
+        "programs, or set training.threads=1 (a run can be resumed with it)."
+    )
+
+
+def _products_per_second() -> float:
+    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
+    products, started = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - started) < _MEASURED_SECONDS:
+        matrix @ matrix
+        products += 1
+    return products / seconds
