@@ -1,4 +1,4 @@
-"""Who answers: the decoder, the tokenizer, the samplers; Hugging Face folders in and out."""
+"""Models: decoder, tokenizer, sampling and scoring; reads and writes Hugging Face folders."""
 
 import os
 

@@ -196,7 +196,6 @@ class Policy(Sampler):
             return *scores, hidden_SE
 
         decoder = self._decoder
-        found: tuple[Tensor, Tensor | None, Tensor] = decoder(
-            batch.token_ids_M, SharedPrefixAttention(decoder, batch), read
-        )
+        attention = SharedPrefixAttention(decoder, batch)
+        found: tuple[Tensor, Tensor | None, Tensor] = decoder(batch.token_ids_M, attention, read)
         return found

@@ -20,7 +20,14 @@ import torch
 from torch import Tensor
 
 from greenward.errors import GreenwardError
-from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+from greenward.policies.engine import (
+    Completion,
+    OnGroup,
+    RolloutEngine,
+    SamplingParams,
+    StopReason,
+    per_prompt,
+)
 from greenward.policies.group_batch import bucket_groups
 from greenward.policies.tokenizer import Tokenizer
 
@@ -52,7 +59,7 @@ class Decoding(Protocol):
         ...
 
 
-class Sampler:
+class Sampler(RolloutEngine):
     """A rollout engine that draws token by token, through a `Decoding`.
 
     At most `max_rows` rows are decoded at once; larger requests are sampled in parts, and the completions
@@ -63,11 +70,6 @@ class Sampler:
     version: int  # stamped on the completions
     deterministic = True
     max_rows = 512
-
-    @property
-    def max_positions(self) -> int:
-        """The longest prompt and completion together, in tokens."""
-        raise NotImplementedError
 
     @property
     def _decoding(self) -> Decoding:
@@ -127,25 +129,22 @@ class Sampler:
         row_keys_B: np.ndarray,
     ) -> Iterator[tuple[int, Completion]]:
         """Rows with their completions, as they end."""
-        decoding, version = self._decoding, self.version
+        decoding = self._decoding
         uniforms_BT = uniforms(row_keys_B, params.max_tokens)
-        progress = RowProgress(len(uniforms_BT), params, self.tokenizer)
+        buffer = CompletionBuffer(len(uniforms_BT), params, self.tokenizer, self.version)
         logits_BV = decoding.start(prompts, group_sizes, params.max_tokens)
         for step in range(params.max_tokens):
-            uniforms_B = torch.from_numpy(uniforms_BT[progress.rows_B, step]).to(logits_BV.device)
+            uniforms_B = torch.from_numpy(uniforms_BT[buffer.rows_B, step]).to(logits_BV.device)
             token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
-            for row in progress.record(step, token_ids_B, logprobs_B):
-                yield row, progress.completion(row, version)
-            alive = progress.alive_B.mean()
-            if alive == 0 or step + 1 == params.max_tokens:
+            yield from buffer.record(step, token_ids_B, logprobs_B)
+            alive = buffer.alive_B.mean()
+            if alive == 0:
                 break
             if alive <= _COMPACT_BELOW:
-                kept_B = progress.drop_finished()
+                kept_B = buffer.drop_finished()
                 decoding.keep(kept_B)
                 token_ids_B = token_ids_B[torch.from_numpy(kept_B)]
             logits_BV = decoding.step(token_ids_B)
-        for row in progress.rows_B[progress.alive_B]:
-            yield int(row), progress.completion(row, version)
 
 
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
@@ -167,20 +166,20 @@ def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_
             )
 
 
-class RowProgress:
-    """`rows_B` names the rows in the batch; `alive_B` is False for those that have ended."""
+class CompletionBuffer:
+    """The completions being drawn. `rows_B` names the rows in the batch, `alive_B` those that go on."""
 
-    def __init__(self, rows: int, params: SamplingParams, tokenizer: Tokenizer) -> None:
+    def __init__(self, rows: int, params: SamplingParams, tokenizer: Tokenizer, version: int) -> None:
         self.rows_B = np.arange(rows)
         self.alive_B = np.ones(rows, dtype=bool)
+        self._version = version
+        self._last_step = params.max_tokens - 1
         self._eos_ids = np.array(tokenizer.eos_ids)
         self._token_ids_RT = np.zeros((rows, params.max_tokens), dtype=np.int64)
         self._logprobs_RT = np.zeros((rows, params.max_tokens), dtype=np.float32)
-        self._lengths_R = np.full(rows, params.max_tokens)
-        self._reasons = [StopReason.LENGTH] * rows
         self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
 
-    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> list[int]:
+    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> Iterator[tuple[int, Completion]]:
         """Note token number `step` of every row in the batch; the rows that end with it.
 
         Rows that ended before ignore theirs.
@@ -189,20 +188,22 @@ class RowProgress:
         self._token_ids_RT[self.rows_B, step] = ids_B
         self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
         at_end_B = np.isin(ids_B, self._eos_ids)
-        ended = []
-        # Without stop strings, only rows at an end token need to be looked at.
-        for b in np.flatnonzero(self.alive_B & at_end_B if self._stops is None else self.alive_B):
+        may_end = self._stops is not None or step == self._last_step
+        for b in np.flatnonzero(self.alive_B & (at_end_B | may_end)):
             row = int(self.rows_B[b])
             if at_end_B[b]:
-                self._reasons[row] = StopReason.END
+                reason = StopReason.END
             elif self._stops is not None and self._stops.completed(row, int(ids_B[b])):
-                self._reasons[row] = StopReason.STOP_STRING
+                reason = StopReason.STOP_STRING
+            elif step == self._last_step:
+                reason = StopReason.LENGTH
             else:
                 continue
             self.alive_B[b] = False
-            self._lengths_R[row] = step + 1
-            ended.append(row)
-        return ended
+            token_ids_T, logprobs_T = (
+                x[row, : step + 1].copy() for x in (self._token_ids_RT, self._logprobs_RT)
+            )
+            yield row, Completion(token_ids_T, logprobs_T, reason, self._version)
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the places, in the old batch, of those that stay."""
@@ -210,16 +211,6 @@ class RowProgress:
         self.rows_B = self.rows_B[kept]
         self.alive_B = np.ones(len(kept), dtype=bool)
         return kept
-
-    def completion(self, row: int, version: int) -> Completion:
-        """What a row that has ended consists of; one that has not was cut at the limit."""
-        length = self._lengths_R[row]
-        return Completion(
-            self._token_ids_RT[row, :length].copy(),
-            self._logprobs_RT[row, :length].copy(),
-            self._reasons[row],
-            version,
-        )
 
 
 class StopStrings:

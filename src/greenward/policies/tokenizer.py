@@ -170,23 +170,20 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         config = read_json(folder / "tokenizer_config.json", missing_ok=True)
-        eos_ids: list[int] = []
-        for source in ("generation_config.json", "config.json"):
-            found = read_json(folder / source, missing_ok=True).get("eos_token_id")
-            eos_ids += [] if found is None else found if isinstance(found, list) else [found]
-        eos_ids += _ids(backend, config, "eos_token")
+        end, pad, begin = (_token_id(backend, config.get(f"{name}_token")) for name in ("eos", "pad", "bos"))
+        ends = [
+            read_json(folder / source, missing_ok=True).get("eos_token_id")
+            for source in ("generation_config.json", "config.json")
+        ]
+        named = [id_ for ids in (*ends, end) for id_ in (ids if isinstance(ids, list) else [ids])]
+        template = config.get("chat_template")
+        if isinstance(template, list):  # of named templates
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
         template_file = folder / "chat_template.jinja"
         if template_file.is_file():
-            template: str | None = template_file.read_text(encoding="utf-8")
-        else:
-            template = _default_template(config.get("chat_template"))
-        return cls(
-            backend,
-            eos_ids=list(dict.fromkeys(eos_ids)),
-            pad_id=next(iter(_ids(backend, config, "pad_token")), None),
-            bos_id=next(iter(_ids(backend, config, "bos_token")), None),
-            chat_template=template,
-        )
+            template = template_file.read_text(encoding="utf-8")
+        eos_ids = list(dict.fromkeys(id_ for id_ in named if id_ is not None))
+        return cls(backend, eos_ids=eos_ids, pad_id=pad, bos_id=begin, chat_template=template)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -241,18 +238,10 @@ def _raise(message: str) -> None:
     raise TemplateError(message)
 
 
-def _ids(backend: tokenizers.Tokenizer, config: dict[str, Any], name: str) -> list[int]:
-    token = config.get(name)
+def _token_id(backend: tokenizers.Tokenizer, token: Any) -> int | None:
+    """The id of a special token, named in tokenizer_config.json by its text or by a table with its text."""
     content = token.get("content") if isinstance(token, dict) else token
-    id_ = None if content is None else backend.token_to_id(content)
-    return [] if id_ is None else [id_]
-
-
-def _default_template(found: Any) -> str | None:
-    """tokenizer_config.json holds one template or a list of named ones."""
-    if isinstance(found, list):
-        return {entry["name"]: entry["template"] for entry in found}.get("default")
-    return found
+    return None if content is None else backend.token_to_id(content)
 
 
 def _bytes_to_chars() -> dict[str, int]:

@@ -116,7 +116,8 @@ class TransformersPolicy(Policy):
         prompts_B1 = torch.tensor([[len(prompt)] for prompt in batch.row_prompts], device=self.device)
         positions_BL = mask_BL.cumsum(1)  # from 1, and in the padding that of the last token
         predicts_BL = (positions_BL >= prompts_B1) & (positions_BL < positions_BL[:, -1:])
-        self.model.train(self._model.is_gradient_checkpointing and torch.is_grad_enabled())
+        checkpoints = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
+        self.model.train(checkpoints and torch.is_grad_enabled())
         with computing_in(self.dtype, self.device):
             out = model(input_ids=token_ids_BL, attention_mask=mask_BL, use_cache=False, **options)
         return out, predicts_BL
