@@ -1,9 +1,8 @@
 """One decoder for the Llama/Qwen family, run over flat tokens.
 
-Every linear layer sees only real tokens: the sequences of a batch are laid one after another in one
-matrix and never padded. Who attends to whom is the caller's business: an `Attention` is handed the
-queries, keys and values of all tokens of a layer, and training, prefill and cached decoding each
-bring their own.
+Every linear layer computes real tokens only: the sequences of a batch follow each other in one matrix
+without padding. The caller decides which tokens attend to which: it passes an `Attention`, which gets the
+queries, keys and values of all tokens of a layer. Training, prefill and decoding each have one.
 
 Weights are kept in float32 and cast to `compute_dtype` where they are used, so that small updates
 are not rounded away in bfloat16. The projections of queries, keys and values are one matrix, and so
@@ -166,10 +165,10 @@ class Decoder(nn.Module):
         attention: Attention,
         read: Callable[[Tensor, Tensor], Any] | None = None,
     ) -> Any:
-        """What `read` makes of the final hidden states (M, E) and the unembedding (V, E).
+        """What `read` returns for the final hidden states (M, E) and the unembedding (V, E).
 
-        Without `read`, the hidden states, which come after the last norm. All parameters are read inside
-        this call, where a sharded module has gathered them.
+        Without `read`, the hidden states, after the last norm. All parameters are read inside this call,
+        where a sharded module has gathered them.
         """
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):

@@ -1,4 +1,4 @@
-"""Decoding with our decoder: a cache of prompts that whole groups share, and one of completions.
+"""Decoding with our decoder: a cache of the prompts, shared by each group, and one of the completions.
 
 Shape suffixes: B rows being decoded, N groups, H query heads, K key/value heads, X = H + 2K,
 D head dimension, M tokens of all prompts.
@@ -73,7 +73,7 @@ class CompletionCache:
         self._mask[self._stored :] = float("-inf")
 
     def keep(self, kept_B: Tensor) -> None:
-        """Go on with these rows."""
+        """Continue with these rows."""
         self.rows = len(kept_B)
         by_row = self._cache.unflatten(2, (-1, self.shape.kv_heads))
         smaller = self._place(self._cache.shape[3])
@@ -85,7 +85,7 @@ class CompletionCache:
         self._cache[layer, :, :, self._stored - 1] = key_value_B2KD.transpose(0, 1).flatten(1, 2)
 
     def attend(self, layer: int, query_BHD: Tensor, prompt_BHD: Tensor, prompt_lse_BH: Tensor) -> Tensor:
-        """Attention over a row's own tokens and its prompt (B, H·D); the prompt's part is known already.
+        """Attention over a row's own tokens and its prompt (B, H·D), whose part was computed before.
 
         The prompt enters as one more key, with its log-sum-exp as score and its attended values as
         value.
@@ -169,7 +169,7 @@ class DecodeAttention:
         self.cos, self.sin = self.rotary(self.positions_B, self.longest, self.dtype)
 
     def keep(self, kept: np.ndarray) -> None:
-        """Go on with these rows (ascending)."""
+        """Continue with these rows (ascending)."""
         index = torch.from_numpy(kept).to(self.device)
         self.own.keep(index)
         self.groups_B = self.groups_B[kept]

@@ -83,7 +83,7 @@ class RolloutEngine(Protocol):
         ...
 
     def sync(self, policy: Policy) -> None:
-        """Go on with the weights of `policy`, whose version is stamped on every completion from now on."""
+        """Use the weights of `policy`, whose version is stamped on every completion from now on."""
         ...
 
 

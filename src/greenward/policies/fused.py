@@ -1,4 +1,4 @@
-"""Element-wise pieces of the decoder with hand-written gradients.
+"""Element-wise operations of the decoder with hand-written gradients.
 
 Small models spend as much time in passes over memory as in matrix products; these functions make
 fewer passes and keep fewer intermediate tensors than their autograd compositions.

@@ -1,4 +1,4 @@
-"""Training rows that share a prompt: each prompt is laid down once for all its completions.
+"""Training rows that share a prompt: each prompt is in the batch once for all its completions.
 
 A batch is one flat row of tokens. Groups are gathered into buckets of similar prompt length; in each
 bucket all prompts come first and then all completions, so that a bucket's prompts and completions

@@ -1,7 +1,7 @@
 """Sampling: prompts prefilled once per group, rows decoded side by side, finished rows leave.
 
-What computes the logits is behind `Decoding`: our decoder (`decoding.py`) or any model of
-`transformers` (`transformers_policy.py`). The random number behind a token depends only on (seed,
+A `Decoding` computes the logits: that of our decoder (`decoding.py`) or of any model of `transformers`
+(`transformers_policy.py`). The random number behind a token depends only on (seed,
 prompt, sample, position), so that a completion does not depend on what else is in the batch or on
 when other rows finish.
 
@@ -32,12 +32,12 @@ from greenward.policies.group_batch import bucket_groups
 from greenward.policies.tokenizer import Tokenizer
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Finished rows are dropped when so few are left of the batch: dropping copies the cache.
+# Finished rows are dropped when at most this share of the batch is left: dropping copies the cache.
 _COMPACT_BELOW = 0.75
 
 
 class Decoding(Protocol):
-    """One batch of rows at a time, each row a completion in the making. Rows are group-major."""
+    """Computes the logits of a batch of rows, each of them an unfinished completion. Rows are group-major."""
 
     def rows_at_once(self, max_tokens: int) -> int:
         """How many rows of `max_tokens` fit into the memory set aside for their caches."""
@@ -55,7 +55,7 @@ class Decoding(Protocol):
         ...
 
     def keep(self, kept_B: np.ndarray) -> None:
-        """Go on with these rows only (ascending places in the current batch)."""
+        """Continue with these rows only (ascending indices into the current batch)."""
         ...
 
 
@@ -167,7 +167,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_
 
 
 class CompletionBuffer:
-    """The completions being drawn. `rows_B` names the rows in the batch, `alive_B` those that go on."""
+    """The completions being drawn. `rows_B` numbers the rows in the batch; `alive_B` says which have not ended."""
 
     def __init__(self, rows: int, params: SamplingParams, tokenizer: Tokenizer, version: int) -> None:
         self.rows_B = np.arange(rows)
@@ -206,7 +206,7 @@ class CompletionBuffer:
             yield row, Completion(token_ids_T, logprobs_T, reason, self._version)
 
     def drop_finished(self) -> np.ndarray:
-        """Take finished rows out of the batch; the places, in the old batch, of those that stay."""
+        """Take finished rows out of the batch; the indices, in the old batch, of those that stay."""
         kept = np.flatnonzero(self.alive_B)
         self.rows_B = self.rows_B[kept]
         self.alive_B = np.ones(len(kept), dtype=bool)

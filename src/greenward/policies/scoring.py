@@ -28,7 +28,7 @@ class TokenScores:
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """Works through the tokens in chunks; backward recomputes the logits if there were several."""
+    """Scores the tokens in chunks; backward computes the logits again if there were several."""
 
     @staticmethod
     def forward(

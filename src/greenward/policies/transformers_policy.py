@@ -126,7 +126,7 @@ class TransformersPolicy(Policy):
 class TransformersDecoding:
     """The `Decoding` of a `transformers` model: left-padded prompts, its own cache classes."""
 
-    # The cache's size is the model's own affair; so many rows at once are a safe choice.
+    # How large the cache is depends on the model; this number of rows is a cautious choice.
     _ROWS = 256
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
