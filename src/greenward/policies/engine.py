@@ -85,8 +85,3 @@ class RolloutEngine(Protocol):
     def sync(self, policy: Policy) -> None:
         """Use the weights of `policy`, whose version is stamped on every completion from now on."""
         ...
-
-
-def per_prompt(value: int | Sequence[int], prompts: int) -> Sequence[int]:
-    """One number for each prompt, from one for all or from as many as there are prompts."""
-    return [value] * prompts if isinstance(value, int) else value

@@ -20,14 +20,7 @@ import torch
 from torch import Tensor
 
 from greenward.errors import GreenwardError
-from greenward.policies.engine import (
-    Completion,
-    OnGroup,
-    RolloutEngine,
-    SamplingParams,
-    StopReason,
-    per_prompt,
-)
+from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
 from greenward.policies.group_batch import bucket_groups
 from greenward.policies.tokenizer import Tokenizer
 
@@ -86,8 +79,8 @@ class Sampler(RolloutEngine):
     ) -> list[list[Completion]]:
         """Completions for each prompt; see `RolloutEngine`."""
         check_prompts(prompts, params, self.max_positions)
-        sizes = per_prompt(group_sizes, len(prompts))
-        keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
+        sizes = _per_prompt(group_sizes, len(prompts))
+        keys = row_keys(prompts, sizes, _per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]
         for part in self._parts(prompts, sizes, params):
             rows = [(n, g) for n, samples in part for g in samples]
@@ -147,6 +140,11 @@ class Sampler(RolloutEngine):
             logits_BV = decoding.step(token_ids_B)
 
 
+def _per_prompt(value: int | Sequence[int], prompts: int) -> Sequence[int]:
+    """One number for each prompt, from one for all or from as many as there are prompts."""
+    return [value] * prompts if isinstance(value, int) else value
+
+
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
     return [group[g] for g in range(len(group))]
 
@@ -167,7 +165,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_
 
 
 class CompletionBuffer:
-    """The completions being drawn. `rows_B` numbers the rows in the batch; `alive_B` says which have not ended."""
+    """The completions being drawn: `rows_B` numbers the rows in the batch; `alive_B` marks the unfinished."""
 
     def __init__(self, rows: int, params: SamplingParams, tokenizer: Tokenizer, version: int) -> None:
         self.rows_B = np.arange(rows)
