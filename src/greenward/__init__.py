@@ -1,3 +1,44 @@
 """greenward: reinforcement learning that turns failing tests green."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from greenward.api import EvaluationResult as EvaluationResult
+    from greenward.api import TrainingResult as TrainingResult
+    from greenward.api import audit as audit
+    from greenward.api import evaluate as evaluate
+    from greenward.api import grade as grade
+    from greenward.api import load_problems as load_problems
+    from greenward.api import train as train
+    from greenward.config.loading import load_recipe as load_recipe
+    from greenward.grading.grader import Grader as Grader
+    from greenward.integrations import EvaluationCallback as EvaluationCallback
+    from greenward.integrations import reward_function as reward_function
+    from greenward.policies.policy import Policy as Policy
+    from greenward.problems.problem import Case as Case
+    from greenward.problems.problem import Problem as Problem
+    from greenward.problems.problem import ProblemSet as ProblemSet
+
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "api": ("EvaluationResult", "TrainingResult", "audit", "evaluate", "grade", "load_problems", "train"),
+    "config.loading": ("load_recipe",),
+    "grading.grader": ("Grader",),
+    "integrations": ("EvaluationCallback", "reward_function"),
+    "policies.policy": ("Policy",),
+    "problems.problem": ("Case", "Problem", "ProblemSet"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: `import greenward` loads nothing heavy."""
+    for module, names in _PUBLIC.items():
+        if name in names:
+            return getattr(import_module(f"greenward.{module}"), name)
+    raise AttributeError(f"module 'greenward' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for names in _PUBLIC.values() for name in names)})

@@ -69,19 +69,12 @@ def train(
     greenward train my.yaml training.max_steps=50 rewards.0.weight=2
     greenward train my.yaml --resume
     """
-    from greenward.config.loading import load_recipe
+    from greenward import api
 
     overrides = (*_as_overrides(aliases), *overrides)
-    resolved = load_recipe(recipe, overrides)
-
-    from greenward.recipes import train as recipes
-
-    if dry_run:
-        recipes.dry_run(resolved)
-        return
     with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
-        finished = recipes.train(resolved, output or Path("runs") / resolved.name, resume=resume, quiet=quiet)
-        if not finished:
+        result = api.train(recipe, overrides, output=output, resume=resume, quiet=quiet, dry_run=dry_run)
+        if not (result.finished or dry_run):
             raise KeyboardInterrupt
 
 

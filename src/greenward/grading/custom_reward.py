@@ -28,7 +28,8 @@ class CustomReward(RewardTerm):
     """The term `module:function`; its signatures are documented in docs/rewards.md.
 
     `row_columns` are the names of the columns that the problems bring along; a function with TRL's
-    signature gets them, too, and sees how many of `max_steps` are done in its `trainer_state`.
+    signature gets them, too, and sees how many of `max_steps` are done in its `trainer_state`. A `function`
+    that is given is called in this process, without a deadline.
 
     Raises `RewardError`, naming the function and the answer, when the function cannot be imported,
     needs a parameter that nothing fills, raises, takes longer than `timeout_seconds` for a batch, or
@@ -42,6 +43,7 @@ class CustomReward(RewardTerm):
         row_columns: Sequence[str] = (),
         max_steps: int = 1,
         steps_per_epoch: float = 1.0,
+        function: Callable[..., Any] | None = None,
     ) -> None:
         self.name = config.name
         self.weight = config.weight
@@ -57,7 +59,11 @@ class CustomReward(RewardTerm):
             "form": None if config.completions == "auto" else config.completions,
             "row_columns": tuple(row_columns),
         }
-        self._function = FunctionProcess(config.name, __name__, header)
+        self._function = (
+            FunctionProcess(config.name, __name__, header)
+            if function is None
+            else _FunctionHere(config.name, function, header)
+        )
         self.follows_trl: bool = self._function.described["trl"]
 
     def dry_run(self, answers: Sequence[GradedAnswer]) -> None:
@@ -105,6 +111,24 @@ class CustomReward(RewardTerm):
                     remedy=_REMEDY,
                 )
         return scores
+
+
+class _FunctionHere:
+    """A function of this process in the place of a `FunctionProcess`."""
+
+    def __init__(self, name: str, function: Callable[..., Any], header: dict[str, Any]) -> None:
+        self._name = name
+        self._handle: Callable[[Any], Any] = lambda header: _present(function, header)
+        self.described, self._handle = self.ask(header, 0.0)
+
+    def ask(self, request: Any, timeout_seconds: float) -> Any:
+        try:
+            return self._handle(request)
+        except Refused as refusal:
+            raise RewardError(f"{self._name}: {refusal.args[0]}", remedy=refusal.args[1]) from None
+
+    def close(self) -> None:
+        pass
 
 
 def made_up_answers(problem: Problem, number: int) -> list[GradedAnswer]:

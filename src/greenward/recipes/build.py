@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
 
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe
 from greenward.config.sections import SandboxConfig
@@ -26,15 +28,21 @@ from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
 
 
-def build_problems(recipe: Recipe) -> tuple[ProblemSet, ProblemSet]:
+def build_problems(
+    recipe: Recipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
+) -> tuple[ProblemSet, ProblemSet]:
     """The problems to train on and the held-out ones; disjoint by task id, that of the original for bugs.
+
+    `given` holds those of a caller (`train`, `held_out`), whatever the recipe names.
 
     Raises `ProblemError` for problems in both, and for test problems of MBPP to train on unless
     `problems.allow_test_ids` is set.
     """
     section = recipe.problems
-    train = load_verified(section.train, recipe, part="train")
-    held_out = load_verified(section.held_out, recipe, part="held_out")
+    train = given["train"] if "train" in given else load_verified(section.train, recipe, part="train")
+    held_out = (
+        given["held_out"] if "held_out" in given else load_verified(section.held_out, recipe, part="held_out")
+    )
     if not section.allow_test_ids:
         refuse_test_ids(train, override="problems.allow_test_ids=true")
     shared = set(map(original_id, train)) & set(map(original_id, held_out))
@@ -100,8 +108,12 @@ def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet)
         )
 
 
-def build_rewards(recipe: Recipe, problems: ProblemSet) -> tuple[RewardTerm, ...]:
-    """The reward terms; none for supervised training.
+def build_rewards(
+    recipe: Recipe,
+    problems: ProblemSet,
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> tuple[RewardTerm, ...]:
+    """The reward terms; none for supervised training. `functions` are the caller's, by the name of the term.
 
     The user's functions with TRL's signature are called once with made-up answers to the first problems.
     Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
@@ -114,6 +126,7 @@ def build_rewards(recipe: Recipe, problems: ProblemSet) -> tuple[RewardTerm, ...
     for config in recipe.rewards:
         term = make_reward(
             config,
+            function=functions.get(config.name),
             row_columns=row_columns,
             max_steps=recipe.training.max_steps,
             steps_per_epoch=len(problems) / recipe.training.prompts_per_step,

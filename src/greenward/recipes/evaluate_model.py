@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -11,19 +11,21 @@ from typing import Any
 
 import torch
 
-from greenward.config.sections import ModelConfig
+from greenward.config.sections import EvaluationConfig, ModelConfig
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError
 from greenward.evaluation.contamination import contamination
-from greenward.evaluation.engine import Seconds, sampled
+from greenward.evaluation.engine import Seconds, evaluate, sampled
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
+from greenward.evaluation.summary import usual_ks
 from greenward.policies.devices import resolve_device
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.problems.catalog import load_problems
-from greenward.problems.problem import ProblemSet
+from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import part_of
+from greenward.recipes.build import build_grader
 from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
 from greenward.recipes.models import FoundModel, find_model
 from greenward.recipes.suites import HELD_OUT, examples_for, find_suite, part_of_suite, renderer_for
@@ -208,3 +210,42 @@ class ModelEvaluation(EvaluationSession):
             overlap = contamination(trained, self.problems)
             self.facts["contamination"] = overlap.to_json()
             self.notes.append(overlap.summary)
+
+
+def evaluate_in_memory(
+    policy: Policy | str | Path,
+    problems: str | Sequence[Problem] | None,
+    options: AnswerOptions,
+    grading: GradingOptions,
+) -> dict[str, Any]:
+    """Evaluates a policy, or a model by name, on problems or a suite; the record of `engine.evaluate`.
+
+    Of `options`, the checkpoint, the number of samples and all that concerns sampling count.
+    """
+    recipe, asked = None, problems if isinstance(problems, str) else HELD_OUT
+    if not isinstance(policy, Policy):
+        model = find_model(str(policy), options.checkpoint)
+        recipe, dtype = model.recipe, options.dtype or "float32"
+        policy = Policy.from_folder(model.folder, dtype=dtype, device=options.device or "auto")
+    chosen = find_suite(asked, recipe) if isinstance(problems, str | None) else ProblemSet(problems)
+    renderer, stops = renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
+    room = policy.max_positions - max(len(renderer.prompt_ids(problem)) for problem in chosen)
+    temperature = options.temperature
+    if temperature is None:
+        temperature = USUAL_TEMPERATURE if options.samples > 1 else 0.0
+    config = EvaluationConfig(
+        num_questions=len(chosen),
+        samples=options.samples,
+        k=grading.k or usual_ks(options.samples),
+        temperature=temperature,
+        greedy=False,
+        seed=options.seed,
+    )
+    sampling = SamplingParams(
+        max_tokens=options.max_tokens or min(MOST_TOKENS, max(room, policy.max_positions // 4)),
+        temperature=temperature,
+        top_p=options.top_p,
+        stop_strings=stops,
+    )
+    with build_grader(grading.sandbox) as grader:
+        return evaluate(policy, grader.complete(chosen), renderer, grader, config, sampling=sampling)

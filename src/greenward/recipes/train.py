@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -45,18 +47,28 @@ from greenward.runs.trackers import check_trackers, make_sinks
 WARM_START = "warm_start"
 
 
-def train(recipe: Recipe, output: Path, *, resume: bool = False, quiet: bool = False) -> bool:
+def train(
+    recipe: Recipe,
+    output: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    given: Mapping[str, ProblemSet] = MappingProxyType({}),
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> bool:
     """Run a recipe in the run directory `output`; True when it finished, False when interrupted.
 
+    `given` and `functions` are the caller's own problems and reward functions (`build_problems`,
+    `build_rewards`).
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
     _check_needs(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
-    train_problems, held_out = build_problems(recipe)
+    train_problems, held_out = build_problems(recipe, given)
     suites = find_tracked_suites(recipe, train_problems)
-    terms = build_rewards(recipe, train_problems)
+    terms = build_rewards(recipe, train_problems, functions)
     with ExitStack() as stack:
         run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
         grader = stack.enter_context(build_grader(recipe.sandbox))
@@ -105,11 +117,15 @@ def show_report(output: Path, *, quiet: bool) -> None:
         print(f"Report: {paths['html']}")
 
 
-def dry_run(recipe: Recipe) -> None:
+def dry_run(
+    recipe: Recipe,
+    given: Mapping[str, ProblemSet] = MappingProxyType({}),
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
     _check_needs(recipe)
-    train_problems, held_out = build_problems(recipe)
-    build_rewards(recipe, train_problems)
+    train_problems, held_out = build_problems(recipe, given)
+    build_rewards(recipe, train_problems, functions)
     policy = build_policy(recipe, train_problems)
     parameters = sum(parameter.numel() for parameter in policy.parameters())
     renderer = build_renderer(recipe, policy.tokenizer)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import ReinforcementRecipe
+from greenward.config.recipe import Recipe, ReinforcementRecipe
 from greenward.errors import ConfigError, RewardError
 from greenward.evaluation.audit.cheats import CHEATS
 from greenward.evaluation.audit.process import DATA_SOURCE, DataShape, data_shapes, verl_call
@@ -91,13 +92,14 @@ def audit(
         )
 
 
-def audit_recipe(name: str, **settings: Any) -> AuditReport:
-    """Audits the weighted sum of the reward terms of the recipe at the path `name`, or shipped as that.
+def audit_recipe(given: Recipe | str | Path, **settings: Any) -> AuditReport:
+    """Audits the weighted sum of the reward terms of a recipe, of a file, or of the shipped recipe of a name.
 
     Penalties for length and a learned reward model are no part of it. `settings` are those of `audit`.
     Raises `ConfigError` for an unknown recipe or one without rewards.
     """
-    recipe = load_recipe(name)
+    recipe = load_recipe(given) if isinstance(given, str | Path) else given
+    name = str(given) if isinstance(given, str | Path) else given.name
     if not isinstance(recipe, ReinforcementRecipe):
         raise ConfigError(f"the recipe {name} has no rewards.", remedy="Name a recipe with reward terms.")
     rewards = [term.model_dump(mode="json") for term in recipe.rewards]

@@ -1,0 +1,261 @@
+"""The Python API: train, evaluate, grade and audit, as the commands do and with the caller's own objects.
+
+`from greenward import …` gives these names; docs/python.md documents them. Heavy modules are imported when
+a function is called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from greenward.config.recipe import Recipe
+    from greenward.evaluation.audit.report import AuditReport
+    from greenward.intervals import Estimate
+    from greenward.policies.policy import Policy
+    from greenward.problems.problem import Problem, ProblemSet
+    from greenward.recipes.evaluate_model import AnswerOptions
+    from greenward.recipes.evaluation_session import GradingOptions
+
+RewardFunction = Callable[..., Any]
+Rewards = Sequence["str | RewardFunction"] | Mapping["str | RewardFunction", float]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A run directory after training. `finished` is False for a dry run and after Ctrl-C."""
+
+    run: Path
+    finished: bool
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of each step, oldest first."""
+        from greenward.runs.metrics import read_metrics
+
+        return list(read_metrics(self.run / "metrics.jsonl").rows)
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations on the held-out problems, oldest first."""
+        from greenward.runs.reading import read_evaluations
+
+        return read_evaluations(self.run)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the newest checkpoint."""
+        from greenward.policies.policy import Policy
+
+        return Policy.from_folder(self.run / "checkpoints" / "last")
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The figures of an evaluation, and the folder that holds its answers and reports, if there is one."""
+
+    summary: Mapping[str, Any]
+    folder: Path | None = None
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """pass@k by name (`pass@1`), each with its 95 % interval."""
+        return _estimates(self.summary["metrics"])
+
+    @property
+    def rates(self) -> dict[str, Estimate]:
+        """Rates over all answers (`compile`, `timeout`, `truncated`, …), each with its 95 % interval."""
+        return _estimates(self.summary["rates"])
+
+
+def load_problems(
+    source: str | Path, *, part: Literal["train", "held_out"] = "train", skip_bad_rows: bool = False
+) -> ProblemSet:
+    """The problems of a file, a public suite (`mbpp:test`), a shipped set, or `families` (its `part`).
+
+    `bugs:` before a source gives the repair of its programs. Raises `ProblemError`.
+    """
+    from greenward.config.recipe import GRPORecipe
+    from greenward.recipes.build import load_verified
+
+    return load_verified(str(source), GRPORecipe(), part=part, skip_bad_rows=skip_bad_rows)
+
+
+def train(
+    recipe: Recipe | str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    problems: str | Sequence[Problem] | None = None,
+    held_out: str | Sequence[Problem] | None = None,
+    rewards: Rewards | None = None,
+    output: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    dry_run: bool = False,
+    **sections: Any,
+) -> TrainingResult:
+    """Trains a policy by a recipe, in the run directory `output` (`runs/NAME` without one).
+
+    `recipe` is a recipe, the path of its file or the name of a shipped one; None is GRPO with all defaults.
+    `overrides` are `key=value` as on the command line, and `sections` the same as keywords:
+    `train(model="runs/mine", training={"max_steps": 50})`.
+
+    `problems` and `held_out` are problems to train on and to evaluate on, or what those keys of the section
+    `problems` may name. A run on given problems without `held_out` is not evaluated. `rewards` are reward
+    functions and names of shipped terms, each with weight 1, or with weights in a mapping; a function is
+    called in this process as `f(prompts, completions, **columns)` (TRL) or `f(answers)`.
+
+    `resume` continues the run in `output`, exactly; `dry_run` prints settings, model size and the first
+    prompt, and trains nothing. Raises the errors of `greenward.errors`; what was written before one is kept.
+    """
+    from greenward.config.loading import dump, load_recipe, parse_recipe
+    from greenward.config.source import dotted, leaves
+    from greenward.problems.problem import ProblemSet
+
+    changes = [f"{dotted(path)}={json.dumps(value)}" for path, value in leaves(sections)]
+    given: dict[str, ProblemSet] = {}
+    for key, source in (("train", problems), ("held_out", held_out)):
+        if isinstance(source, str):
+            changes.append(f"problems.{key}={json.dumps(source)}")
+        elif source is not None:
+            given[key] = ProblemSet(source, name=f"python:{ProblemSet(source).data_hash[:12]}")
+            changes.append(f"problems.{key}={json.dumps(given[key].name)}")
+    if "train" in given and held_out is None:
+        given["held_out"] = ProblemSet([])
+        changes.append("evaluation.enabled=false")
+    functions: dict[str, RewardFunction] = {}
+    if rewards is not None:
+        changes.append(f"rewards={json.dumps(reward_terms(rewards, functions))}")
+    changes += overrides
+    if isinstance(recipe, str | Path):
+        resolved = load_recipe(recipe, changes)
+    else:
+        resolved = parse_recipe("" if recipe is None else dump(recipe), changes)
+    run = Path(output) if output is not None else Path("runs") / resolved.name
+
+    from greenward.recipes import train as recipes
+
+    if dry_run:
+        recipes.dry_run(resolved, given, functions)
+        return TrainingResult(run, finished=False)
+    finished = recipes.train(resolved, run, resume=resume, quiet=quiet, given=given, functions=functions)
+    return TrainingResult(run, finished)
+
+
+def evaluate(
+    policy: Policy | str | Path,
+    problems: str | Sequence[Problem] | None = None,
+    *,
+    samples: int = 1,
+    k: Sequence[int] = (),
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    seed: int = 0,
+    output: str | Path | None = None,
+    quiet: bool = True,
+    answers: AnswerOptions | None = None,
+    grading: GradingOptions | None = None,
+) -> EvaluationResult:
+    """Samples answers to problems, runs them, and estimates pass@k.
+
+    `policy` is a policy, a run directory, a model folder or a Hugging Face id. `problems` are a suite by name
+    or path, or problems; None is what the run held out. Without `k`, it is those of 1, 5, 10 and 100 that
+    `samples` (answers to each problem) allow. `temperature` is 0 for one answer and 0.8 for several,
+    `max_tokens` what the model has room for, at most 512, unless they are given. A model by name on a suite
+    by name is evaluated in the folder `output`, and resumed there. `answers` and `grading` hold all further
+    options of `greenward eval`. Raises the errors of `greenward.errors`.
+    """
+    from greenward.policies.policy import Policy
+    from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation, evaluate_in_memory
+    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
+    from greenward.runs.progress import Progress
+
+    options = replace(
+        answers or AnswerOptions(),
+        samples=samples,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+    grading = replace(grading or GradingOptions(grading_sandbox(None, 2)), k=tuple(k))
+    if isinstance(policy, Policy) or not isinstance(problems, str | None):
+        return EvaluationResult(evaluate_in_memory(policy, problems, options, grading))
+    session = ModelEvaluation(str(policy), replace(options, suite=problems))
+    folder = Path(output) if output is not None else session.default_folder
+    with Progress(quiet=quiet) as progress:
+        return EvaluationResult(session.run(folder, grading, progress), folder)
+
+
+def grade(
+    samples: str | Path,
+    suite: str,
+    *,
+    extract: Literal["auto", "always", "never"] = "auto",
+    skip_bad_rows: bool = False,
+    output: str | Path | None = None,
+    quiet: bool = True,
+    grading: GradingOptions | None = None,
+) -> EvaluationResult:
+    """Runs answers from elsewhere, a file or folder as `greenward grade` reads it, against a suite.
+
+    Raises `ProblemError` for an unknown suite and for answers that cannot be read.
+    """
+    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
+    from greenward.recipes.grade_samples import SampleGrading
+    from greenward.runs.progress import Progress
+
+    session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
+    folder = Path(output) if output is not None else session.default_folder
+    with Progress(quiet=quiet) as progress:
+        for note in session.notes:
+            progress.message(note)
+        summary = session.run(folder, grading or GradingOptions(grading_sandbox(None, 2)), progress)
+    return EvaluationResult(summary, folder)
+
+
+def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
+    """Gives cheating and right answers to a reward, and reports which it accepts and refuses.
+
+    `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
+    those of `greenward.evaluation.audit.audit.audit`. Raises `RewardError` and `ConfigError`.
+    """
+    from greenward.evaluation.audit.audit import audit as audit_function
+    from greenward.evaluation.audit.audit import audit_recipe
+
+    if callable(reward):
+        reward = _name_of(reward)
+    if isinstance(reward, str) and ":" in reward:
+        return audit_function(reward, **settings)
+    return audit_recipe(reward, **settings)
+
+
+def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:
+    from greenward.intervals import Estimate
+
+    return {name: Estimate(one["value"], one["low"], one["high"]) for name, one in found.items()}
+
+
+def reward_terms(rewards: Rewards, functions: dict[str, RewardFunction]) -> list[dict[str, Any]]:
+    """The section `rewards` of a recipe; `functions` gets the callables among them, by name."""
+    from greenward.errors import ConfigError
+
+    weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
+    terms = []
+    for reward, weight in weights.items():
+        name = reward if isinstance(reward, str) else _name_of(reward)
+        if name in functions:
+            raise ConfigError(
+                f"two reward functions are called {name}.", remedy="Give each a name of its own."
+            )
+        if not isinstance(reward, str):
+            functions[name] = reward
+        terms.append({"name": name, "weight": weight})
+    return terms
+
+
+def _name_of(function: RewardFunction) -> str:
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"

@@ -1,0 +1,137 @@
+"""Parts for other people's training loops: an evaluation callback and rewards as plain functions."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from greenward.api import EvaluationResult, Rewards, evaluate, load_problems, reward_terms
+from greenward.config.sections import RewardTermConfig
+from greenward.grading.extraction import extract_code, holds_fence
+from greenward.grading.grader import Grader
+from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import GradedAnswer, combine
+from greenward.policies.policy import Policy
+from greenward.policies.tokenizer import Tokenizer
+from greenward.problems.problem import Problem, ProblemSet
+
+if TYPE_CHECKING:
+    TrainerCallback: Any = object
+else:
+    try:
+        from transformers import TrainerCallback
+    except ImportError:
+        TrainerCallback = object
+
+
+class EvaluationCallback(TrainerCallback):
+    """Evaluates a policy before the first step, every `every` steps and after the last.
+
+    As a callback of a `transformers` or TRL trainer: `Trainer(…, callbacks=[EvaluationCallback(problems)])`.
+    In a plain loop: `callback(step, policy)` with step 0 before the first step and after each step; it
+    evaluates when `step` is a multiple of `every`, and with `last=True`.
+
+    `results` holds each evaluation by step. `log(step, metrics)` gets plain numbers (`eval/pass@1`,
+    `eval/pass@1_low`, …). With `output`, each record is written to `output/step_000020.json`. `options` are
+    those of `greenward.evaluate`.
+    """
+
+    def __init__(
+        self,
+        problems: str | Sequence[Problem],
+        *,
+        every: int = 20,
+        output: str | Path | None = None,
+        log: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+        **options: Any,
+    ) -> None:
+        self.results: dict[int, EvaluationResult] = {}
+        self._problems = _problem_set(problems)
+        self._every = every
+        self._output = None if output is None else Path(output)
+        self._log = log
+        self._options = options
+
+    def __call__(self, step: int, policy: Policy, *, last: bool = False) -> EvaluationResult | None:
+        """The evaluation of `policy` after `step` steps; None when none is due."""
+        if step in self.results or (step % self._every and not last):
+            return None
+        result = self.results[step] = evaluate(policy, self._problems, **self._options)
+        if self._output is not None:
+            self._output.mkdir(parents=True, exist_ok=True)
+            record = json.dumps(result.summary, indent=1, default=str)
+            (self._output / f"step_{step:06d}.json").write_text(record, encoding="utf-8")
+        metrics: dict[str, float] = {}
+        for name, one in {**result.metrics, **result.rates}.items():
+            metrics |= {f"eval/{name}": one.value, f"eval/{name}_low": one.low, f"eval/{name}_high": one.high}
+        self._log(step, metrics)
+        return result
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Evaluates before a trainer's first step."""
+        self._on_step(state, given)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Evaluates after a trainer's step when that is due."""
+        self._on_step(state, given)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Evaluates after a trainer's last step."""
+        self._on_step(state, given, last=True)
+
+    def _on_step(self, state: Any, given: Mapping[str, Any], *, last: bool = False) -> None:
+        step = int(state.global_step)
+        if not state.is_world_process_zero or (step % self._every and not last):
+            return
+        policy = _wrapped(given["model"], given.get("processing_class") or given["tokenizer"])
+        if result := self(step, policy, last=last):
+            metrics = {f"eval_{name}": one.value for name, one in result.metrics.items()}
+            state.log_history.append({"step": step, **metrics})
+
+
+def reward_function(
+    rewards: Rewards, problems: str | Sequence[Problem], *, grader: Grader | None = None
+) -> Callable[..., list[float]]:
+    """A reward function with TRL's signature that runs completions against the tests of `problems`.
+
+    The trainer's data set needs a column `task_id`. `rewards` are names of shipped terms and functions, each
+    with weight 1, or with weights in a mapping. An answer that the infrastructure failed gets 0.
+    """
+    functions: dict[str, Callable[..., Any]] = {}
+    configs = [RewardTermConfig.model_validate(term) for term in reward_terms(rewards, functions)]
+    terms = [make_reward(config, function=functions.get(config.name)) for config in configs]
+    known, judge = _problem_set(problems), grader or Grader()
+
+    def greenward_reward(
+        prompts: Sequence[Any], completions: Sequence[Any], task_id: Sequence[str], **columns: Any
+    ) -> list[float]:
+        asked = [known.by_id(one) for one in task_id]
+        texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+        codes = [
+            extract_code(text, problem, "chat" if holds_fence(text) else "completion").code
+            for text, problem in zip(texts, asked, strict=True)
+        ]
+        verdicts = judge.grade(list(zip(asked, codes, strict=True)))
+        plain = [prompt if isinstance(prompt, str) else prompt[-1]["content"] for prompt in prompts]
+        answers = map(GradedAnswer, asked, plain, texts, codes, verdicts)
+        return [reward.total for reward in combine(terms, list(answers), judge)]
+
+    return greenward_reward
+
+
+def _wrapped(model: Any, tokenizer: Any) -> Policy:
+    """A policy over a `transformers` model and its tokenizer. The weights are shared, not copied."""
+    from greenward.policies.transformers_policy import TransformersPolicy
+
+    with tempfile.TemporaryDirectory(prefix="greenward-") as folder:
+        tokenizer.save_pretrained(folder)
+        model.config.save_pretrained(folder)
+        own = Tokenizer.load(folder)
+    return TransformersPolicy(model, own, dtype=next(model.parameters()).dtype)
+
+
+def _problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
+    return load_problems(problems, part="held_out") if isinstance(problems, str) else ProblemSet(problems)
