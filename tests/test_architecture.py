@@ -18,6 +18,8 @@ MAX_LINES = 400
 # From the command line down: a package imports packages of lower layers only, never one beside it.
 LAYERS = (
     {"cli"},
+    {"integrations"},
+    {"api"},
     {"recipes"},
     {"faults"},
     {"evaluation", "diagnostics", "algorithms"},
@@ -36,7 +38,7 @@ HEAVY = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
 def package_holding(file: Path) -> str:
     """The package of a source file; `python -m greenward` belongs to the command line."""
     package = file.relative_to(SOURCE).with_suffix("").parts[0]
-    return "cli" if package == "__main__" else package
+    return "cli" if package in ("__main__", "__init__") else package
 
 
 def package_of(module: str) -> str | None:

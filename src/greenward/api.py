@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from greenward.config.recipe import Recipe
-    from greenward.evaluation.audit.report import AuditReport
+    from greenward.evaluation.audit.report import AuditReport as AuditReport
+    from greenward.evaluation.audit.report import Trial as Trial
     from greenward.intervals import Estimate
     from greenward.policies.policy import Policy
     from greenward.problems.problem import Problem, ProblemSet
-    from greenward.recipes.evaluate_model import AnswerOptions
     from greenward.recipes.evaluation_session import GradingOptions
+    from greenward.recipes.suites import CheckedReferences
 
 RewardFunction = Callable[..., Any]
 Rewards = Sequence["str | RewardFunction"] | Mapping["str | RewardFunction", float]
@@ -152,69 +153,99 @@ def evaluate(
     *,
     samples: int = 1,
     k: Sequence[int] = (),
-    temperature: float | None = None,
-    max_tokens: int | None = None,
-    seed: int = 0,
     output: str | Path | None = None,
     quiet: bool = True,
-    answers: AnswerOptions | None = None,
-    grading: GradingOptions | None = None,
+    **options: Any,
 ) -> EvaluationResult:
     """Samples answers to problems, runs them, and estimates pass@k.
 
     `policy` is a policy, a run directory, a model folder or a Hugging Face id. `problems` are a suite by name
     or path, or problems; None is what the run held out. Without `k`, it is those of 1, 5, 10 and 100 that
-    `samples` (answers to each problem) allow. `temperature` is 0 for one answer and 0.8 for several,
-    `max_tokens` what the model has room for, at most 512, unless they are given. A model by name on a suite
-    by name is evaluated in the folder `output`, and resumed there. `answers` and `grading` hold all further
-    options of `greenward eval`. Raises the errors of `greenward.errors`.
+    `samples` (answers to each problem) allow. A model by name on a suite by name is evaluated in the folder
+    `output`, and resumed there.
+
+    `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
+    (512 or what the model has room for), `top_p`, `seed`, `style`, `dtype`, `device`; for names also
+    `checkpoint`, `ids`, `limit`, `fewshot`, `skip_bad_rows`; and `timeout`, `workers`, `require`, `packages`,
+    `recheck`, `eval_results`. Raises the errors of `greenward.errors`.
     """
     from greenward.policies.policy import Policy
     from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation, evaluate_in_memory
-    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
     from greenward.runs.progress import Progress
 
-    options = replace(
-        answers or AnswerOptions(),
-        samples=samples,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        seed=seed,
-    )
-    grading = replace(grading or GradingOptions(grading_sandbox(None, 2)), k=tuple(k))
+    grading, answers = _grading(k, options)
+    asked = AnswerOptions(samples=samples, **answers)
     if isinstance(policy, Policy) or not isinstance(problems, str | None):
-        return EvaluationResult(evaluate_in_memory(policy, problems, options, grading))
-    session = ModelEvaluation(str(policy), replace(options, suite=problems))
+        return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
+    session = ModelEvaluation(str(policy), replace(asked, suite=problems))
     folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
         return EvaluationResult(session.run(folder, grading, progress), folder)
+
+
+def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:
+    """The prompts that `evaluate` would give a model, by task id, their style and their hash."""
+    from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
+
+    _, answers = _grading((), options)
+    session = ModelEvaluation(str(policy), AnswerOptions(suite=suite, **answers))
+    style, prompt_hash = session.renderer.style, session.prompt_hash
+    return {"style": style, "prompt_hash": prompt_hash, "prompts": dict(session.prompts)}
+
+
+def check_references(
+    problems: str | Sequence[Problem] | None,
+    *,
+    policy: str | None = None,
+    checkpoint: str | None = None,
+    ids: Sequence[str] = (),
+    limit: int | None = None,
+    skip_bad_rows: bool = False,
+    **grading: Any,
+) -> CheckedReferences:
+    """Runs the reference solutions of problems against their own tests.
+
+    `problems` are a suite by name or path, or problems; None is what the run `policy` held out.
+    """
+    from greenward.problems.problem import ProblemSet
+    from greenward.recipes import suites
+    from greenward.recipes.models import find_model
+
+    if isinstance(problems, str | None):
+        recipe = find_model(policy, checkpoint).recipe if policy else None
+        problems = suites.find_suite(problems or suites.HELD_OUT, recipe, skip_bad_rows=skip_bad_rows)
+    elif not isinstance(problems, ProblemSet):
+        problems = ProblemSet(problems)
+    asked = suites.part_of_suite(problems, ids=ids, limit=limit)
+    return suites.check_references(asked, _grading((), grading)[0].sandbox)
 
 
 def grade(
     samples: str | Path,
     suite: str,
     *,
+    k: Sequence[int] = (),
     extract: Literal["auto", "always", "never"] = "auto",
     skip_bad_rows: bool = False,
     output: str | Path | None = None,
     quiet: bool = True,
-    grading: GradingOptions | None = None,
+    **grading: Any,
 ) -> EvaluationResult:
     """Runs answers from elsewhere, a file or folder as `greenward grade` reads it, against a suite.
 
-    Raises `ProblemError` for an unknown suite and for answers that cannot be read.
+    `grading` are the options of `evaluate` from `timeout` on. Raises `ProblemError` for an unknown suite and
+    for answers that cannot be read.
     """
-    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
+    from greenward.recipes.evaluation_session import undefined
     from greenward.recipes.grade_samples import SampleGrading
     from greenward.runs.progress import Progress
 
     session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
     folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
-        for note in session.notes:
+        for note in (*session.notes, *undefined(k, session.most_answers)):
             progress.message(note)
-        summary = session.run(folder, grading or GradingOptions(grading_sandbox(None, 2)), progress)
-    return EvaluationResult(summary, folder)
+        return EvaluationResult(session.run(folder, _grading(k, grading)[0], progress), folder)
 
 
 def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
@@ -231,6 +262,17 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
     if isinstance(reward, str) and ":" in reward:
         return audit_function(reward, **settings)
     return audit_recipe(reward, **settings)
+
+
+def _grading(k: Sequence[int], options: Mapping[str, Any]) -> tuple[GradingOptions, dict[str, Any]]:
+    """How answers are judged, and the options that do not concern that."""
+    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
+
+    others = dict(options)
+    sandbox = {name: others.pop(name) for name in ("require", "packages") if name in others}
+    given = {name: others.pop(name) for name in ("recheck", "eval_results") if name in others}
+    limits = grading_sandbox(others.pop("timeout", None), others.pop("workers", 2), **sandbox)
+    return GradingOptions(limits, k=tuple(k), **given), others
 
 
 def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:

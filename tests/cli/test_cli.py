@@ -35,6 +35,9 @@ class Recorder:
         return self.outcome
 
 
+OWN: dict[str, Any] = {"given": {}, "functions": {}}  # no problems and functions of a Python program
+
+
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
@@ -70,7 +73,7 @@ class TestTrain:
     def test_passes_the_resolved_recipe_and_options(self, train: Recorder, recipe_file: str) -> None:
         assert run("train", recipe_file, "seed=5", "--output", "there", "--resume", "--quiet") == 0
         expected = parse_recipe("name: mine\nseed: 5")
-        assert train.calls == [((expected, Path("there")), {"resume": True, "quiet": True})]
+        assert train.calls == [((expected, Path("there")), {"resume": True, "quiet": True, **OWN})]
 
     def test_run_is_named_after_the_recipe(self, train: Recorder, recipe_file: str) -> None:
         run("train", recipe_file)
@@ -79,7 +82,7 @@ class TestTrain:
     def test_dry_run_trains_nothing(self, train: Recorder, recipe_file: str) -> None:
         assert run("train", recipe_file, "--dry-run") == 0
         assert train.calls == []
-        assert train.dry_run.calls == [((parse_recipe("name: mine\nseed: 4"),), {})]  # type: ignore[attr-defined]
+        assert train.dry_run.calls == [((parse_recipe("name: mine\nseed: 4"), {}, {}), {})]  # type: ignore[attr-defined]
 
     def test_options_of_other_trainers_set_keys_and_an_override_wins(
         self, train: Recorder, recipe_file: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from greenward.evaluation.audit.report import AuditReport, Trial
+    from greenward.api import AuditReport, Trial
 
 _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
 
@@ -84,21 +84,17 @@ def audit(
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
-    from greenward.evaluation.audit.audit import audit as audit_function
-    from greenward.evaluation.audit.audit import audit_recipe
+    from greenward import api
 
     settings: Any = {"timeout_seconds": timeout_seconds, "progress": _progress()}
     if ":" in function:
-        report = audit_function(
-            function,
-            signature=signature,
-            data_source=data_source,
-            ground_truth=None if ground_truth == "auto" else ground_truth,
-            columns=dict(map(_renamed, columns)),
-            **settings,
-        )
-    else:
-        report = audit_recipe(function, **settings)
+        settings |= {
+            "signature": signature,
+            "data_source": data_source,
+            "ground_truth": None if ground_truth == "auto" else ground_truth,
+            "columns": dict(map(_renamed, columns)),
+        }
+    report = api.audit(function, **settings)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:

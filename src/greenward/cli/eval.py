@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Literal
 
 import click
 
-from greenward.cli.evaluation_options import EXIT_BELOW, build_grading, finish, grading_options
+from greenward.cli.evaluation_options import EXIT_BELOW, chosen_grading, finish, grading_options
 
+SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device")
 STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
 
 
@@ -52,43 +52,32 @@ def eval_(model: str | None, **chosen: Any) -> None:
     """
     if model is None and not chosen["check_references"]:
         raise click.UsageError("name a MODEL (or --check-references alone).")
-    if chosen["check_references"] and not _references_pass(model, chosen):
-        raise SystemExit(EXIT_BELOW)
-    if model is None:
-        return
 
-    from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
-    from greenward.runs.progress import Progress
+    from greenward import api
     from greenward.text import visible
 
-    given = chosen | {"ids": _ids(chosen), "style": STYLES[chosen["style"]]}
-    options = AnswerOptions(**{option.name: given[option.name] for option in fields(AnswerOptions)})
-    evaluation = ModelEvaluation(model, options)
+    suite, grading = chosen["suite"], chosen_grading(chosen)
+    which = {name: chosen[name] for name in ("checkpoint", "limit", "skip_bad_rows")} | {"ids": _ids(chosen)}
+    if chosen["check_references"]:
+        checked = api.check_references(suite, policy=model, **which, **grading)
+        click.echo(checked.line, err=chosen["as_json"])
+        for failure in checked.failures:
+            click.echo(f"  {failure}", err=True)
+        if checked.failures:
+            raise SystemExit(EXIT_BELOW)
+    if model is None:
+        return
+    options = which | {name: chosen[name] for name in SAMPLING} | {"style": STYLES[chosen["style"]]}
     if chosen["show_prompt"]:
-        task_id, prompt = next(iter(evaluation.prompts.items()))
-        click.echo(
-            f"# {task_id}, {evaluation.renderer.style} style; all prompts: {evaluation.prompt_hash}", err=True
-        )
+        shown = api.prompts(model, suite, **options)
+        task_id, prompt = next(iter(shown["prompts"].items()))
+        click.echo(f"# {task_id}, {shown['style']} style; all prompts: {shown['prompt_hash']}", err=True)
         click.echo(visible(prompt))
         return
-    out = chosen["out"] or evaluation.default_folder
-    with Progress(quiet=chosen["quiet"]) as progress:
-        summary = evaluation.run(out, build_grading(chosen), progress)
-    finish(out, summary, chosen)
-
-
-def _references_pass(model: str | None, chosen: dict[str, Any]) -> bool:
-    from greenward.recipes.models import find_model
-    from greenward.recipes.suites import HELD_OUT, check_references, find_suite, part_of_suite
-
-    recipe = find_model(model, chosen["checkpoint"]).recipe if model else None
-    whole = find_suite(chosen["suite"] or HELD_OUT, recipe, skip_bad_rows=chosen["skip_bad_rows"])
-    problems = part_of_suite(whole, ids=_ids(chosen), limit=chosen["limit"])
-    result, failures = check_references(problems, build_grading(chosen).sandbox)
-    click.echo(result, err=chosen["as_json"])
-    for failure in failures:
-        click.echo(f"  {failure}", err=True)
-    return not failures
+    result = api.evaluate(
+        model, suite, k=chosen["k"], output=chosen["out"], quiet=chosen["quiet"], **options, **grading
+    )
+    finish(result, chosen)
 
 
 def _ids(chosen: dict[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from greenward.recipes.evaluation_session import GradingOptions
+    from greenward.api import EvaluationResult
 
 EXIT_BELOW, EXIT_FAILED = 1, 2
 
@@ -23,7 +23,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | N
 
 
 def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options; `build_grading` and `finish` take them."""
+    """Adds the options; `chosen_grading` and `finish` take them."""
     for option in reversed(
         (
             click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
@@ -70,20 +70,16 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def build_grading(chosen: dict[str, Any]) -> GradingOptions:
-    """How to judge, out of the options of the command line."""
-    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
-
-    sandbox = grading_sandbox(
-        chosen["timeout"], chosen["workers"], require=chosen["require"], packages=chosen["packages"]
-    )
-    return GradingOptions(
-        sandbox, k=chosen["k"], recheck=chosen["recheck"], eval_results=chosen["eval_results"]
-    )
+def chosen_grading(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The options of the command line that say how answers are judged."""
+    names = ("timeout", "workers", "require", "packages", "recheck", "eval_results")
+    return {name: chosen[name] for name in names}
 
 
-def finish(out: Path, summary: dict[str, Any], chosen: dict[str, Any]) -> None:
-    """Print the result; exit with 2 if not all that was asked for could be had, 1 if below --fail-under."""
+def finish(result: EvaluationResult, chosen: dict[str, Any]) -> None:
+    """Print the result; exit with 2 if something asked for is missing, 1 if pass@1 is below --fail-under."""
+    out, summary = result.folder, result.summary
+    assert out is not None  # commands evaluate models and suites by name
     for failure in summary["failures"]:
         click.echo(f"Error: {failure}", err=chosen["as_json"] or chosen["quiet"])
     if chosen["as_json"]:

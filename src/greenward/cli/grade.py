@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from greenward.cli.evaluation_options import build_grading, finish, grading_options
+from greenward.cli.evaluation_options import chosen_grading, finish, grading_options
 
 
 @click.command()
@@ -33,16 +33,18 @@ def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"]
     greenward grade samples.jsonl --suite humaneval+
     greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
     """
-    from greenward.recipes.evaluation_session import undefined
-    from greenward.recipes.grade_samples import SampleGrading
-    from greenward.runs.progress import Progress
+    from greenward import api
 
-    grading = SampleGrading(samples, suite, extract=extract, skip_bad_rows=chosen["skip_bad_rows"])
-    for failure in undefined(chosen["k"], grading.most_answers):
-        click.echo(f"Error: {failure} All answers are graded nevertheless.", err=True)
-    out = chosen["out"] or grading.default_folder
-    with Progress(quiet=chosen["quiet"]) as progress:
-        for note in grading.notes:
-            progress.message(note)
-        summary = grading.run(out, build_grading(chosen), progress)
-    finish(out, summary, chosen)
+    finish(
+        api.grade(
+            samples,
+            suite,
+            k=chosen["k"],
+            extract=extract,
+            skip_bad_rows=chosen["skip_bad_rows"],
+            output=chosen["out"],
+            quiet=chosen["quiet"],
+            **chosen_grading(chosen),
+        ),
+        chosen,
+    )

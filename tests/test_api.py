@@ -1,0 +1,178 @@
+"""The Python API: own problems and own rewards in a few lines, and nothing deeper under the commands."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import greenward
+from greenward import Case, EvaluationCallback, Problem, evaluate, load_problems, reward_function, train
+from greenward.errors import ConfigError, RewardError
+
+SOURCE = Path(greenward.__file__).parent
+ROOT = Path(__file__).parents[1]
+TINY = {
+    "model": {"shape": {"layers": 1, "hidden_size": 32, "heads": 2, "kv_heads": 2, "intermediate_size": 64}},
+    "sampling": {"max_tokens": 12},
+    "training": {
+        "max_steps": 2,
+        "prompts_per_step": 2,
+        "num_generations": 2,
+        "micro_batch_sequences": 4,
+        "threads": 1,
+    },
+}
+PROBLEMS = [
+    Problem(f"add/{n}", f"Return x plus {n}.", "f", (Case((1,), 1 + n),), starter_code="def f(x):\n")
+    for n in range(4)
+]
+
+
+def vowels(prompts, completions, **columns):
+    return [sum(letter in "aeiou" for letter in text) / max(1, len(text)) for text in completions]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    output = tmp_path_factory.mktemp("api") / "run"
+    return train(problems=PROBLEMS, rewards={vowels: 1.0, "tests": 0.5}, output=output, quiet=True, **TINY)
+
+
+def test_grpo_on_own_problems_with_an_own_reward_leaves_a_run(trained):
+    assert trained.finished and [row["step"] for row in trained.metrics] == [1, 2]
+    assert trained.evaluations == []  # no problems were held out
+    rows = [
+        json.loads(line) for line in (trained.run / "rollouts/step_000001.jsonl").read_text().splitlines()
+    ]
+    assert {row["problem"] for row in rows} <= {problem.task_id for problem in PROBLEMS}
+    for row in rows:
+        own = row["terms"][f"{__name__}:vowels"]
+        assert own == vowels([], [row["answer"].removeprefix("def f(x):\n")])[0]
+        assert sum(row["rewards"].values()) == pytest.approx(own + 0.5 * row["terms"]["tests"])
+
+
+def test_a_run_of_a_program_resumes_with_its_problems_only(trained):
+    assert train(problems=PROBLEMS, rewards={vowels: 1.0, "tests": 0.5}, output=trained.run, resume=True,
+                 quiet=True, **TINY).finished  # fmt: skip
+    with pytest.raises(greenward.errors.RunError, match=r"problems\.train"):
+        train(problems=PROBLEMS[:2], rewards={vowels: 1.0, "tests": 0.5}, output=trained.run, resume=True,
+              quiet=True, **TINY)  # fmt: skip
+
+
+def test_a_policy_is_evaluated_in_memory_with_intervals(trained):
+    result = evaluate(trained.policy, PROBLEMS, samples=2, max_tokens=8)
+    estimate = result.metrics["pass@1"]
+    assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+    assert result.summary["answers"] == 8 and result.folder is None
+    assert 0 <= result.rates["compile"].value <= 1
+    assert evaluate(trained.run, PROBLEMS, max_tokens=8).summary["answers"] == 4
+
+
+def test_the_callback_evaluates_first_every_n_steps_and_last(trained, tmp_path):
+    logged = {}
+    callback = EvaluationCallback(PROBLEMS, every=2, output=tmp_path, log=logged.__setitem__, max_tokens=8)
+    policy = trained.policy
+    returned = [callback(step, policy, last=step == 3) is not None for step in range(4)]
+    assert returned == [True, False, True, True]
+    assert list(callback.results) == list(logged) == [0, 2, 3]
+    assert logged[2]["eval/pass@1_low"] <= logged[2]["eval/pass@1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_00000{n}.json" for n in (0, 2, 3)]
+
+
+def test_the_callback_fits_a_trainer_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    from transformers.trainer_callback import CallbackHandler
+
+    from greenward.policies.tokenizer import train_tokenizer
+    from greenward.problems.families.supervised import tokenizer_texts
+
+    train_tokenizer(tokenizer_texts(load_problems("classic_training")), 300).save(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    shape = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, n_positions=256))
+    callback = EvaluationCallback(PROBLEMS, every=2, max_tokens=4)
+    assert isinstance(callback, transformers.TrainerCallback)
+    handler = CallbackHandler([callback], model, tokenizer, None, None)
+    state, control = transformers.TrainerState(), transformers.TrainerControl()
+    handler.on_train_begin(None, state, control)
+    for step in (1, 2, 3):
+        state.global_step = step
+        handler.on_step_end(None, state, control)
+    handler.on_train_end(None, state, control)
+    assert list(callback.results) == [0, 2, 3]
+    assert [row["step"] for row in state.log_history] == [0, 2, 3]
+    assert all(0 <= row["eval_pass@1"] <= 1 for row in state.log_history)
+
+
+def test_rewards_are_plain_functions_for_other_trainers():
+    score = reward_function({"all_tests": 1.0, vowels: 2.0}, PROBLEMS)
+    right, wrong = "```python\ndef f(x):\n    return x + 1\n```", "    return x"
+    assert score(["p", "p"], [right, wrong], task_id=["add/1", "add/1"]) == [
+        1 + 2 * vowels([], [right])[0],
+        2 * vowels([], [wrong])[0],
+    ]
+    chat = [[{"role": "assistant", "content": right}]]
+    assert score([[{"role": "user", "content": "p"}]], chat, task_id=["add/1"])[0] > 1
+
+
+def test_mistakes_are_named_before_anything_is_loaded(tmp_path):
+    with pytest.raises(ConfigError, match=r"Nearest: training\.max_steps"):
+        train(training={"max_stpes": 3}, output=tmp_path / "run")
+    with pytest.raises(ConfigError, match="two reward functions are called"):
+        train(rewards={vowels: 1.0, _Named("vowels"): 1.0}, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_an_own_reward_names_it(tmp_path):
+    def failing(prompts, completions, **columns):
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(RewardError, match=r"failing: .*ZeroDivisionError"):
+        train(problems=PROBLEMS, rewards=[failing], output=tmp_path / "run", quiet=True, **TINY)
+
+
+class _Named:
+    def __init__(self, name):
+        self.__module__, self.__qualname__ = __name__, name
+
+    def __call__(self, prompts, completions, **columns):
+        return [0.0] * len(completions)
+
+
+def test_importing_greenward_loads_nothing_heavy_and_names_its_api():
+    code = (
+        "import sys, greenward; assert not {'torch', 'pydantic', 'yaml', 'numpy'} & set(sys.modules);"
+        "assert {'train', 'evaluate', 'audit', 'Problem', 'Policy', 'Grader'} <= set(dir(greenward))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        greenward.trian  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["training", "eval", "grade", "evaluation_options", "audit"])
+def test_commands_use_the_api_and_nothing_deeper(name):
+    imported = set()
+    for node in ast.walk(ast.parse((SOURCE / "cli" / f"{name}.py").read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("greenward."):
+            imported.add((node.module or "").split(".")[1])
+    allowed = {"api", "cli", "config", "errors", "reports", "runs", "text"}
+    # The demo compares several commands; it is no part of the API.
+    assert imported <= allowed | ({"recipes"} if name == "training" else set())
+
+
+def test_the_notebook_runs(tmp_path):
+    cells = json.loads((ROOT / "docs" / "python.ipynb").read_text("utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    file = tmp_path / "notebook.py"
+    file.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pass@1" in done.stdout
