@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from greenward.policies.policy import Policy
     from greenward.problems.problem import Problem, ProblemSet
     from greenward.recipes.evaluation_session import GradingOptions
-    from greenward.recipes.suites import CheckedReferences
 
 RewardFunction = Callable[..., Any]
 Rewards = Sequence["str | RewardFunction"] | Mapping["str | RewardFunction", float]
@@ -202,10 +201,11 @@ def check_references(
     limit: int | None = None,
     skip_bad_rows: bool = False,
     **grading: Any,
-) -> CheckedReferences:
+) -> tuple[str, list[str]]:
     """Runs the reference solutions of problems against their own tests.
 
-    `problems` are a suite by name or path, or problems; None is what the run `policy` held out.
+    `problems` are a suite by name or path, or problems; None is what the run `policy` held out. Returns the
+    result in one line, and a line for each solution that failed.
     """
     from greenward.problems.problem import ProblemSet
     from greenward.recipes import suites

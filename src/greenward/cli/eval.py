@@ -59,11 +59,11 @@ def eval_(model: str | None, **chosen: Any) -> None:
     suite, grading = chosen["suite"], chosen_grading(chosen)
     which = {name: chosen[name] for name in ("checkpoint", "limit", "skip_bad_rows")} | {"ids": _ids(chosen)}
     if chosen["check_references"]:
-        checked = api.check_references(suite, policy=model, **which, **grading)
-        click.echo(checked.line, err=chosen["as_json"])
-        for failure in checked.failures:
+        line, failures = api.check_references(suite, policy=model, **which, **grading)
+        click.echo(line, err=chosen["as_json"])
+        for failure in failures:
             click.echo(f"  {failure}", err=True)
-        if checked.failures:
+        if failures:
             raise SystemExit(EXIT_BELOW)
     if model is None:
         return
