@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -139,3 +140,29 @@ def test_what_makes_no_rate_is_refused():
             rate(np.array(numerators), np.array(denominators))
     with pytest.raises(ValueError):
         paired_difference(np.array([]))
+
+
+@pytest.mark.parametrize("samples", range(1, 9))
+def test_pass_at_k_equals_the_share_of_k_subsets_that_hold_a_passing_answer(samples: int) -> None:
+    for passed in range(samples + 1):
+        answers = [True] * passed + [False] * (samples - passed)
+        for k in range(1, samples + 1):
+            subsets = list(combinations(answers, k))
+            share = sum(map(any, subsets)) / len(subsets)
+            assert pass_at_k(samples, passed, k) == pytest.approx(share, abs=1e-12)
+
+
+def test_pass_at_k_is_undefined_with_fewer_answers_than_k() -> None:
+    assert pass_at_k(4, 4, 5) is None
+    assert pass_at_k(0, 0, 1) is None
+
+
+def test_pass_at_k_does_not_overflow_for_many_answers() -> None:
+    assert pass_at_k(100_000, 50_000, 100) == pytest.approx(1.0)
+    assert pass_at_k(100_000, 1, 100) == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("arguments", [(3, 4, 1), (3, -1, 1), (3, 1, 0)])
+def test_pass_at_k_refuses_counts_that_mean_nothing(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="means nothing"):
+        pass_at_k(*arguments)
