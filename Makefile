@@ -1,6 +1,7 @@
 # make install  make .venv from the pinned versions
 # make demo    watch a small model learn to write Python, and read the report
 # make demo-code-fix    a small model learns to repair buggy Python by PPO, on two cores in minutes
+# make examples    train a healthy and a broken run on two cores in minutes, and write the reports in docs/examples
 # make test    everything that must hold: static checks, then the tests
 # make test-slow    whole trainings over several seeds: minutes on two cores
 # make check   the static checks alone
@@ -21,7 +22,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix test test-slow check lock clean
+.PHONY: install demo demo-code-fix examples test test-slow check lock clean
 
 install: $(INSTALLED)
 
@@ -30,6 +31,21 @@ demo: $(INSTALLED)
 
 demo-code-fix: $(INSTALLED)
 	$(BIN)/greenward train ppo_code_fix --output runs/code_fix $(ARGS)
+
+# Small runs; the diagnoses end with exit code 1 because they find the faults that were planted.
+EXAMPLE := train ppo_code_fix training.max_steps=240 training.prompts_per_step=4 training.micro_batch_sequences=32 \
+	training.num_generations=4 training.threads=1 warm_start.max_steps=150 \
+	'evaluation={num_questions: 60, samples: 2, k: [1, 2], eval_interval_steps: 60}'
+FAULTS := 'faults={memory_leak: {}, reward_overconfidence: {}, gradient_explosion: {after_step: 180}}'
+
+examples: $(INSTALLED)
+	$(BIN)/greenward $(EXAMPLE) --output runs/example_healthy --quiet
+	$(BIN)/greenward $(EXAMPLE) $(FAULTS) --output runs/example_broken --quiet
+	-$(BIN)/rldk reward-health --run runs/example_broken --output-dir runs/examples
+	-$(BIN)/rldk evals --run runs/example_broken --suite code --output-dir runs/examples
+	-$(BIN)/rldk diff --a runs/example_healthy --b runs/example_broken --output-dir runs/examples
+	mkdir -p docs/examples
+	cp runs/examples/reward_health.html runs/examples/*.md docs/examples/
 
 test: check
 	$(PYTEST) $(PYTEST_ARGS)

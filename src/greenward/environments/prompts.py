@@ -104,8 +104,7 @@ class PromptRenderer:
 
     def feedback_ids(self, problem: Problem, verdict: Verdict) -> tuple[int, ...]:
         """What follows a wrong answer, its end token included, up to where the next one begins."""
-        failure = verdict.first_failure or verdict.error_message or verdict.status.value
-        feedback = FEEDBACK.format(failure=failure)
+        feedback = FEEDBACK.format(failure=verdict.failure)
         if self.style == "completion":
             text = f"\n{_commented(feedback)}# Right:\n{problem.starter_code}"
             return tuple(self._tokenizer.encode(text))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from greenward.grading.grader import Grader
-from greenward.grading.verdict import Family, Verdict
+from greenward.grading.verdict import Family
 from greenward.problems.mutation.repair import bug_kind, original_id
 from greenward.problems.problem import Problem, ProblemSet
 
@@ -47,7 +47,7 @@ def verified_bugs(candidates: ProblemSet, grader: Grader, *, per_problem: int | 
                 outcome = "equivalent" if verdict.passed else "verified"
             counts[bug_kind(candidate)][outcome] += 1
             if outcome == "verified":
-                found[candidate.task_id] = replace(candidate, failing_test=_what_failed(verdict))
+                found[candidate.task_id] = replace(candidate, failing_test=verdict.failure)
                 missing[original_id(candidate)] -= 1
     problems = (found[candidate.task_id] for candidate in candidates if candidate.task_id in found)
     return VerifiedBugs(ProblemSet(problems, name=candidates.name), counts)
@@ -58,15 +58,8 @@ def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
     unknown = [problem for problem in problems if problem.buggy_code and not problem.failing_test]
     verdicts = grader.grade([(problem, problem.buggy_code) for problem in unknown])
     told = {
-        problem.task_id: replace(problem, failing_test=_what_failed(verdict))
+        problem.task_id: replace(problem, failing_test=verdict.failure)
         for problem, verdict in zip(unknown, verdicts, strict=True)
         if not verdict.passed and verdict.status.family is not Family.INFRASTRUCTURE
     }
     return ProblemSet((told.get(problem.task_id, problem) for problem in problems), name=problems.name)
-
-
-def _what_failed(verdict: Verdict) -> str:
-    if verdict.error_class is None or verdict.error_class in verdict.first_failure:
-        return verdict.first_failure or verdict.status.value
-    # It failed before the test was reached.
-    return f"{verdict.first_failure} ({verdict.error_class}: {verdict.error_message})"

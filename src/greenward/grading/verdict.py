@@ -68,6 +68,13 @@ class Verdict:
         return self.status is Status.PASSED
 
     @property
+    def failure(self) -> str:
+        """The first failing test, and the error where the answer failed before the test was reached."""
+        if self.error_class is None or self.error_class in self.first_failure:
+            return self.first_failure or self.status.value
+        return f"{self.first_failure} ({self.error_class}: {self.error_message})".lstrip()
+
+    @property
     def fraction_passed(self) -> float:
         return sum(self.tests_passed) / len(self.tests_passed) if self.tests_passed else 0.0
 
