@@ -6,9 +6,13 @@ import contextlib
 import io
 import json
 import math
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 RELATIVE, ABSOLUTE = 5e-4, 1e-6  # processors were found to differ by 1e-5 and 3e-8 at most
 
@@ -26,6 +30,34 @@ def call(*arguments: str) -> tuple[int, str]:
     raise AssertionError("main returned")
 
 
+def train(recipe: str, output: Path, *arguments: str) -> str:
+    """`greenward train` in this process, with the reward of `recorded_runs` importable: what it printed."""
+    import torch
+
+    from tiny_model import DATA
+
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DATA)
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        code, said = call("train", recipe, *arguments, "--quiet", "--output", str(output))
+    torch.set_num_threads(threads)
+    assert code == 0, f"greenward train {recipe} {' '.join(arguments)} ended with {code}: {said}"
+    return said
+
+
+def run_until(command: list[str], reached: Callable[[], bool], number: int) -> tuple[int, str]:
+    """Sends a signal to a process when something is reached: its exit code and standard error."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while not reached() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said
+
+
 def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
     """Where `found` lacks something that was recorded or differs from it; new keys are left alone."""
     if isinstance(recorded, dict) and isinstance(found, dict):
@@ -39,6 +71,12 @@ def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield from differences(one, other, f"{where}[{index}]")
     elif not _equal(recorded, found):
         yield f"{where}: recorded {_short(recorded)}, found {_short(found)}"
+
+
+def check(recorded: Any, found: Any) -> None:
+    """Fails with the first differences, if there are any."""
+    different = list(differences(recorded, json.loads(to_json(found))))
+    assert not different, "\n".join(different[:20])
 
 
 def _equal(recorded: Any, found: Any) -> bool:

@@ -9,26 +9,13 @@ import pytest
 
 from greenward.runs.metrics import read_metrics
 from greenward.runs.reading import read_config
-from tiny_model import TINY_MODEL
+from tiny_model import TINY_STUDY
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "code_repair_arms.py"
-TINY = (
-    "problems.families.limit=60",
-    *TINY_MODEL,
-    "warm_start.max_steps=5",
-    "warm_start.batch_size=8",
-    "training.prompts_per_step=2",
-    "training.num_generations=2",
-    "training.micro_batch_sequences=8",
-    "sampling.max_tokens=16",
-    "evaluation.num_questions=4",
-    "evaluation.samples=2",
-    "evaluation.k=[1,2]",
-)
 
 
 def run(folder: Path) -> str:
-    command = [sys.executable, str(BENCHMARK), *TINY, "--seeds", "4", "--steps", "2"]
+    command = [sys.executable, str(BENCHMARK), *TINY_STUDY, "--seeds", "4", "--steps", "2"]
     command += ["--output", str(folder / "study"), "--json", str(folder / "kept.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr

@@ -6,25 +6,21 @@ import json
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from recording import run_until
+
+from tiny_model import DATA
 
 PROBLEMS, SAMPLES = 12, 40  # several chunks of answers
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory, tokenizer) -> list[str]:
-    from greenward.config.sections import ShapeConfig
-    from greenward.policies.policy import Policy
-
+def command(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("killed")
-    shape = ShapeConfig(
-        layers=1, hidden_size=32, heads=2, kv_heads=2, intermediate_size=32, max_positions=256
-    )
-    Policy.random(shape, tokenizer, seed=0, device="cpu").save(folder / "model")
-    # A prompt that a random model continues to a program: an answer is a comment, and the tests take time.
+    # A prompt that any model continues to a program: an answer is a comment, and the tests take time.
     rows = [
         {
             "function_name": f"wait_{number}",
@@ -36,7 +32,7 @@ def command(tmp_path_factory, tokenizer) -> list[str]:
     ]
     (folder / "suite.json").write_text(json.dumps(rows))
     return [
-        sys.executable, "-m", "greenward", "eval", str(folder / "model"), "--suite", str(folder / "suite.json"),
+        sys.executable, "-m", "greenward", "eval", str(DATA / "starter"), "--suite", str(folder / "suite.json"),
         "--n", str(SAMPLES), "--max-tokens", "12", "--workers", "2", "--quiet", "--out",
     ]  # fmt: skip
 
@@ -44,6 +40,10 @@ def command(tmp_path_factory, tokenizer) -> list[str]:
 def lines(path: Path) -> list[str]:
     """The whole lines of a file that another process may be writing."""
     return path.read_text().split("\n")[:-1] if path.is_file() else []
+
+
+def judged_in(folder: Path, count: int) -> bool:
+    return len(lines(folder / "results.jsonl")) >= count
 
 
 def answers(folder: Path) -> dict[tuple[str, int], str]:
@@ -61,13 +61,7 @@ def test_killed_at_any_moment_the_same_command_goes_on_and_repeats_nothing(comma
     killed = tmp_path / "killed"
     kept: list[str] = []
     for judged in (1, 60, 200, 400):  # rows of results after which to kill
-        process = subprocess.Popen([*command, str(killed)], stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 100
-        while len(lines(killed / "results.jsonl")) < judged and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=30)
+        run_until([*command, str(killed)], partial(judged_in, killed, judged), signal.SIGKILL)
         found = lines(killed / "results.jsonl")
         assert found[: len(kept)] == kept  # what was judged before the last kill stands as it stood
         assert len(found) >= judged

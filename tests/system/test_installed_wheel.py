@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_model import TINY_MODEL
+from tiny_model import TINY_STUDY
 
 ROOT = Path(__file__).parents[2]
-TINY = (
-    "training.threads=1",
-    "sandbox.workers=1",
-    "problems.families.limit=60",
-    *TINY_MODEL,
-    "warm_start.batch_size=8",
-    "training.prompts_per_step=2",
-    "training.num_generations=2",
-    "sampling.max_tokens=16",
-)
 
 
 @pytest.mark.slow
@@ -53,7 +43,7 @@ def test_the_demo_runs_from_an_installed_wheel(tmp_path):
     assert where.startswith(packages)
 
     greenward = tmp_path / "venv/bin/greenward"
-    run(greenward, "demo", "--quick", "--seeds", "0", "--output", "demo", *TINY)
+    run(greenward, "demo", "--quick", "--seeds", "0", "--output", "demo", *TINY_STUDY)
     report = json.loads((tmp_path / "demo/report.json").read_text())
-    stages = [row[0] for row in report["before_after"]["rows"]]
-    assert stages == ["Before", "After GRPO", "Rejection sampling", "Control"]
+    table = next(one["blocks"][0] for one in report["sections"] if one["title"] == "Before and after")
+    assert [row[0] for row in table["rows"]] == ["Before", "After GRPO", "Rejection sampling", "Control"]

@@ -5,7 +5,7 @@ with faults. For each command the exit code, the verdict, and the findings with 
 compared with `recorded_findings.json`, and so are the signals in which two runs part. To record them anew
 after a change of what a check means:
 
-    python tests/system/test_recorded_findings.py
+    PYTHONPATH=tests python tests/system/test_recorded_findings.py
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recording import call, differences, record_lines, to_json
+from recording import call, check, record_lines
+
+from diagnostics.synthetic_runs import predictions, write_run
 
 RECORD = Path(__file__).with_name("recorded_findings.json")
 STEPS, FAULT = 300, 180  # the first step with a fault, as metrics.jsonl counts
@@ -115,32 +117,13 @@ def _decaying(seed: int) -> Signals:
 
 def _write(run: Path, signals: Signals, *, seed: int, overconfidence: float, passed_after: int) -> None:
     """A run directory: settings, metrics, predictions of a reward model, and two evaluations."""
-    (run / "evaluations").mkdir(parents=True)
-    rewards = [{"name": "correctness", "weight": 0.8}, {"name": "readability", "weight": 0.2}]
-    (run / "config.yaml").write_text(json.dumps({"name": run.name, "seed": seed, "rewards": rewards}))
     count = len(signals["grad_norm"])
-    rows = [
-        {"step": step + 1, **{name: float(values[step]) for name, values in signals.items()}}
-        for step in range(count)
-    ]
-    _write_lines(run / "metrics.jsonl", rows)
-    rng = np.random.default_rng((7, seed))
-    logits = 1.2 * rng.standard_normal((count, 8))
-    passed = rng.random((count, 8)) < 1 / (1 + np.exp(-logits))
-    predicted = 1 / (1 + np.exp(-overconfidence * logits))
-    rows = [
-        {"step": step + 1, "predicted": predicted[step].tolist(), "passed": passed[step].astype(int).tolist()}
-        for step in range(count)
-    ]
-    _write_lines(run / "predictions.jsonl", rows)
+    write_run(run, signals, predictions(seed, scale=overconfidence, steps=count, each=8), seed=seed)
+    (run / "evaluations").mkdir()
     for suite in ("", ".mbpp"):
         for step, right in ((0, 30), (count, passed_after)):
             path = run / "evaluations" / f"step_{step:06d}{suite}.json"
             path.write_text(json.dumps(_evaluation(step, right, suite.strip("."))))
-
-
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _evaluation(step: int, right: int, suite: str) -> dict[str, Any]:
@@ -191,17 +174,8 @@ def _of_command(command: str) -> dict[str, Any]:
     found: dict[str, Any] = {"exit": code, "verdict": record["verdict"]}
     if command.startswith("diff"):
         found["settings"] = record["settings"]
-        found["differences"] = {
-            row["signal"]: [
-                row["found"],
-                row["onset"],
-                row["onset_low"],
-                row["onset_high"],
-                row["a"],
-                row["b"],
-            ]
-            for row in record["differences"]
-        }
+        kept = ("found", "onset", "onset_low", "onset_high", "a", "b")
+        found["differences"] = {row["signal"]: [row[key] for key in kept] for row in record["differences"]}
     else:
         found["findings"] = [[one["name"], one["severity"], one["onset"]] for one in record["findings"]]
     return found
@@ -220,8 +194,7 @@ def test_a_diagnosis_says_what_was_recorded(
 ) -> None:
     monkeypatch.chdir(runs)
     recorded = json.loads(RECORD.read_text())["commands"][command]
-    different = list(differences(recorded, json.loads(to_json(_of_command(command)))))
-    assert not different, "\n".join(different[:20])
+    check(recorded, _of_command(command))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ comparison has a tolerance far above rounding and far below any change of an alg
 
 Where numbers are meant to change, record them anew and commit the new files with the reason:
 
-    python tests/system/test_recorded_runs.py            # all
-    python tests/system/test_recorded_runs.py ppo_code_fix resumed_grpo
+    PYTHONPATH=tests python tests/system/test_recorded_runs.py            # all
+    PYTHONPATH=tests python tests/system/test_recorded_runs.py ppo_code_fix resumed_grpo
 """
 
 from __future__ import annotations
@@ -22,42 +22,19 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recording import call, differences, to_json
+from recording import check, to_json, train
 
 from greenward.runs.reading import by_problem
+from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED
 
-DATA = Path(__file__).parent / "recorded_runs"
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
 NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb")
 
-ON_THE_STARTER = (
-    "pretrained=null",
-    f"model={DATA / 'starter'}",
-    f"problems.train={DATA / 'problems.json'}",
-    f"problems.held_out={DATA / 'held_out.json'}",
-    "model.dtype=float32",
-    "model.device=cpu",
-    "sampling.max_tokens=20",
-    "evaluation={num_questions: 4, samples: 2, k: [1, 2], eval_interval_steps: 100, at_start: false}",
-    "sandbox={workers: 1, require: D}",
-    "training.threads=1",
-)
-REINFORCED = (
-    *ON_THE_STARTER,
-    "warm_start=null",
-    "training.max_steps=2",
-    "training.prompts_per_step=4",
-    "training.num_generations=8",
-    "training.micro_batch_sequences=16",
-    "training.learning_rate=1e-3",
-)
 UNMEASURED = "evaluation.enabled=false"
 BREVITY = "rewards=[{name: tests}, {name: 'brevity_reward:brevity', weight: 0.5}]"
 FROM_RANDOM_WEIGHTS = (
@@ -95,7 +72,6 @@ def _ppo(*overrides: str) -> Run:
     return Run("ppo_code_fix", (*REINFORCED, UNMEASURED, *overrides))
 
 
-BUGS = (f"problems.train=bugs:{DATA / 'problems.json'}", f"problems.held_out=bugs:{DATA / 'held_out.json'}")
 RESUMED_GRPO = (
     *REINFORCED,
     UNMEASURED,
@@ -155,31 +131,12 @@ RUNS: dict[str, Run] = {
 }  # fmt: skip
 
 
-@contextmanager
-def _surroundings() -> Iterator[None]:
-    """The user's reward on the path, and torch's threads as they were afterwards."""
-    import torch
-
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(DATA)
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        yield
-    torch.set_num_threads(threads)
-
-
-def _train(output: Path, *arguments: str) -> None:
-    with _surroundings():
-        code, said = call("train", *arguments, "--quiet", "--output", str(output))
-    assert code == 0, f"greenward train {' '.join(arguments)} ended with {code}: {said}"
-
-
 def _carry_out(run: Run, output: Path, *, interrupted: bool) -> dict[str, Any]:
     if interrupted:
-        _train(output, run.recipe, *run.first)
-        _train(output, run.recipe, *run.overrides, "--resume")
+        train(run.recipe, output, *run.first)
+        train(run.recipe, output, *run.overrides, "--resume")
     else:
-        _train(output, run.recipe, *run.overrides)
+        train(run.recipe, output, *run.overrides)
     arms = {path.parent.name: _of_directory(path.parent) for path in sorted(output.glob("*/metrics.jsonl"))}
     return {**_of_directory(output), "arms": arms} if arms else _of_directory(output)
 
@@ -225,9 +182,8 @@ def _without(value: Any, keys: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_gives_what_was_recorded(name: str, tmp_path: Path) -> None:
     run = RUNS[name]
-    found = json.loads(to_json(_carry_out(run, tmp_path / "run", interrupted=bool(run.first))))
-    found_differences = list(differences(json.loads(_expected(name).read_text()), found))
-    assert not found_differences, "\n".join(found_differences[:20])
+    found = _carry_out(run, tmp_path / "run", interrupted=bool(run.first))
+    check(json.loads(_expected(name).read_text()), found)
 
 
 def test_no_recording_is_left_over() -> None:
