@@ -1,31 +1,59 @@
+"""Which problems a recipe may train on, their references and their bugs."""
+
+from __future__ import annotations
+
 import json
 
 import pytest
 
+from greenward.config.loading import load_recipe
 from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
+from greenward.problems.families.supervised import generated_examples
+from greenward.problems.mutation.repair import original_id
 from greenward.recipes.build import build_grader, build_problems, verify_references
+from greenward.recipes.suites import find_suite
+from greenward.recipes.train import train
+from greenward.runs.metrics import read_metrics
+from tiny_model import BUGS, REINFORCED
+
+MBPP_ROW = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
 
 
-def problem_file(path, name, reference):
-    row = {
-        "function_name": name,
-        "docstring": "Return twice n.",
-        "test_cases": [[1, 2], [3, 6]],
-        "starter_code": "",
-        "reference": reference,
-    }
-    path.write_text(json.dumps([row]))
-    return str(path)
+def recipe(train, held_out="classic_evaluation", **keys):
+    return GRPORecipe.model_validate({"problems": {"train": str(train), "held_out": str(held_out), **keys}})
 
 
-def recipe(train, held_out, **keys):
-    return GRPORecipe.model_validate({"problems": {"train": train, "held_out": held_out, **keys}})
+@pytest.fixture
+def problem_file(tmp_path):
+    """Writes a file with one problem."""
+
+    def write(name="double", factor=2, **keys):
+        row = {
+            "function_name": name,
+            "docstring": "Return twice n.",
+            "test_cases": [[1, 2], [3, 6]],
+            "starter_code": "",
+            "reference": f"def {name}(n):\n    return {factor} * n\n",
+        }
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps([row | keys]))
+        return path
+
+    return write
 
 
-def test_a_reference_that_fails_its_own_tests_stops_the_run_before_it_begins(tmp_path):
-    good = problem_file(tmp_path / "good.json", "double", "def double(n):\n    return 2 * n\n")
-    bad = problem_file(tmp_path / "bad.json", "triple", "def triple(n):\n    return 3 * n\n")
+@pytest.fixture
+def mbpp(tmp_path, monkeypatch):
+    """A file of MBPP's form: 20 and 30 are test problems, 601 and 602 are for training."""
+    rows = "\n".join(json.dumps({"task_id": number, **MBPP_ROW}) for number in (20, 30, 601, 602))
+    (tmp_path / "mbpp.jsonl").write_text(rows)
+    monkeypatch.delenv("MBPP_DATASET_PATH", raising=False)
+    monkeypatch.setenv("GREENWARD_DATA", str(tmp_path))
+
+
+def test_a_reference_that_fails_its_own_tests_stops_the_run_before_it_begins(problem_file):
+    good, bad = problem_file(), problem_file("triple", factor=3)
     settings = recipe(good, bad)
     with build_grader(settings.sandbox) as grader:
         with pytest.raises(ProblemError, match=r"1 of 2 reference solutions fail.*\n  triple: failed"):
@@ -34,7 +62,67 @@ def test_a_reference_that_fails_its_own_tests_stops_the_run_before_it_begins(tmp
         verify_references(unchecked, grader, *build_problems(unchecked))
 
 
-def test_a_problem_on_both_sides_is_refused(tmp_path):
-    file = problem_file(tmp_path / "one.json", "double", "def double(n):\n    return 2 * n\n")
-    with pytest.raises(ProblemError, match=r"both trained on and held out \(first: 'double'\)"):
-        build_problems(recipe(file, file))
+@pytest.mark.parametrize("prefix", ["", "bugs:"])
+def test_a_problem_on_both_sides_is_refused_whatever_its_bugs(problem_file, prefix):
+    file = problem_file()
+    with pytest.raises(ProblemError, match=r"both trained on and held out \(first: 'double"):
+        build_problems(recipe(f"{prefix}{file}", file))
+
+
+def test_parts_of_a_suite_are_trained_on_and_held_out(mbpp):
+    train, held_out = build_problems(recipe("mbpp:train", "mbpp:test"))
+    assert [p.task_id for p in train] == ["Mbpp/601", "Mbpp/602"]
+    assert [p.task_id for p in held_out] == ["Mbpp/20", "Mbpp/30"]
+
+
+def test_training_on_test_problems_is_refused_unless_allowed_wherever_they_come_from(mbpp, problem_file):
+    with pytest.raises(ProblemError, match=r"2 of the problems .*\n.*problems\.allow_test_ids=true"):
+        build_problems(recipe("mbpp"))
+    assert len(build_problems(recipe("mbpp", allow_test_ids=True))[0]) == 4
+    with pytest.raises(ProblemError, match="test problems of MBPP"):
+        build_problems(recipe("bugs:mbpp"))
+    with pytest.raises(ProblemError, match="first: Mbpp/20"):
+        build_problems(recipe(problem_file(task_id="Mbpp/20")))
+
+
+def test_repair_is_trained_with_a_warm_start(tmp_path):
+    warm_start = "warm_start={max_steps: 2, batch_size: 8}"
+    settings = load_recipe("quickstart", (*REINFORCED, *BUGS, warm_start, "evaluation.enabled=false"))
+    assert train(settings, tmp_path / "run", quiet=True)
+    for folder in ("run", "run/warm_start"):
+        assert [row["step"] for row in read_metrics(tmp_path / folder / "metrics.jsonl").rows] == [1, 2]
+    for file in (tmp_path / "run" / "rollouts").iterdir():
+        assert all("#" in json.loads(line)["problem"] for line in file.read_text().splitlines())
+
+
+def test_both_sides_hold_verified_bugs_of_different_programs():
+    bugs = ("problems.train=bugs:families", "problems.held_out=bugs:families", "problems.families.limit=40")
+    settings = load_recipe("quickstart", (*bugs, "problems.bugs.show_failing_test=true"))
+    train_problems, held_out = build_problems(settings)
+    assert not set(map(original_id, train_problems)) & set(map(original_id, held_out))
+    assert all(problem.buggy_code and problem.failing_test for problem in (*train_problems, *held_out))
+    assert list(find_suite("held_out", settings)) == list(held_out)
+
+
+def test_the_warm_start_repairs_or_leaves_the_bug_in(problem_file):
+    train_problems, _ = build_problems(recipe(f"bugs:{problem_file()}"))
+    (problem,) = train_problems
+    examples = generated_examples(train_problems, 0.5, seed=0, examples_per_problem=40)
+    assert {example.is_wrong for example in examples} == {True, False}
+    for example in examples:
+        program = example.prompt_text + example.completion_text
+        assert program == (problem.buggy_code if example.is_wrong else problem.reference)
+
+
+def test_given_bugs_are_shown_with_their_failing_test_where_that_is_asked_for(problem_file):
+    file = problem_file(buggy_code="def double(n):\n    return 3 * n\n")
+    for shown, told in ((True, "double(1): expected 2, got 3"), (False, "")):
+        train_problems, held_out = build_problems(recipe(file, bugs={"show_failing_test": shown}))
+        assert [problem.failing_test for problem in train_problems] == [told]
+        assert not any(problem.failing_test for problem in held_out)
+
+
+def test_a_warm_start_needs_programs_that_continue_the_starter_code(problem_file):
+    train_problems, _ = build_problems(recipe(problem_file(buggy_code="def double(m):\n    return 3 * m\n")))
+    with pytest.raises(ProblemError, match="double: expected a reference and a buggy program"):
+        generated_examples(train_problems, 0.5, seed=0)

@@ -11,7 +11,7 @@ from greenward.runs.directory import RunDirectory
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_config, read_evaluations, read_summary
-from tiny_model import TINY_MODEL
+from tiny_model import TINY_STUDY
 
 
 def test_a_second_demo_in_the_same_directory_is_refused_before_anything_starts(tmp_path):
@@ -22,37 +22,21 @@ def test_a_second_demo_in_the_same_directory_is_refused_before_anything_starts(t
     assert not (tmp_path / "seed_0").exists()
 
 
-def test_a_seed_that_fails_is_reported_with_its_message(tmp_path):
-    with pytest.raises(RunError, match=r"seed_0 stopped with exit code 2: .*none\.json"):
-        demo(tmp_path, seeds=(0,), overrides=("problems.train=none.json",), quiet=True)
-
-
-def test_a_demo_without_a_warm_start_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="warm_start cannot be null"):
-        demo(tmp_path, seeds=(0,), overrides=("warm_start=null",), quiet=True)
-
-
-TINY = (
-    "training.threads=1",
-    "sandbox.workers=1",
-    "problems.families.limit=60",
-    *TINY_MODEL,
-    "warm_start.max_steps=5",
-    "warm_start.batch_size=8",
-    "training.max_steps=2",
-    "training.prompts_per_step=2",
-    "training.num_generations=2",
-    "training.micro_batch_sequences=8",
-    "sampling.max_tokens=16",
-    "evaluation.num_questions=4",
-    "evaluation.samples=2",
-    "evaluation.k=[1,2]",
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        ("problems.train=none.json", RunError, r"seed_0 stopped with exit code 2: .*none\.json"),
+        ("warm_start=null", ConfigError, "warm_start cannot be null"),
+    ],
 )
+def test_a_seed_that_fails_and_a_demo_without_a_warm_start_are_named(tmp_path, overrides, error, message):
+    with pytest.raises(error, match=message):
+        demo(tmp_path, seeds=(0,), overrides=(overrides,), quiet=True)
 
 
 @pytest.mark.slow
 def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp_path):
-    assert demo(tmp_path, seeds=(3,), overrides=TINY, quiet=True)
+    assert demo(tmp_path, seeds=(3,), overrides=(*TINY_STUDY, "training.max_steps=2"), quiet=True)
     run = tmp_path / "seed_3"
     grpo = read_summary(run)
     assert grpo["arms"].keys() == {"warm_start"} and len(read_evaluations(run)) == 2

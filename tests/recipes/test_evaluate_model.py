@@ -51,26 +51,18 @@ def test_a_run_is_asked_what_it_held_out_as_it_was_trained(run, tmp_path):
     assert any(note.startswith("contamination: ") for note in summary["notes"])
 
 
-def test_a_checkpoint_of_a_run_knows_its_run(run):
-    checkpoint = find_model(str(run / "checkpoints" / "step_000002"))
-    newest = find_model(str(run))
-    assert checkpoint.weights_hash == newest.weights_hash
-    assert checkpoint.recipe == newest.recipe
-    assert newest.recipe is not None
-
-
-def test_a_checkpoint_of_a_run_can_be_chosen(run):
+def test_a_checkpoint_of_a_run_knows_its_run_and_can_be_chosen(run, tmp_path):
     (step,) = (run / "checkpoints").glob("step_*")
+    checkpoint, newest = find_model(str(step)), find_model(str(run))
+    assert checkpoint.weights_hash == newest.weights_hash
+    assert checkpoint.recipe == newest.recipe is not None
     named = ModelEvaluation(str(run), AnswerOptions(checkpoint=step.name))
     assert (named.model.folder, named.model.name) == (step, str(step))
     with pytest.raises(CheckpointError, match="was evaluated on the held-out problems"):
         find_model(str(run), "best")  # this run measured nothing
     with pytest.raises(CheckpointError, match="is no run directory"):
         find_model(str(step), "best")
-
-
-def test_a_model_folder_from_elsewhere_has_no_run(run, tmp_path):
-    shutil.copytree(run / "checkpoints" / "step_000002", tmp_path / "model")
+    shutil.copytree(step, tmp_path / "model")  # a folder from elsewhere
     assert find_model(str(tmp_path / "model")).recipe is None
 
 

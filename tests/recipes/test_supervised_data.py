@@ -1,9 +1,16 @@
+"""The data of a supervised training, and what is checked before a run directory is made."""
+
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.recipes.supervised_data import read_pairs
+from greenward.config.loading import parse_recipe
+from greenward.config.sections import SupervisedConfig
+from greenward.errors import GreenwardError, ProblemError
+from greenward.recipes.supervised_data import read_pairs, supervised_examples
+from greenward.recipes.train import dry_run, train
 
 
 class Words:
@@ -51,17 +58,46 @@ def test_a_bad_line_is_named(tmp_path, line, message):
         list(read_pairs(path, Words()))
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_and_a_missing_chat_template_are_named(tmp_path):
     with pytest.raises(ProblemError, match="there is no file"):
         list(read_pairs(tmp_path / "none.jsonl", Words()))
-
-
-def test_messages_need_a_chat_template(tmp_path):
-    path = write(
-        tmp_path / "pairs.jsonl",
-        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
-    )
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    path = write(tmp_path / "pairs.jsonl", {"messages": messages})
     tokenizer = Words()
     tokenizer.chat_template = None
     with pytest.raises(ProblemError, match="chat template"):
         list(read_pairs(path, tokenizer))
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("\n\n", "holds no pairs")])
+def test_a_file_without_pairs_is_refused(tmp_path, text, message):
+    path = write(tmp_path / "pairs.jsonl", text)
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(eos_id=0))
+    with pytest.raises(ProblemError, match=message):
+        supervised_examples(SupervisedConfig(data=str(path)), (), policy, None, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tracking": {"wandb": {}}}, r"pip install 'greenward\[wandb\]'"),
+        ({"tracking": {"tensorboard": True}}, r"pip install 'greenward\[tensorboard\]'"),
+        ({"model": {"device": "cuda:99"}}, "model.device is 'cuda:99'"),
+        (
+            {"kind": "sft", "warm_start": {}},
+            r"warm_start\.data is not set.*\n.*warm_start\.data=pairs\.jsonl",
+        ),
+        ({"kind": "sft", "warm_start": {"data": "pairs.jsonl"}}, "there is no file pairs.jsonl"),
+    ],
+)
+def test_a_missing_tracker_device_or_file_is_found_before_the_run_starts(
+    tmp_path, monkeypatch, settings, message
+):
+    for package in ("wandb", "tensorboard"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    recipe = parse_recipe(json.dumps(settings))
+    for start in (dry_run, lambda one: train(one, tmp_path / "run", quiet=True)):
+        with pytest.raises(GreenwardError, match=message):
+            start(recipe)
+    assert not (tmp_path / "run").exists()

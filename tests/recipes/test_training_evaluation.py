@@ -17,20 +17,14 @@ from greenward.recipes.train import train
 from greenward.recipes.training_evaluation import find_tracked_suites
 from greenward.runs.reading import read_evaluations
 from greenward.sandbox.protocol import Limits
+from tiny_model import REINFORCED
 
 SMALL = (
-    "problems.families.limit=40",
-    "warm_start=null",
-    "model.shape={layers: 1, hidden_size: 16, heads: 2, kv_heads: 2, intermediate_size: 16}",
+    *REINFORCED,
     "training.max_steps=3",
     "training.prompts_per_step=2",
-    "training.num_generations=2",
-    "training.micro_batch_sequences=4",
     "sampling.max_tokens=8",
-    "evaluation.num_questions=2",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "evaluation.eval_interval_steps=2",
+    "evaluation={num_questions: 2, samples: 1, k: [1], eval_interval_steps: 2}",
 )
 
 
@@ -95,34 +89,34 @@ def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkey
     assert seen == [(Limits(own, 3 * own, 1 << 29), seconds is None)]
 
 
+def tracked(suites: str, trained: ProblemSet | None = None, *overrides: str):
+    recipe = load_recipe("quickstart", (f"evaluation.suites={suites}", *overrides))
+    return find_tracked_suites(recipe, trained or ProblemSet([]))
+
+
 def test_examples_are_not_asked_and_parts_can_be_named(mbpp, monkeypatch):
     monkeypatch.delenv("MBPP_EVAL_NUM_QUESTIONS")
-    recipe = load_recipe("quickstart", ("evaluation.suites=[{name: mbpp, fewshot: 2}, 'mbpp:test']",))
-    whole, test = find_tracked_suites(recipe, ProblemSet([]))
+    whole, test = tracked("[{name: mbpp, fewshot: 2}, 'mbpp:test']")
     assert [shot.task_id for shot in whole.shots] == ["Mbpp/2", "Mbpp/3"]
     assert [problem.task_id for problem in whole.problems][:2] == ["Mbpp/4", "Mbpp/11"]
     assert (test.name, len(test.problems)) == ("mbpp_test", 6)
 
 
 def test_what_is_trained_on_cannot_be_measured(mbpp):
-    recipe = load_recipe("quickstart", ("evaluation.suites=[mbpp]",))
+    trained = ProblemSet([Problem(tracked("[mbpp]")[0].problems[0].task_id, "", "f")])
     with pytest.raises(ProblemError, match="1 problems of mbpp are trained on"):
-        find_tracked_suites(recipe, ProblemSet([Problem(p.task_id, "", "f") for p in find_all(recipe)[:1]]))
-    disabled = load_recipe("quickstart", ("evaluation.suites=[mbpp]", "evaluation.enabled=false"))
-    assert find_tracked_suites(disabled, ProblemSet([])) == ()
+        tracked("[mbpp]", trained)
+    assert tracked("[mbpp]", trained, "evaluation.enabled=false") == ()
 
 
-def find_all(recipe) -> ProblemSet:
-    return find_tracked_suites(recipe, ProblemSet([]))[0].problems
-
-
-def test_suites_that_cannot_be_are_refused(mbpp):
-    def find(text: str) -> None:
-        find_tracked_suites(load_recipe("quickstart", (f"evaluation.suites={text}",)), ProblemSet([]))
-
-    with pytest.raises(ProblemError, match="no problem set is called"):
-        find("[mbqq]")
-    with pytest.raises(ConfigError, match="names mbpp twice"):
-        find("[mbpp, {name: mbpp, temperature: 0}]")
-    with pytest.raises(ConfigError, match="no examples"):
-        find("[{name: classic_evaluation, fewshot: 1}]")
+@pytest.mark.parametrize(
+    ("suites", "error", "message"),
+    [
+        ("[mbqq]", ProblemError, "no problem set is called"),
+        ("[mbpp, {name: mbpp, temperature: 0}]", ConfigError, "names mbpp twice"),
+        ("[{name: classic_evaluation, fewshot: 1}]", ConfigError, "no examples"),
+    ],
+)
+def test_suites_that_cannot_be_are_refused(mbpp, suites, error, message):
+    with pytest.raises(error, match=message):
+        tracked(suites)

@@ -10,6 +10,7 @@ from greenward.config.loading import load_recipe
 from greenward.errors import RewardError
 from greenward.recipes.train import train
 from greenward.runs.metrics import read_metrics
+from tiny_model import REINFORCED
 
 MODULE = """
 async def judged(prompts, completions, completion_ids, gold, trainer_state, log_metric, log_extra, **kwargs):
@@ -25,17 +26,12 @@ def needs_a_column(completions, **kwargs):
     return [float(one == "x") for one in kwargs["not_there"]]
 """
 SMALL = (
-    "model.shape={layers: 1, hidden_size: 32, heads: 2, kv_heads: 2, intermediate_size: 64, max_positions: 256}",
-    "warm_start=null",
-    "training.max_steps=2",
+    *REINFORCED,
     "training.prompts_per_step=2",
     "training.num_generations=2",
     "training.micro_batch_sequences=4",
-    "training.threads=1",
     "algorithm.minibatches=1",
-    "sampling.max_tokens=8",
     "evaluation.enabled=false",
-    "sandbox.workers=1",
 )
 
 
