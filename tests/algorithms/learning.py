@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.batches import BatchTotals, TrainingBatch
+from greenward.algorithms.coefficients import KLCoefficient
+from greenward.algorithms.critic import CriticEstimator
 from greenward.algorithms.losses import LossOutput, policy_loss
 from greenward.algorithms.trainer import RLTrainer
-from greenward.config.algorithm import AlgorithmConfig, GRPOAlgorithmConfig
-from greenward.config.sections import TrainingConfig
+from greenward.config.algorithm import AlgorithmConfig, GRPOAlgorithmConfig, PPOAlgorithmConfig
+from greenward.config.sections import ShapeConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Family, Status, Verdict
+from greenward.policies.engine import StopReason
+from greenward.policies.heads import Critic
+from greenward.policies.policy import Policy
 
 
 class NoCollector:
@@ -28,6 +35,32 @@ class NoCollector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         pass
+
+
+VOCABULARY = 11
+TINY_SHAPE = ShapeConfig(
+    layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64
+)
+
+
+def tiny_policy(seed: int = 0) -> Policy:
+    """A decoder of 11 tokens, of which 0 ends an answer."""
+    tokenizer: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
+    return Policy.random(TINY_SHAPE, tokenizer, seed=seed, device="cpu")
+
+
+def make_turn(prompt: Sequence[int], completion: Any, **changes: Any) -> Turn:
+    """A turn of the role programmer that the policy wrote, with log-probabilities 0."""
+    completion_ids = np.asarray(completion)
+    length = len(completion_ids)
+    fields: dict[str, Any] = {
+        "role": "programmer",
+        "logprobs_T": np.zeros(length, dtype=np.float32),
+        "policy_wrote_T": np.ones(length, dtype=bool),
+        "stop_reason": StopReason.END,
+        "policy_version": 0,
+    }
+    return Turn(prompt_ids=tuple(prompt), completion_ids=completion_ids, **(fields | changes))
 
 
 def judged_episode(
@@ -51,6 +84,49 @@ def make_trainer(
     parts = {"max_completion_tokens": 8, **parts}
     config = algorithm or GRPOAlgorithmConfig()
     return RLTrainer(policy, NoCollector(), ESTIMATORS["grpo"], config, training, **parts)  # type: ignore[arg-type]
+
+
+class PPOAgent:
+    """Policy, critic, estimator and trainer, as a recipe of kind ppo puts them together."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        algorithm: dict[str, Any] | None,
+        training: dict[str, Any],
+        *,
+        max_completion_tokens: int = 8,
+    ) -> None:
+        self.policy = policy
+        config = PPOAlgorithmConfig.model_validate(algorithm or {})
+        training_config = TrainingConfig.model_validate(training)
+        kl = config.kl
+        reference = policy.frozen_copy() if kl.coefficient > 0 else None
+        self.critic = Critic(policy, separate_trunk=config.critic.trunk == "separate")
+        coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
+        self.estimator = CriticEstimator(
+            policy,
+            self.critic,
+            config.critic,
+            kl,
+            coefficient,
+            micro_batch_sequences=training_config.micro_batch_sequences,
+            reference=reference,
+        )
+        self.trainer = make_trainer(
+            policy,
+            config,
+            training_config,
+            reference=reference,
+            kl_in_loss=not kl.in_reward,
+            kl_coefficient=coefficient,
+            critic=self.critic,
+            critic_config=config.critic,
+            max_completion_tokens=max_completion_tokens,
+        )
+
+    def update(self, episodes: list[Episode], step: int) -> dict[str, float]:
+        return self.trainer.update(episodes, self.estimator(episodes), step)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ Run it in an environment with trl==1.16.0 (benchmarks/requirements-trl.txt):
 
     python tests/algorithms/record_trl_losses.py
 
-`test_losses_against_trl.py` compares our losses with the recorded numbers, and with TRL itself
-where it is installed.
+`test_losses_against_trl.py` compares our losses with the recorded numbers.
 """
 
 from __future__ import annotations

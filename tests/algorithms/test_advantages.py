@@ -7,31 +7,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from learning import judged_episode
+from learning import judged_episode, make_turn
 
 from greenward.algorithms.advantages import ESTIMATORS, GroupSignal, group_signal
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status
-from greenward.policies.engine import StopReason
-
-
-def make_turn(tokens: int = 3, role: str = "programmer") -> Turn:
-    return Turn(
-        role=role,
-        prompt_ids=(1, 2),
-        completion_ids=np.arange(tokens),
-        logprobs_T=np.zeros(tokens, dtype=np.float32),
-        policy_wrote_T=np.ones(tokens, dtype=bool),
-        stop_reason=StopReason.END,
-        policy_version=0,
-    )
 
 
 def make_episode(
     reward: float | Mapping[str, float],
     group: int = 0,
     status: Status = Status.FAILED,
-    turns: tuple[Turn, ...] = (make_turn(),),
+    turns: tuple[Turn, ...] = (make_turn((1, 2), range(3)),),
 ) -> Episode:
     rewards = reward if isinstance(reward, Mapping) else {"programmer": reward}
     return judged_episode(turns, rewards, group, status)
@@ -44,21 +31,16 @@ def first_values(name: str, episodes: list[Episode]) -> list[float]:
 REWARDS = [1.0, 0.0, 0.25, 0.25]
 
 
-def test_grpo_standardises_with_the_sample_deviation_as_trl_does() -> None:
+def test_baselines_are_those_of_the_papers() -> None:
+    """GRPO divides by the sample deviation as TRL does, RLOO leaves the episode itself out."""
     rewards = torch.tensor(REWARDS, dtype=torch.float64)
-    expected = (rewards - rewards.mean()) / (rewards.std(unbiased=True) + 1e-4)
-    assert first_values("grpo", [make_episode(r) for r in REWARDS]) == pytest.approx(expected.tolist())
-
-
-def test_dr_grpo_only_centres() -> None:
-    assert first_values("dr_grpo", [make_episode(r) for r in REWARDS]) == pytest.approx(
-        [0.625, -0.375, -0.125, -0.125]
-    )
-
-
-def test_rloo_leaves_the_episode_itself_out_of_its_baseline() -> None:
-    expected = [r - np.mean(REWARDS[:i] + REWARDS[i + 1 :]) for i, r in enumerate(REWARDS)]
-    assert first_values("rloo", [make_episode(r) for r in REWARDS]) == pytest.approx(expected)
+    expected = {
+        "grpo": ((rewards - rewards.mean()) / (rewards.std(unbiased=True) + 1e-4)).tolist(),
+        "dr_grpo": [0.625, -0.375, -0.125, -0.125],
+        "rloo": [r - np.mean(REWARDS[:i] + REWARDS[i + 1 :]) for i, r in enumerate(REWARDS)],
+    }
+    for name, values in expected.items():
+        assert first_values(name, [make_episode(r) for r in REWARDS]) == pytest.approx(values)
 
 
 def test_reinforce_has_one_baseline_for_the_whole_batch() -> None:
@@ -101,7 +83,7 @@ def test_group_advantages_sum_to_zero(rewards: list[int]) -> None:
 
 
 def test_every_token_of_every_turn_gets_the_advantage_of_its_role() -> None:
-    turns = (make_turn(2, "solver"), make_turn(4, "critic"))
+    turns = tuple(make_turn((1, 2), range(n), role=role) for n, role in ((2, "solver"), (4, "critic")))
     episodes = [
         make_episode({"solver": 1.0, "critic": -3.0}, turns=turns),
         make_episode({"solver": 0.0, "critic": 3.0}, turns=turns),

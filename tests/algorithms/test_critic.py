@@ -1,34 +1,48 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from learning import judged_episode
+from learning import VOCABULARY, judged_episode, make_turn, tiny_policy
 
 from greenward.algorithms.advantages import AdvantageBatch
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.critic import CriticEstimator, discounted_returns, generalised_advantages
 from greenward.config.algorithm import CriticConfig, PPOKLConfig
-from greenward.config.sections import ShapeConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status
-from greenward.policies.engine import StopReason
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 
-VOCABULARY = 11
 TEMPERATURE = 0.8
-TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
-SHAPE = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64)
 
 
-def make_policy(seed: int = 0) -> Policy:
-    return Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
+def equation_16(rewards: np.ndarray, values: np.ndarray, discount: float, gae_lambda: float) -> np.ndarray:
+    """arXiv 1506.02438, eq. 16, summed out in O(T^2); the state after the last step is worth 0."""
+    following = np.append(values[1:], 0.0)
+    deltas = rewards + discount * following - values
+    steps = len(rewards)
+    return np.array(
+        [sum((discount * gae_lambda) ** (k - t) * deltas[k] for k in range(t, steps)) for t in range(steps)]
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 40])
+@pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 0.95), (0.9, 0.5), (0.99, 1.0), (1.0, 0.0)])
+def test_equals_the_sum_of_equation_16(length: int, discount: float, gae_lambda: float) -> None:
+    rng = np.random.default_rng(length)
+    rewards, values = rng.normal(size=(2, length))
+    found = generalised_advantages(rewards, values, discount=discount, gae_lambda=gae_lambda)
+    np.testing.assert_allclose(found, equation_16(rewards, values, discount, gae_lambda), atol=1e-12)
+
+
+def test_returns_are_the_discounted_reward_to_go() -> None:
+    returns = discounted_returns(np.array([1.0, 0.0, 4.0]), discount=0.5)
+    np.testing.assert_allclose(returns, [1 + 0.25 * 4, 0.5 * 4, 4])
 
 
 def make_critic(policy: Policy, *, separate: bool = False) -> Critic:
@@ -37,19 +51,12 @@ def make_critic(policy: Policy, *, separate: bool = False) -> Critic:
     return critic
 
 
-def make_turn(seed: int, *, role: str = "programmer", wrote: list[bool] | None = None) -> Turn:
+def answer(seed: int, *, role: str = "programmer", wrote: list[bool] | None = None) -> Turn:
     rng = np.random.default_rng(seed)
     length = len(wrote) if wrote is not None else int(rng.integers(1, 7))
-    return Turn(
-        role=role,
-        prompt_ids=tuple(rng.integers(1, VOCABULARY, 3).tolist()),
-        completion_ids=rng.integers(1, VOCABULARY, length),
-        logprobs_T=np.zeros(length, dtype=np.float32),
-        policy_wrote_T=np.ones(length, dtype=bool) if wrote is None else np.array(wrote),
-        stop_reason=StopReason.END,
-        policy_version=0,
-        temperature=TEMPERATURE,
-    )
+    prompt, completion = rng.integers(1, VOCABULARY, 3).tolist(), rng.integers(1, VOCABULARY, length)
+    written = np.ones(length, dtype=bool) if wrote is None else np.array(wrote)
+    return make_turn(prompt, completion, role=role, policy_wrote_T=written, temperature=TEMPERATURE)
 
 
 def make_episode(
@@ -61,7 +68,7 @@ def make_episode(
 
 def make_episodes() -> list[Episode]:
     return [
-        make_episode(make_turn(seed), rewards={"programmer": float(seed % 3)}, group=seed // 2)
+        make_episode(answer(seed), rewards={"programmer": float(seed % 3)}, group=seed // 2)
         for seed in range(8)
     ]
 
@@ -77,7 +84,7 @@ def make_estimator(
         kl_config,
         KLCoefficient(kl_config.coefficient, target=kl_config.target, horizon=kl_config.horizon),
         micro_batch_sequences=3,
-        reference=make_policy(seed=1),
+        reference=tiny_policy(seed=1),
     )
 
 
@@ -96,13 +103,19 @@ def values_alone(policy: Policy, critic: Critic, turn: Turn) -> np.ndarray:
     return critic(batch, policy.completion_hidden(batch))[0].numpy()
 
 
+def kl_costs(policy: Policy, turn: Turn, kind: str) -> np.ndarray:
+    """The estimate of the KL to the reference at each token (Schulman's k1, k2, k3)."""
+    log_ratio = (logprobs_alone(policy, turn) - logprobs_alone(tiny_policy(seed=1), turn)).astype(np.float64)
+    return {"k1": log_ratio, "k2": log_ratio**2 / 2, "k3": np.exp(-log_ratio) - 1 + log_ratio}[kind]
+
+
 def terminal(length: int, reward: float) -> np.ndarray:
     return np.append(np.zeros(length - 1), reward)
 
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_advantages_and_returns_are_gae_of_each_answer_alone(separate: bool) -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     critic = make_critic(policy, separate=separate)
     episodes = make_episodes()
     estimator = make_estimator(policy, critic, discount=0.9, gae_lambda=0.7, value_lambda=0.4)
@@ -123,7 +136,7 @@ def test_advantages_and_returns_are_gae_of_each_answer_alone(separate: bool) -> 
 
 
 def test_the_critic_learns_the_rewards_to_come_unless_told_otherwise() -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     estimate = make_estimator(policy, make_critic(policy), discount=0.9)(make_episodes())
     assert estimate.returns is not None
     for (returns_T,), episode in zip(estimate.returns, make_episodes(), strict=True):
@@ -133,54 +146,37 @@ def test_the_critic_learns_the_rewards_to_come_unless_told_otherwise() -> None:
 
 
 def test_turns_of_a_role_are_one_trajectory_and_tokens_of_others_are_skipped() -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     critic = make_critic(policy)
-    first = make_turn(1, wrote=[True, True, False, True])
-    other = make_turn(2, role="judge")
-    second = make_turn(3, wrote=[False, True, True])
+    first = answer(1, wrote=[True, True, False, True])
+    other = answer(2, role="judge")
+    second = answer(3, wrote=[False, True, True])
     episode = make_episode(first, other, second, rewards={"programmer": 2.0, "judge": -1.0})
     estimate = make_estimator(policy, critic)([episode])
-    values = np.concatenate(
-        [values_alone(policy, critic, turn)[turn.policy_wrote_T] for turn in (first, second)]
-    )
-    expected = generalised_advantages(terminal(5, 2.0), values, discount=1.0, gae_lambda=0.95)
-    found = [estimate.advantages[0][n][turn.policy_wrote_T] for n, turn in ((0, first), (2, second))]
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
-    assert estimate.advantages[0][0][2] == estimate.advantages[0][2][0] == 0
-    judged = values_alone(policy, critic, other)
-    np.testing.assert_allclose(
-        estimate.advantages[0][1],
-        generalised_advantages(terminal(len(judged), -1.0), judged, discount=1.0, gae_lambda=0.95),
-        atol=1e-5,
-    )
+    found = estimate.advantages[0]
+    assert found[0][2] == found[2][0] == 0
+    for places, turns, reward in (([0, 2], [first, second], 2.0), ([1], [other], -1.0)):
+        values = np.concatenate([values_alone(policy, critic, turn)[turn.policy_wrote_T] for turn in turns])
+        rewards = terminal(len(values), reward)
+        expected = generalised_advantages(rewards, values, discount=1.0, gae_lambda=0.95)
+        written = [found[n][turn.policy_wrote_T] for n, turn in zip(places, turns, strict=True)]
+        np.testing.assert_allclose(np.concatenate(written), expected, atol=1e-5)
 
 
 def test_whitened_advantages_have_mean_0_and_deviation_1_over_trained_tokens() -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     critic = make_critic(policy)
-    turn = make_turn(20, wrote=[True, False, True])
-    episodes = [*make_episodes(), make_episode(turn), make_episode(make_turn(30), failed=True)]
+    turn = answer(20, wrote=[True, False, True])
+    episodes = [*make_episodes(), make_episode(turn), make_episode(answer(30), failed=True)]
     plain = make_estimator(policy, critic)(episodes)
     whitened = make_estimator(policy, critic, whiten_advantages=True)(episodes)
-
-    def trained(estimate: AdvantageBatch) -> np.ndarray:
-        return np.concatenate(
-            [
-                advantages_T[turn.policy_wrote_T]
-                for episode, turns in zip(episodes, estimate.advantages, strict=True)
-                if episode.scored
-                for turn, advantages_T in zip(episode.turns, turns, strict=True)
-            ]
-        )
-
-    before, after = trained(plain), trained(whitened)
+    written = np.concatenate([t.policy_wrote_T & e.scored for e in episodes for t in e.turns])
+    before, after = (flat(estimate.advantages)[written] for estimate in (plain, whitened))
     np.testing.assert_allclose(after, (before - before.mean()) / before.std(), atol=1e-4)
     np.testing.assert_allclose([after.mean(), after.std()], [0, 1], atol=1e-4)
     assert whitened.metrics["advantage/mean"] == pytest.approx(before.mean(), abs=1e-6)
     assert whitened.metrics["advantage/std"] == pytest.approx(before.std(), abs=1e-6)
-    for one, other in zip(plain.returns, whitened.returns, strict=True):
-        for returns_T, same_T in zip(one, other, strict=True):
-            np.testing.assert_array_equal(returns_T, same_T)
+    np.testing.assert_array_equal(flat(plain.returns), flat(whitened.returns))
     assert whitened.advantages[-2][0][1] == 0
 
 
@@ -197,31 +193,26 @@ def flat(arrays: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("reward", [1.0, 0.0, -3.0, 0.1])
 @pytest.mark.parametrize("discount", [1.0, 0.9])
-def test_equal_rewards_leave_a_noisy_critic_no_advantage_at_all(reward: float, discount: float) -> None:
-    policy = make_policy()
-    critic = make_critic(policy)
-    plain = make_estimator(policy, critic, discount=discount)(with_rewards([reward] * 8))
-    whitened = make_estimator(policy, critic, discount=discount, whiten_advantages=True)(
-        with_rewards([reward] * 8)
-    )
-    assert flat(plain.advantages).std() > 0.1
-    assert not flat(whitened.advantages).any()
-    np.testing.assert_array_equal(flat(plain.returns), flat(whitened.returns))
-
-
-def test_equal_rewards_within_each_role_leave_no_advantage() -> None:
-    policy = make_policy()
-    rewards = {"programmer": 1.0, "judge": -1.0}
-    episodes = [make_episode(make_turn(n), make_turn(n + 9, role="judge"), rewards=rewards) for n in range(4)]
-    estimate = make_estimator(policy, make_critic(policy), whiten_advantages=True)(episodes)
-    assert not flat(estimate.advantages).any()
+def test_rewards_that_are_equal_in_each_role_leave_a_noisy_critic_no_advantage_at_all(
+    reward: float, discount: float
+) -> None:
+    policy = tiny_policy()
+    rewards = {"programmer": reward, "judge": -1.0}
+    of_two_roles = [make_episode(answer(n), answer(n + 9, role="judge"), rewards=rewards) for n in range(4)]
+    for episodes in (with_rewards([reward] * 8), of_two_roles):
+        critic = make_critic(policy)
+        plain = make_estimator(policy, critic, discount=discount)(episodes)
+        whitened = make_estimator(policy, critic, discount=discount, whiten_advantages=True)(episodes)
+        assert flat(plain.advantages).std() > 0.1
+        assert not flat(whitened.advantages).any()
+        np.testing.assert_array_equal(flat(plain.returns), flat(whitened.returns))
 
 
 @pytest.mark.parametrize("difference", [1e-12, 1e-6, 1e-3, 1e-2])
 def test_nearly_equal_rewards_do_not_raise_the_noise_of_a_critic(difference: float) -> None:
     """Whatever the critic's noise, it ends up smaller than it was, in proportion to what rewards say."""
     for scale in (0.03, 0.3, 3.0):
-        policy = make_policy()
+        policy = tiny_policy()
         critic = make_critic(policy)
         with torch.no_grad():
             critic.head.weight.mul_(scale)
@@ -234,7 +225,7 @@ def test_nearly_equal_rewards_do_not_raise_the_noise_of_a_critic(difference: flo
 
 def test_advantages_of_a_useful_critic_are_whitened_in_full() -> None:
     """Rewards of a tiny scale are no reason to shrink them, where the critic is as small."""
-    policy = make_policy()
+    policy = tiny_policy()
     episodes = with_rewards([0.01, 0.0, 0.02, 0.0, 0.01, 0.01, 0.0, 0.02])
     estimator = make_estimator(policy, Critic(policy, separate_trunk=False), whiten_advantages=True)
     found = flat(estimator(episodes).advantages)
@@ -243,7 +234,7 @@ def test_advantages_of_a_useful_critic_are_whitened_in_full() -> None:
 
 def test_advantages_shrink_with_the_rewards_of_a_converging_policy() -> None:
     """They are divided by the usual deviation of rewards so far, which is saved with the critic."""
-    policy = make_policy()
+    policy = tiny_policy()
     critic = Critic(policy, separate_trunk=False)
     rewards = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
     first = make_estimator(policy, critic, gae_lambda=1.0, whiten_advantages=True)
@@ -267,75 +258,55 @@ def test_a_critic_without_error_leaves_no_advantage() -> None:
         def __call__(self, batch: GroupBatch, hidden_SE: None) -> torch.Tensor:
             return batch.completion_ids_BT.float()
 
-    turns = [replace(make_turn(1, wrote=[True]), completion_ids=np.array([token])) for token in (3, 5, 8)]
+    turns = [replace(answer(1, wrote=[True]), completion_ids=np.array([token])) for token in (3, 5, 8)]
     episodes = [make_episode(turn, rewards={"programmer": float(turn.completion_ids[0])}) for turn in turns]
-    estimator = make_estimator(make_policy(), Oracle(), whiten_advantages=True)  # type: ignore[arg-type]
+    estimator = make_estimator(tiny_policy(), Oracle(), whiten_advantages=True)  # type: ignore[arg-type]
     assert not flat(estimator(episodes).advantages).any()
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_equal_rewards_leave_the_kl_in_the_reward_its_pull(reward: float) -> None:
     """What remains are the costs still to come, around their mean, at their own scale."""
-    policy, reference = make_policy(), make_policy(seed=1)
+    policy = tiny_policy()
     kl = {"coefficient": 0.3, "estimator": "k1", "in_reward": True}
     estimator = make_estimator(policy, make_critic(policy), kl=kl, gae_lambda=1.0, whiten_advantages=True)
     episodes = with_rewards([reward] * 8)
-    costs = []
-    for episode in episodes:
-        (turn,) = episode.turns
-        log_ratio = (logprobs_alone(policy, turn) - logprobs_alone(reference, turn)).astype(np.float64)
-        costs.append(-0.3 * log_ratio[::-1].cumsum()[::-1])
-    expected = np.concatenate(costs)
+    costs = [kl_costs(policy, episode.turns[0], "k1") for episode in episodes]
+    expected = np.concatenate([-0.3 * cost_T[::-1].cumsum()[::-1] for cost_T in costs])
     np.testing.assert_allclose(flat(estimator(episodes).advantages), expected - expected.mean(), atol=1e-4)
 
 
 def test_infrastructure_failures_change_nothing_for_the_others() -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     critic = make_critic(policy)
     episodes = make_episodes()
-    failed = make_episode(make_turn(99), rewards={"programmer": 50.0}, failed=True)
+    failed = make_episode(answer(99), rewards={"programmer": 50.0}, failed=True)
     without = make_estimator(policy, critic, whiten_advantages=True)(episodes)
     with_failure = make_estimator(policy, critic, whiten_advantages=True)([*episodes, failed])
     assert with_failure.metrics == pytest.approx(without.metrics, abs=1e-6)
     for one, other in zip(without.advantages, with_failure.advantages, strict=False):
         np.testing.assert_allclose(one[0], other[0], atol=1e-5)
     assert not with_failure.advantages[-1][0].any() and not with_failure.returns[-1][0].any()
-
-
-def test_a_batch_without_a_scored_episode_says_nothing() -> None:
-    policy = make_policy()
-    estimate = make_estimator(policy, make_critic(policy), whiten_advantages=True)(
-        [make_episode(make_turn(0), failed=True)]
-    )
-    assert estimate.metrics == {} and not estimate.advantages[0][0].any()
+    alone = make_estimator(policy, critic, whiten_advantages=True)([failed])
+    assert alone.metrics == {} and not alone.advantages[0][0].any()
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
 def test_kl_in_the_reward_costs_each_token_its_estimate(kind: str) -> None:
     """With lambda 1 and values of 0 the advantage is the reward still to come, less the KL to come."""
-    policy, reference = make_policy(), make_policy(seed=1)
-    critic = Critic(policy, separate_trunk=False)
+    policy = tiny_policy()
     episodes = make_episodes()
     kl = {"coefficient": 0.3, "estimator": kind, "in_reward": True}
-    estimate = make_estimator(policy, critic, kl=kl, gae_lambda=1.0)(episodes)
-    measured = []
-    for index, episode in enumerate(episodes):
-        (turn,) = episode.turns
-        log_ratio = (logprobs_alone(policy, turn) - logprobs_alone(reference, turn)).astype(np.float64)
-        cost = {
-            "k1": log_ratio,
-            "k2": log_ratio**2 / 2,
-            "k3": np.exp(-log_ratio) - 1 + log_ratio,
-        }[kind]
-        measured.append(cost)
-        rewards = terminal(len(cost), episode.rewards["programmer"]) - 0.3 * cost
-        expected = discounted_returns(rewards, discount=1.0)
-        np.testing.assert_allclose(estimate.advantages[index][0], expected, atol=1e-4)
+    estimate = make_estimator(policy, Critic(policy, separate_trunk=False), kl=kl, gae_lambda=1.0)(episodes)
+    measured = [kl_costs(policy, episode.turns[0], kind) for episode in episodes]
+    for episode, cost_T, (advantages_T,) in zip(episodes, measured, estimate.advantages, strict=True):
+        rewards = terminal(len(cost_T), episode.rewards["programmer"]) - 0.3 * cost_T
+        np.testing.assert_allclose(advantages_T, discounted_returns(rewards, discount=1.0), atol=1e-4)
     assert estimate.metrics["kl"] == pytest.approx(np.concatenate(measured).mean(), abs=1e-5)
 
 
 def test_explained_variance_is_that_of_the_reward_to_go() -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     critic = make_critic(policy)
     episodes = make_episodes()
     metrics = make_estimator(policy, critic)(episodes).metrics
@@ -348,8 +319,9 @@ def test_explained_variance_is_that_of_the_reward_to_go() -> None:
 
 
 def test_a_constant_critic_explains_nothing_and_equal_rewards_leave_nothing_to_explain() -> None:
-    policy = make_policy()
+    policy = tiny_policy()
     constant = Critic(policy, separate_trunk=False)
+    assert not flat(make_estimator(policy, constant)(make_episodes()).values).any()  # as it starts
     torch.nn.init.constant_(constant.head.bias, 0.4)
     estimator = make_estimator(policy, constant)
     assert estimator(make_episodes()).metrics["explained_variance"] == pytest.approx(0.0, abs=1e-9)

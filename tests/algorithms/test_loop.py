@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from greenward.algorithms.loop import StepRecord, TrainingLoop
+from greenward.algorithms.loop import StepRecord, TrainingLoop, load_trainer_state
 from greenward.errors import CheckpointError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.metrics import read_metrics, without_timing
@@ -63,7 +63,7 @@ def evaluate(policy, step, elapsed):
     return {"suite": "walk", "step": step, "metrics": {"pass@1": metric}}
 
 
-def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None):
+def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None, evaluate=evaluate):
     with RunDirectory.create(folder, {"seed": 7}, resume=resume) as run, Progress(quiet=True) as progress:
         loop = TrainingLoop(
             trainer,
@@ -84,11 +84,13 @@ def rows(folder):
     return [without_timing(row) for row in read_metrics(folder / "metrics.jsonl").rows]
 
 
-def test_a_run_cut_between_checkpoints_and_resumed_writes_the_same_metrics(tmp_path):
+@pytest.mark.parametrize("crash_at", [2, 8])
+def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_files(tmp_path, crash_at):
+    """Checkpoints are at steps 5 and 10; the rows after the last one are written anew."""
     run_loop(tmp_path / "whole", RandomWalk())
     with pytest.raises(RuntimeError, match="power cut"):
-        run_loop(tmp_path / "cut", RandomWalk(crash_at=8))
-    assert len(rows(tmp_path / "cut")) == 8  # three rows past the checkpoint at step 5
+        run_loop(tmp_path / "cut", RandomWalk(crash_at=crash_at))
+    assert len(rows(tmp_path / "cut")) == crash_at
     run_loop(tmp_path / "cut", RandomWalk(), resume=True)
     assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
     for name in ("step_000000", "step_000003", "step_000012"):
@@ -96,28 +98,15 @@ def test_a_run_cut_between_checkpoints_and_resumed_writes_the_same_metrics(tmp_p
         assert (tmp_path / "cut" / file).read_text() == (tmp_path / "whole" / file).read_text()
 
 
-def test_a_run_cut_before_its_first_checkpoint_starts_again(tmp_path):
-    run_loop(tmp_path / "whole", RandomWalk())
-    with pytest.raises(RuntimeError, match="power cut"):
-        run_loop(tmp_path / "cut", RandomWalk(crash_at=2))
-    run_loop(tmp_path / "cut", RandomWalk(), resume=True)
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
-
-
-def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path):
-    loop = run_loop(tmp_path / "run", RandomWalk(interrupt_at=6))
-    assert loop.interrupted
-    assert loop.steps_done == 7
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
+def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path, signals):
+    """Launchers may pass on the interrupt as a second signal."""
+    loop = run_loop(tmp_path / "run", RandomWalk(interrupt_at=6, signals=signals))
+    assert loop.interrupted and loop.steps_done == 7
     assert (tmp_path / "run/checkpoints/step_000007/weight.json").is_file()
     run_loop(tmp_path / "whole", RandomWalk())
     assert not run_loop(tmp_path / "run", RandomWalk(), resume=True).interrupted
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
-
-
-def test_a_launcher_that_passes_on_the_interrupt_does_not_spoil_the_clean_stop(tmp_path):
-    loop = run_loop(tmp_path / "run", RandomWalk(interrupt_at=6, signals=(signal.SIGINT, signal.SIGTERM)))
-    assert loop.interrupted
-    assert (tmp_path / "run/checkpoints/step_000007/weight.json").is_file()
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
@@ -146,8 +135,6 @@ def test_a_finished_run_resumed_does_nothing(tmp_path):
 
 
 def test_a_model_without_trainer_state_cannot_be_resumed_from(tmp_path):
-    from greenward.algorithms.loop import load_trainer_state
-
     with pytest.raises(CheckpointError, match=r"no trainer\.pt"):
         load_trainer_state(tmp_path)
 
@@ -165,19 +152,8 @@ def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkey
         now[0] += 1000.0
         return evaluate(policy, step, elapsed)
 
-    with RunDirectory.create(tmp_path, {"seed": 7}) as run, Progress(quiet=True) as progress:
-        settings = {"seed": 7, "max_steps": 50, "max_seconds": 6.0, "progress": progress}
-        first = TrainingLoop(
-            OneSecond(interrupt_at=2),
-            run,
-            evaluators={None: slow_evaluation},
-            eval_interval_steps=1,
-            **settings,
-        )
-        first.run()
-        assert first.interrupted and first.steps_done == 3
-        second = TrainingLoop(
-            OneSecond(), run, evaluators={None: slow_evaluation}, eval_interval_steps=1, **settings
-        )
-        second.run()
+    settings = {"max_steps": 50, "max_seconds": 6.0, "evaluate": slow_evaluation}
+    first = run_loop(tmp_path, OneSecond(interrupt_at=2), **settings)
+    assert first.interrupted and first.steps_done == 3
+    second = run_loop(tmp_path, OneSecond(), resume=True, **settings)
     assert (second.steps_done, second.training_seconds) == (6, 6.0) and not second.interrupted

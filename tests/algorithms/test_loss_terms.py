@@ -11,7 +11,6 @@ from learning import LossInputs, loss_of
 from torch import Tensor
 
 from greenward.algorithms.batches import BatchTotals
-from greenward.algorithms.coefficients import EntropyCoefficient
 from greenward.algorithms.losses import KL_ESTIMATORS, LOSSES
 from greenward.config.algorithm import GRPOAlgorithmConfig
 
@@ -44,7 +43,7 @@ def logprobs_of(answer: tuple[int, ...], policy: Table) -> Tensor:
 def visits(policy: Table) -> dict[tuple[int, ...], float]:
     """How often sampling from the policy reaches each prefix."""
     return {
-        prefix: math.exp(sum(float(policy[prefix[:t]][token]) for t, token in enumerate(prefix)))
+        prefix: math.exp(sum(policy[prefix[:t]][token].item() for t, token in enumerate(prefix)))
         for prefix in PREFIXES
     }
 
@@ -74,35 +73,27 @@ def exact_gradient(policy: Table, parameters: list[Tensor], sampler: Table, term
     reference, frequency = table(9), visits(sampler)
     total = torch.zeros((), dtype=torch.float64)
     for prefix in PREFIXES:
-        against = reference[prefix] if term == "kl" else torch.zeros(VOCABULARY, dtype=torch.float64)
+        against = torch.zeros_like(reference[prefix]) if term == "entropy" else reference[prefix]
         total = total + frequency[prefix] * (policy[prefix].exp() * (policy[prefix] - against)).sum()
     scale = 1.0 if loss == "reinforce" else 1 / LENGTH
     return scale * torch.stack(torch.autograd.grad(total, parameters))
 
 
 @pytest.mark.parametrize("off_policy", [False, True])
-@pytest.mark.parametrize("estimator", sorted(KL_ESTIMATORS))
+@pytest.mark.parametrize("term", [*sorted(KL_ESTIMATORS), "entropy"])
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_kl_term_has_the_exact_gradient_in_every_loss(loss: str, estimator: str, off_policy: bool) -> None:
-    policy, parameters = trainable(0)
-    sampler = table(5) if off_policy else policy
-    kl = {"coefficient": 1.0, "estimator": estimator}
-    found = expected_gradient(policy, parameters, sampler, loss=loss, kl=kl)
-    policy, parameters = trainable(0)
-    exact = exact_gradient(policy, parameters, sampler if off_policy else policy, "kl", loss)
-    assert exact.abs().max() > 1e-2
-    torch.testing.assert_close(found, exact, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("off_policy", [False, True])
-@pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_entropy_bonus_has_the_exact_gradient_in_every_loss(loss: str, off_policy: bool) -> None:
+def test_kl_term_and_entropy_bonus_have_the_exact_gradient_in_every_loss(
+    loss: str, term: str, off_policy: bool
+) -> None:
     """The loss falls by 0.7 of the entropy; p (log p) summed over tokens is the negative entropy."""
+    settings: dict[str, object] = {"kl": {"coefficient": 0.7, "estimator": term}}
+    if term == "entropy":
+        settings = {"entropy_coefficient": 0.7}
     policy, parameters = trainable(0)
     sampler = table(5) if off_policy else policy
-    found = expected_gradient(policy, parameters, sampler, loss=loss, entropy_coefficient=0.7)
+    found = expected_gradient(policy, parameters, sampler, loss=loss, **settings)
     policy, parameters = trainable(0)
-    exact = exact_gradient(policy, parameters, sampler if off_policy else policy, "entropy", loss)
+    exact = exact_gradient(policy, parameters, sampler if off_policy else policy, term, loss)
     assert exact.abs().max() > 1e-2
     torch.testing.assert_close(found, 0.7 * exact, atol=1e-12, rtol=0)
 
@@ -113,33 +104,3 @@ def test_entropy_of_padding_does_not_count() -> None:
     inputs = LossInputs(zeros, zeros, mask, entropy_BT=torch.tensor([[1.0, 2.0, math.nan]]))
     output = loss_of(inputs, BatchTotals(1, 2, 3), GRPOAlgorithmConfig(loss="dapo", entropy_coefficient=0.1))
     assert float(output.loss) == pytest.approx(-0.1 * 1.5)
-
-
-def test_entropy_coefficient_rises_below_the_target_and_falls_above_it() -> None:
-    control = EntropyCoefficient(0.01, target=2.0)
-    found = []
-    for entropy in (1.0, 2.0, 3.0, 100.0, math.nan):
-        control.update(entropy)
-        found.append(math.log(control.value / 0.01))
-    assert found == pytest.approx([0.05 * e for e in (0.5, 0.5, 0.0, -1.0, -1.0)])
-
-
-def test_entropy_coefficient_without_a_target_stays() -> None:
-    control = EntropyCoefficient(0.01, target=None)
-    control.update(0.0)
-    assert control.value == 0.01
-
-
-def test_entropy_coefficient_can_return_from_a_long_excursion() -> None:
-    control = EntropyCoefficient(0.01, target=1.0)
-    for _ in range(1000):
-        control.update(5.0)
-    assert control.value == pytest.approx(1e-4)
-    for _ in range(1000):
-        control.update(0.0)
-    assert control.value == pytest.approx(1.0)
-
-
-def test_a_target_needs_a_first_coefficient() -> None:
-    with pytest.raises(ValueError, match="entropy_coefficient is 0"):
-        GRPOAlgorithmConfig(entropy_target=1.0)

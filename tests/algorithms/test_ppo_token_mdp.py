@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learning import LossInputs, judged_episode, loss_of, make_trainer
+from learning import LossInputs, PPOAgent, judged_episode, loss_of, make_turn
+from test_loss_terms import logprobs_of, trainable
 from torch import Tensor
 
 from greenward.algorithms.batches import BatchTotals
-from greenward.algorithms.coefficients import KLCoefficient
-from greenward.algorithms.critic import CriticEstimator, generalised_advantages
+from greenward.algorithms.critic import generalised_advantages
 from greenward.config.algorithm import GRPOAlgorithmConfig, PPOAlgorithmConfig
-from greenward.config.sections import ShapeConfig, TrainingConfig
-from greenward.environments.episode import Episode, Turn
+from greenward.config.sections import ShapeConfig
+from greenward.environments.episode import Episode
 from greenward.policies.engine import SamplingParams
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 
 END, VOCABULARY, LIMIT = 0, 3, 3
@@ -53,46 +52,27 @@ def exact_value(prompt: Answer, state: Answer, probability: Any) -> Any:
     )
 
 
-class Table:
-    """A policy of free logits for each state."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        states = [()] + [s for n in (1, 2) for s in {a[:n] for a in answers() if len(a) >= n}]
-        self.logits = {
-            (prompt, state): torch.randn(
-                VOCABULARY, generator=generator, dtype=torch.float64
-            ).requires_grad_()
-            for prompt in PROMPTS
-            for state in sorted(states)
-        }
-
-    def probability(self, prompt: Answer, state: Answer) -> Tensor:
-        return self.logits[prompt, state].softmax(-1)
-
-    def logprobs(self, prompt: Answer, answer: Answer) -> Tensor:
-        return torch.stack(
-            [self.probability(prompt, answer[:t])[token].log() for t, token in enumerate(answer)]
-        )
-
-
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.6, 1.0])
 def test_with_exact_values_the_expected_ppo_gradient_is_that_of_the_expected_reward(
     gae_lambda: float,
 ) -> None:
     """For any lambda: E over all answers of the loss's gradient equals -grad E[reward]."""
-    table = Table()
-    parameters = list(table.logits.values())
-    objective = sum(exact_value(prompt, (), table.probability) for prompt in PROMPTS)
-    exact = torch.autograd.grad(objective, parameters, allow_unused=True)
+    tables = {prompt: trainable(seed) for seed, prompt in enumerate(PROMPTS)}
+    parameters = [logits for _, of_prompt in tables.values() for logits in of_prompt]
+
+    def probability(prompt: Answer, state: Answer) -> Tensor:
+        return tables[prompt][0][state].exp()
+
+    objective = sum(exact_value(prompt, (), probability) for prompt in PROMPTS)
+    exact = torch.autograd.grad(objective, parameters, allow_unused=True, retain_graph=True)
 
     def detached(prompt: Answer, state: Answer) -> np.ndarray:
-        return table.probability(prompt, state).detach().numpy()
+        return probability(prompt, state).detach().numpy()
 
     expectation = torch.zeros((), dtype=torch.float64)
     for prompt in PROMPTS:
         for answer in answers():
-            logprobs = table.logprobs(prompt, answer)
+            logprobs = logprobs_of(answer, tables[prompt][0])
             rewards = np.append(np.zeros(len(answer) - 1), REWARD[prompt, answer])
             values = np.array([exact_value(prompt, answer[:t], detached) for t in range(len(answer))])
             advantages = generalised_advantages(rewards, values, discount=1.0, gae_lambda=gae_lambda)
@@ -111,53 +91,24 @@ def test_with_exact_values_the_expected_ppo_gradient_is_that_of_the_expected_rew
     assert max(float(gradient.abs().max()) for gradient in exact if gradient is not None) > 1e-3
 
 
-class Training:
-    """The real policy, critic, estimator and learner, and episodes without a sandbox.
+class Training(PPOAgent):
+    """The real policy, critic, estimator and trainer, and episodes without a sandbox.
 
     `seed` decides the weights at the start and every sample.
     """
 
     def __init__(self, *, seed: int = 0, algorithm: dict[str, Any] | None = None, **training: Any) -> None:
         self.seed = seed
-        critic_section = {"clip": None, **(algorithm or {}).get("critic", {})}
-        self.algorithm = PPOAlgorithmConfig(**{**(algorithm or {}), "critic": critic_section})
-        section = self.algorithm.critic
-        self.policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
-        self.critic = Critic(self.policy, separate_trunk=section.trunk == "separate")
-        coefficient = KLCoefficient(self.algorithm.kl.coefficient, target=None, horizon=1)
-        self.estimator = CriticEstimator(
-            self.policy,
-            self.critic,
-            section,
-            self.algorithm.kl,
-            coefficient,
-            micro_batch_sequences=256,
-        )
-        self.trainer = make_trainer(
-            self.policy,
-            self.algorithm,
-            TrainingConfig(**{"micro_batch_sequences": 256, **training}),
-            max_completion_tokens=LIMIT,
-            kl_coefficient=coefficient,
-            critic=self.critic,
-            critic_config=section,
-        )
+        section = {**(algorithm or {}), "critic": {"clip": None, **(algorithm or {}).get("critic", {})}}
+        policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
+        settings = {"micro_batch_sequences": 256, **training}
+        super().__init__(policy, section, settings, max_completion_tokens=LIMIT)
 
     def episodes(self, seed: int, size: int = 48) -> list[Episode]:
         groups = self.policy.sample(PROMPTS, size, SamplingParams(max_tokens=LIMIT), seed=seed)
         return [
             judged_episode(
-                (
-                    Turn(
-                        role="programmer",
-                        prompt_ids=prompt,
-                        completion_ids=completion.token_ids,
-                        logprobs_T=completion.logprobs,
-                        policy_wrote_T=np.ones(len(completion.token_ids), dtype=bool),
-                        stop_reason=completion.stop_reason,
-                        policy_version=completion.policy_version,
-                    ),
-                ),
+                (make_turn(prompt, completion.token_ids, logprobs_T=completion.logprobs),),
                 {"programmer": REWARD[prompt, tuple(completion.token_ids.tolist())]},
                 number,
             )
@@ -166,8 +117,7 @@ class Training:
         ]
 
     def step(self, step: int) -> dict[str, float]:
-        episodes = self.episodes(seed=1000 * self.seed + step)
-        return self.trainer.update(episodes, self.estimator(episodes), step)
+        return self.update(self.episodes(seed=1000 * self.seed + step), step)
 
     @torch.no_grad()
     def probability(self, prompt: Answer, state: Answer) -> np.ndarray:

@@ -6,27 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from learning import judged_episode, make_trainer
+from learning import VOCABULARY, PPOAgent, judged_episode, make_turn, tiny_policy
 
 from greenward.algorithms.advantages import AdvantageBatch
-from greenward.algorithms.coefficients import KLCoefficient
-from greenward.algorithms.critic import CriticEstimator
-from greenward.config.algorithm import PPOAlgorithmConfig
-from greenward.config.sections import ShapeConfig, TrainingConfig
-from greenward.environments.episode import Episode, Turn
-from greenward.policies.engine import StopReason
-from greenward.policies.heads import Critic
+from greenward.environments.episode import Episode
 from greenward.policies.policy import Policy
-
-VOCABULARY = 11
-TOKENIZER: Any = SimpleNamespace(vocab_size=VOCABULARY, pad_id=0, eos_ids=[0])
-SHAPE = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=32, max_positions=64)
 
 
 def make_episodes(rewards: Sequence[float] = (1.0, 0.0, 0.5, 0.0, 1.0, 1.0), seed: int = 0) -> list[Episode]:
@@ -35,56 +24,23 @@ def make_episodes(rewards: Sequence[float] = (1.0, 0.0, 0.5, 0.0, 1.0, 1.0), see
     episodes = []
     for group, reward in enumerate(rewards):
         length = int(rng.integers(2, 7))
-        turn = Turn(
-            role="programmer",
-            prompt_ids=tuple(rng.integers(1, VOCABULARY, 3).tolist()),
-            completion_ids=rng.integers(1, VOCABULARY, length),
-            logprobs_T=np.full(length, -2.0, dtype=np.float32),
-            policy_wrote_T=np.ones(length, dtype=bool),
-            stop_reason=StopReason.END,
-            policy_version=0,
-        )
+        prompt, completion = rng.integers(1, VOCABULARY, 3).tolist(), rng.integers(1, VOCABULARY, length)
+        turn = make_turn(prompt, completion, logprobs_T=np.full(length, -2.0, dtype=np.float32))
         episodes.append(judged_episode((turn,), {"programmer": reward}, group))
     return episodes
 
 
-class Agent:
-    """Policy, critic, estimator and learner, as a recipe of kind ppo puts them together."""
+class Agent(PPOAgent):
+    """An agent whose steps are long and not clipped, on episodes made by the number of the step."""
 
     def __init__(
         self, policy: Policy | None = None, algorithm: dict[str, Any] | None = None, **training: Any
-    ):
-        self.policy = policy or Policy.random(SHAPE, TOKENIZER, seed=0, device="cpu")
-        config = PPOAlgorithmConfig.model_validate(algorithm or {})
-        kl = config.kl
-        reference = self.policy.frozen_copy() if kl.coefficient > 0 else None
-        self.critic = Critic(self.policy, separate_trunk=config.critic.trunk == "separate")
-        coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
-        self.estimator = CriticEstimator(
-            self.policy,
-            self.critic,
-            config.critic,
-            kl,
-            coefficient,
-            micro_batch_sequences=4,
-            reference=reference,
-        )
-        self.trainer = make_trainer(
-            self.policy,
-            config,
-            TrainingConfig.model_validate(
-                {"micro_batch_sequences": 4, "learning_rate": 1e-2, "max_grad_norm": 1e9} | training
-            ),
-            reference=reference,
-            kl_in_loss=not kl.in_reward,
-            kl_coefficient=coefficient,
-            critic=self.critic,
-            critic_config=config.critic,
-        )
+    ) -> None:
+        settings = {"micro_batch_sequences": 4, "learning_rate": 1e-2, "max_grad_norm": 1e9} | training
+        super().__init__(policy or tiny_policy(), algorithm, settings)
 
     def step(self, step: int = 0, episodes: list[Episode] | None = None) -> dict[str, float]:
-        episodes = make_episodes(seed=step) if episodes is None else episodes
-        return self.trainer.update(episodes, self.estimator(episodes), step)
+        return self.update(make_episodes(seed=step) if episodes is None else episodes, step)
 
     def weights(self) -> list[torch.Tensor]:
         return [p.detach().clone() for p in (*self.policy.parameters(), *self.critic.parameters())]
@@ -113,12 +69,6 @@ def test_value_loss_reaches_the_policy_through_a_shared_trunk_only(trunk: str) -
     assert metrics["value/loss"] > 0
 
 
-def test_values_start_at_0() -> None:
-    estimate = Agent().estimator(make_episodes())
-    assert estimate.values is not None
-    assert not any(turns[0].any() for turns in estimate.values)
-
-
 def test_groups_without_signal_train_the_critic() -> None:
     metrics = Agent().step(episodes=make_episodes([1.0] * 4))
     assert metrics["groups/trained"] == 4 and metrics["updates/applied"] == 1
@@ -127,7 +77,7 @@ def test_groups_without_signal_train_the_critic() -> None:
 def test_repeated_updates_bring_the_values_to_the_returns() -> None:
     shares = []
     for seed in range(3):
-        policy = Policy.random(SHAPE, TOKENIZER, seed=seed, device="cpu")
+        policy = tiny_policy(seed)
         agent = Agent(policy, algorithm={"critic": {"clip": None, "gae_lambda": 1.0}})
         episodes = make_episodes(seed=seed)
         losses = [agent.step(episodes=episodes)["value/loss"] for _ in range(40)]
@@ -146,23 +96,18 @@ def test_learning_rates_of_policy_and_critic_follow_schedule_and_settings() -> N
     assert agent.step(2)["learning_rate"] == pytest.approx(0.15)
 
 
-def applied_gradients(agent: Agent) -> list[tuple[list[torch.Tensor | None], list[torch.Tensor | None]]]:
-    """Of policy and critic at each optimizer step, as the optimizer finds them."""
-    found: list[tuple[list[torch.Tensor | None], list[torch.Tensor | None]]] = []
+def applied_gradients(agent: Agent) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Of policy and critic at each optimizer step, as the optimizer finds them; 0 where there is none."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def record(*_: object) -> None:
-        parts = [
-            [None if p.grad is None else p.grad.clone() for p in part.parameters()]
-            for part in (agent.policy, agent.critic)
-        ]
-        found.append((parts[0], parts[1]))
+    def flat(module: torch.nn.Module) -> torch.Tensor:
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+        return torch.cat([gradient.flatten() for gradient in gradients])
 
-    agent.trainer._optimizer.register_step_pre_hook(record)
+    agent.trainer._optimizer.register_step_pre_hook(
+        lambda *_: found.append((flat(agent.policy), flat(agent.critic)))  # type: ignore[arg-type]
+    )
     return found
-
-
-def norm(gradients: list[torch.Tensor | None]) -> float:
-    return math.sqrt(sum(float(g.square().sum()) for g in gradients if g is not None))
 
 
 def noisy(agent: Agent) -> Agent:
@@ -180,7 +125,7 @@ def test_max_grad_norm_is_read_at_each_update() -> None:
         gradients = applied_gradients(agent)
         metrics = agent.step()
         norms.append((metrics["grad_norm/policy"], metrics["grad_norm/critic"]))
-        changes.append(tuple(norm(part) for part in gradients[0]))
+        changes.append(tuple(float(part.norm()) for part in gradients[0]))
         assert metrics["grad_norm"] == pytest.approx(math.hypot(*norms[-1]))
         assert any(not torch.equal(a, b) for a, b in zip(before, agent.weights(), strict=True))
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
@@ -192,7 +137,7 @@ def test_max_grad_norm_is_read_at_each_update() -> None:
 def test_policy_and_critic_are_clipped_apart(trunk: str) -> None:
     """A huge error of the critic leaves the policy's step as it is; on a shared trunk it adds at most 0.01."""
 
-    def gradients(returns_scale: float) -> tuple[float, float, list[torch.Tensor | None]]:
+    def gradients(returns_scale: float) -> tuple[float, float, torch.Tensor]:
         section = {"critic": {"trunk": trunk, "max_grad_norm": 0.01, "clip": None}}
         agent = noisy(Agent(algorithm=section, max_grad_norm=0.02))
         found = applied_gradients(agent)
@@ -203,37 +148,29 @@ def test_policy_and_critic_are_clipped_apart(trunk: str) -> None:
             turns[0][:] *= returns_scale
         metrics = agent.trainer.update(episodes, estimate, 0)
         assert metrics["grad_norm/critic"] > 0.01
-        return metrics["grad_norm/policy"], norm(found[0][1]), found[0][0]
+        return metrics["grad_norm/policy"], float(found[0][1].norm()), found[0][0]
 
     calm, wild = gradients(1.0), gradients(1e6)
     assert calm[0] == pytest.approx(wild[0], rel=1e-4)
-    difference = norm(
-        [a - b for a, b in zip(calm[2], wild[2], strict=True) if a is not None and b is not None]
-    )
-    assert difference <= (0.0201 if trunk == "shared" else 1e-6)
-    assert norm(wild[2]) > 0.009
+    assert (calm[2] - wild[2]).norm() <= (0.0201 if trunk == "shared" else 1e-6)
+    assert wild[2].norm() > 0.009
     if trunk == "separate":
         assert (calm[1], wild[1]) == pytest.approx((0.01, 0.01), rel=1e-3)
 
 
 def test_gradients_of_both_losses_add_up_on_a_shared_trunk_in_micro_batches() -> None:
     """Without clipping, the step has the gradient of policy loss + loss_weight * value loss."""
-    whole, parts = (noisy(Agent(micro_batch_sequences=size)) for size in (6, 1))
-    found = [applied_gradients(agent) for agent in (whole, parts)]
-    for agent in (whole, parts):
-        agent.step()
-    zero = noisy(Agent(algorithm={"critic": {"loss_weight": 1e-12}}))
-    alone = applied_gradients(zero)
-    zero.step()
-    episodes, estimate = only_the_critic_errs(critic_only := noisy(Agent()))
-    of_critic = applied_gradients(critic_only)
-    critic_only.trainer.update(episodes, estimate, 0)
-    for one, other, policy, critic in zip(
-        found[0][0][0], found[1][0][0], alone[0][0], of_critic[0][0], strict=True
-    ):
-        assert one is not None and other is not None and policy is not None and critic is not None
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(one, policy + critic, atol=1e-5, rtol=1e-4)
+
+    def of_policy(agent: Agent, *batch: Any) -> torch.Tensor:
+        found = applied_gradients(noisy(agent))
+        agent.trainer.update(*batch, 0) if batch else agent.step()
+        return found[0][0]
+
+    whole, parts = (of_policy(Agent(micro_batch_sequences=size)) for size in (6, 1))
+    policy_alone = of_policy(Agent(algorithm={"critic": {"loss_weight": 1e-12}}))
+    critic_alone = of_policy(agent := Agent(), *only_the_critic_errs(noisy(agent)))
+    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(whole, policy_alone + critic_alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("trunk", ["shared", "separate"])
@@ -250,7 +187,7 @@ def test_update_stops_at_the_first_minibatch_beyond_the_step_kl(trunk: str) -> N
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
     assert len(gradients) == 4
     for of_policy, of_critic in gradients[1:]:
-        assert all(gradient is None for gradient in of_policy) and norm(of_critic) > 0
+        assert not of_policy.any() and of_critic.any()
     assert not torch.allclose(agent.critic.head.weight, once.critic.head.weight, atol=1e-4)
 
 
@@ -265,8 +202,8 @@ def test_critic_has_its_own_number_of_passes(trunk: str, policy_passes: int, cri
     gradients = applied_gradients(agent)
     metrics = agent.step()
     assert metrics["updates/applied"] == policy_passes
-    assert sum(norm(of_policy) > 0 for of_policy, _ in gradients) == policy_passes
-    assert sum(norm(of_critic) > 0 for _, of_critic in gradients) == critic_passes
+    assert sum(bool(of_policy.any()) for of_policy, _ in gradients) == policy_passes
+    assert sum(bool(of_critic.any()) for _, of_critic in gradients) == critic_passes
 
 
 def test_minibatches_split_a_group_from_the_first_pass_on() -> None:

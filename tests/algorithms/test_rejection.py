@@ -42,14 +42,14 @@ def trainer_of(policy, *, seed=3, training=None, mask_truncated=False, **config)
     )
 
 
-def run_round(trainer, episodes, step=0):
-    return trainer.update(episodes, step)
+def one_round(episodes, *, policy=None, **config):
+    """The metrics of a round of a new trainer."""
+    return trainer_of(policy or BigramPolicy(), **config).update(episodes, 0)
 
 
 def is_kept(episodes, **criterion):
     """Whether each episode alone is kept."""
-    rows = [run_round(trainer_of(BigramPolicy(), **criterion), [episode]) for episode in episodes]
-    return [row["rejection/kept"] == 1 for row in rows]
+    return [one_round([episode], **criterion)["rejection/kept"] == 1 for episode in episodes]
 
 
 def token_loss(policy, episodes):
@@ -99,7 +99,7 @@ def test_the_gradient_is_that_of_the_likelihood_of_the_kept_tokens(micro_batch):
     )
     found = []
     trainer._optimizer.register_step_pre_hook(lambda *_: found.append(policy.table.grad.clone()))
-    metrics = run_round(trainer, episodes)
+    metrics = trainer.update(episodes, 0)
     assert len(found) == 1
     torch.testing.assert_close(found[0], expected)
     assert metrics["grad_norm"] == pytest.approx(float(expected.norm()))
@@ -107,33 +107,30 @@ def test_the_gradient_is_that_of_the_likelihood_of_the_kept_tokens(micro_batch):
 
 
 def test_equal_answers_to_a_prompt_count_once_and_a_prompt_only_so_often():
-    policy = BigramPolicy()
     answers = ["a", "a", "b", "c", "a", "b"]
     episodes = episodes_of([[PASSED] * 4, [PASSED] * 2], answers=answers)
     first, second = [[e for e in episodes if e.group_id == group] for group in (0, 1)]
-    unlimited = run_round(trainer_of(policy), episodes)
+    unlimited = one_round(episodes)
     assert unlimited["rejection/kept"] == 6 and unlimited["rejection/prompts"] == 2
     assert unlimited["rejection/pool"] == 5  # a, b, c to the first prompt and a, b to the second
-    policy = BigramPolicy()
-    expected = float(token_loss(policy, [first[0], second[0]]))
-    capped = run_round(trainer_of(policy, max_per_prompt=1), episodes)
+    expected = float(token_loss(BigramPolicy(), [first[0], second[0]]))
+    capped = one_round(episodes, max_per_prompt=1)
     assert capped["rejection/pool"] == 2 and capped["loss"] == pytest.approx(expected)
 
 
 def test_of_too_many_answers_those_with_the_highest_reward_are_trained_on():
-    policy = BigramPolicy()
     episodes = [
         replace(e, rewards={"programmer": reward})
         for e, reward in zip(episodes_of([[PASSED] * 3]), (0.5, 1.0, 0.8), strict=True)
     ]
-    expected = float(token_loss(policy, [episodes[1]]))
-    assert run_round(trainer_of(policy, max_per_prompt=1), episodes)["loss"] == pytest.approx(expected)
+    expected = float(token_loss(BigramPolicy(), [episodes[1]]))
+    assert one_round(episodes, max_per_prompt=1)["loss"] == pytest.approx(expected)
 
 
 def test_answers_without_code_are_told_apart_by_their_tokens():
     episodes = episodes_of([[FAILED] * 3], answers=["", "", ""])
     ids = {tuple(e.turns[0].completion_ids) for e in episodes}
-    assert run_round(trainer_of(BigramPolicy(), min_reward=0.0), episodes)["rejection/pool"] == len(ids) > 1
+    assert one_round(episodes, min_reward=0.0)["rejection/pool"] == len(ids) > 1
 
 
 @pytest.mark.parametrize(
@@ -144,8 +141,7 @@ def test_earlier_rounds_are_trained_on_again_as_far_as_the_recipe_says(replay_ro
     rounds = [[PASSED, PASSED], [PASSED, PASSED], [FAILED, FAILED], [PASSED, PASSED]]
     with pytest.warns(UserWarning, match="kept no answer"):
         metrics = [
-            run_round(trainer, episodes_of([verdicts], seed=step), step)
-            for step, verdicts in enumerate(rounds)
+            trainer.update(episodes_of([verdicts], seed=step), step) for step, verdicts in enumerate(rounds)
         ]
     assert [row["rejection/pool"] for row in metrics] == pools
 
@@ -155,22 +151,24 @@ def test_an_empty_round_is_counted_warned_about_and_changes_nothing():
     trainer = trainer_of(policy)
     before = policy.table.detach().clone()
     with pytest.warns(UserWarning, match="rejection/empty_rounds"):
-        metrics = run_round(trainer, episodes_of([[FAILED, FAILED, LOST]]))
+        metrics = trainer.update(episodes_of([[FAILED, FAILED, LOST]]), 0)
     assert metrics["rejection/empty_rounds"] == 1 and metrics["rejection/kept"] == 0
     assert metrics["updates/applied"] == 0 and "loss" not in metrics
     assert torch.equal(policy.table, before) and policy.version == 0
     with pytest.warns(UserWarning):
-        assert run_round(trainer, episodes_of([[FAILED]]), 1)["rejection/empty_rounds"] == 2
+        assert trainer.update(episodes_of([[FAILED]]), 1)["rejection/empty_rounds"] == 2
 
 
 def test_a_round_that_the_infrastructure_lost_is_not_an_empty_one(recwarn):
-    metrics = run_round(trainer_of(BigramPolicy()), episodes_of([[LOST, LOST]]))
+    metrics = one_round(episodes_of([[LOST, LOST]]))
     assert metrics["rejection/empty_rounds"] == 0 and not recwarn.list
 
 
 def test_passes_and_batches_give_the_number_of_optimizer_steps():
     policy = BigramPolicy()
-    metrics = run_round(trainer_of(policy, epochs=3, batch_size=2), episodes_of([[PASSED] * 3, [PASSED] * 2]))
+    metrics = one_round(
+        policy=policy, epochs=3, batch_size=2, episodes=episodes_of([[PASSED] * 3, [PASSED] * 2])
+    )
     assert metrics["updates/applied"] == policy.version == 3 * 3
 
 
@@ -179,7 +177,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted():
     with torch.no_grad():
         policy.table[1] = float("nan")
     before = policy.table.detach().clone()
-    metrics = run_round(trainer_of(policy), episodes_of([[PASSED] * 4] * 4))
+    metrics = one_round(policy=policy, episodes=episodes_of([[PASSED] * 4] * 4))
     assert metrics["updates/non_finite"] == 1 and metrics["updates/applied"] == 0
     torch.testing.assert_close(policy.table, before, equal_nan=True)
 
@@ -187,7 +185,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted():
 def test_resuming_from_the_state_repeats_the_rounds_bit_for_bit(tmp_path):
     def rounds(trainer, steps):
         return [
-            run_round(trainer, episodes_of([[PASSED, PASSED, FAILED]] * 3, seed=step), step) for step in steps
+            trainer.update(episodes_of([[PASSED, PASSED, FAILED]] * 3, seed=step), step) for step in steps
         ]
 
     whole, cut = BigramPolicy(), BigramPolicy()

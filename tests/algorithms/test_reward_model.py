@@ -7,16 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from learning import judged_episode
+from learning import judged_episode, make_turn
 
 from greenward.algorithms.reward_model import OnlineRecalibration, RewardModel, RewardModelCallback
 from greenward.config.loading import parse_recipe
 from greenward.config.sections import RewardModelConfig, ShapeConfig
 from greenward.diagnostics.calibration import measure_calibration
-from greenward.environments.episode import Turn
 from greenward.errors import ConfigError
 from greenward.grading.verdict import Status
-from greenward.policies.engine import StopReason
 from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
 from greenward.runs.metrics import PredictionsFile, read_predictions
@@ -24,6 +22,15 @@ from greenward.runs.metrics import PredictionsFile, read_predictions
 FAST = RewardModelConfig(learning_rate=3e-3, buffer=512, batch_size=64)
 GOOD_TOKEN, BAD_TOKEN = 40, 41
 STATUS = {True: Status.PASSED, False: Status.FAILED, None: Status.INFRASTRUCTURE}
+
+
+def advance(model, steps):
+    """Predictions and metrics of each step, as the callback would have them."""
+    made, metrics = [], []
+    for step in steps:
+        made.append(model.predict(batch(step)))
+        metrics.append(model.learn(step))
+    return np.stack(made), metrics
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +43,7 @@ def episode(rng, *, passed, good, group=0, reward=1.0):
     """`good` decides which token the answer begins with, `passed` how it was graded."""
     completion = rng.integers(50, 90, rng.integers(3, 9))
     completion[:2] = GOOD_TOKEN if good else BAD_TOKEN
-    turn = Turn(
-        role="programmer",
-        prompt_ids=tuple(range(100 + group, 105 + group)),
-        completion_ids=completion,
-        logprobs_T=np.zeros(len(completion), dtype=np.float32),
-        policy_wrote_T=np.ones(len(completion), dtype=bool),
-        stop_reason=StopReason.END,
-        policy_version=0,
-    )
+    turn = make_turn(range(100 + group, 105 + group), completion)
     made = judged_episode((turn,), {"programmer": reward}, group, STATUS[passed])
     return replace(made, answer="code", reward_terms={"tests": reward})
 
@@ -82,13 +81,10 @@ def test_the_head_learns_what_can_be_told_apart(trunk):
     last = []
     for seed in range(3):
         model = RewardModel(trunk, FAST, seed=seed)
-        assert model.predict(batch(1000 * seed)).tolist() == [0.5] * 32  # it knows nothing yet
-        metrics = model.learn(0)
-        assert metrics["reward_model/brier"] == 0.25
-        for step in range(1, 40):
-            model.predict(batch(1000 * seed + step))
-            metrics = model.learn(step)
-        last.append((metrics["reward_model/accuracy"], metrics["reward_model/brier"]))
+        predictions, metrics = advance(model, range(1000 * seed, 1000 * seed + 40))
+        assert predictions[0].tolist() == [0.5] * 32  # it knows nothing yet
+        assert metrics[0]["reward_model/brier"] == 0.25
+        last.append((metrics[-1]["reward_model/accuracy"], metrics[-1]["reward_model/brier"]))
     accuracy, brier = zip(*last, strict=True)
     assert np.median(accuracy) > 0.9 and min(accuracy) > 0.8
     assert np.median(brier) < 0.1 and max(brier) < 0.15
@@ -147,28 +143,18 @@ def test_another_calibration_changes_predictions_and_nothing_that_is_learned(tru
 
 
 def test_a_resumed_model_goes_on_exactly(trunk, tmp_path):
-    def advance(model, steps):
-        made = []
-        for step in steps:
-            made.append(model.predict(batch(step)))
-            model.learn(step)
-        return np.stack(made)
-
-    whole = RewardModel(trunk, FAST, seed=3)
-    expected = advance(whole, range(20))
+    expected, _ = advance(RewardModel(trunk, FAST, seed=3), range(20))
     first = RewardModel(trunk, FAST, seed=3)
     advance(first, range(11))
     torch.save(first.state_dict(), tmp_path / "state.pt")
     second = RewardModel(trunk, FAST, seed=3)
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    np.testing.assert_array_equal(advance(second, range(11, 20)), expected[11:])
+    np.testing.assert_array_equal(advance(second, range(11, 20))[0], expected[11:])
 
 
 def test_the_buffer_keeps_the_newest_answers_only(trunk):
     model = RewardModel(trunk, FAST.model_copy(update={"buffer": 40}), seed=0)
-    for step in range(3):
-        model.predict(batch(step))
-        model.learn(step)
+    advance(model, range(3))
     assert len(model.state_dict()["passed"]) == len(model.state_dict()["features"]) == 40
     newest = [float(one.verdict.passed) for step in (1, 2) for one in batch(step)][-40:]
     assert model.state_dict()["passed"].tolist() == newest
@@ -194,7 +180,7 @@ def test_the_weighted_prediction_enters_the_reward_and_the_record(trunk, tmp_pat
     assert metrics["reward_model/accuracy"] == np.mean((np.array(chances) > 0.5) == outcomes)
 
 
-def test_infrastructure_failures_are_left_out_of_everything(trunk, tmp_path):
+def test_infrastructure_failures_are_left_out_of_everything_and_alone_leave_no_trace(trunk, tmp_path):
     rng = np.random.default_rng(0)
     failed = episode(rng, passed=None, good=True, reward=0.0)
     mixed = [*batch(0)[:5], failed, *batch(0)[5:]]
@@ -208,26 +194,19 @@ def test_infrastructure_failures_are_left_out_of_everything(trunk, tmp_path):
     assert metrics == alone.learn(0)
     assert len(read_predictions(tmp_path).predicted) == 32
     np.testing.assert_array_equal(alone.predict(batch(1)), beside.predict(batch(1)))
-    assert callback.on_episodes([failed]) == [failed]
-
-
-def test_a_step_without_graded_answers_trains_and_records_nothing(trunk, tmp_path):
-    record = PredictionsFile(tmp_path / "predictions.jsonl")
-    callback = RewardModelCallback(RewardModel(trunk, FAST, seed=0), record, weight=1.0)
-    assert callback.on_episodes([]) == []
-    metrics = {}
-    callback.on_step_end(1, [], metrics)
-    assert metrics == {}
-    assert not (tmp_path / "predictions.jsonl").exists()
+    fresh = RewardModelCallback(
+        RewardModel(trunk, FAST, seed=0), PredictionsFile(tmp_path / "none.jsonl"), weight=1.0
+    )
+    for nothing in ([failed], []):
+        assert fresh.on_episodes(nothing) == nothing
+        fresh.on_step_end(2, nothing, metrics := {})
+        assert metrics == {} and not (tmp_path / "none.jsonl").exists()
 
 
 def test_it_reads_models_of_transformers_as_well(published):
     policy = Policy.from_folder(published("gpt2"), device="cpu").frozen_copy()
-    model = RewardModel(policy, FAST, seed=0)
-    for step in range(25):
-        model.predict(batch(step))
-        metrics = model.learn(step)
-    assert metrics["reward_model/accuracy"] > 0.8
+    _, metrics = advance(RewardModel(policy, FAST, seed=0), range(25))
+    assert metrics[-1]["reward_model/accuracy"] > 0.8
 
 
 def test_recalibration_forgets_what_leaves_its_window():

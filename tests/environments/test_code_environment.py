@@ -20,20 +20,14 @@ from greenward.grading.reward_terms import make_reward
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import Completion, SamplingParams, StopReason
 from greenward.problems.problem import Problem
+from tiny_model import CharacterTokenizer
 
 LIMIT, END = 24, "$"
 
 
-class Characters:
-    """A tokenizer with one token for each character."""
-
-    chat_template = None
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, ids: Any) -> str:
-        return "".join(chr(token) for token in ids).replace(END, "")
+class Characters(CharacterTokenizer):
+    def decode(self, token_ids: Any) -> str:
+        return super().decode(token_ids).replace(END, "")
 
 
 class Attempts:
@@ -45,7 +39,6 @@ class Attempts:
         self.max_positions = max_positions
         self.prompts: list[str] = []
         self._script = script
-        self._next: dict[str, int] = {}
 
     def sample(self, prompts, sizes, params, *, seed, on_group):  # type: ignore[no-untyped-def]
         for index, (prompt, size) in enumerate(zip(prompts, sizes, strict=True)):

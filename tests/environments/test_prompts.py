@@ -7,60 +7,40 @@ from greenward.errors import ConfigError
 from greenward.evaluation.suites import SuitePrompts
 from greenward.grading.grader import Grader
 from greenward.problems.problem import Case, Problem
+from tiny_model import CharacterTokenizer
 
 STARTER = 'def double(n):\n    """Return twice n."""\n'
 PROBLEM = Problem("double", "Return twice n.", "double", starter_code=STARTER)
 
 
-class CharacterTokenizer:
-    """One token a character; the chat template writes roles in angle brackets."""
-
-    def __init__(self, chat=False):
-        self.chat_template = "{{ messages }}" if chat else None
-
-    def encode(self, text, *, add_special_tokens=False):
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids):
-        return "".join(chr(token) for token in token_ids)
-
-    def render_chat(self, messages):
-        return self.encode("".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>")
+BASE, CHAT = PromptRenderer(CharacterTokenizer()), PromptRenderer(CharacterTokenizer(chat=True))
 
 
 def test_completion_style_continues_the_signature():
-    renderer = PromptRenderer(CharacterTokenizer())
-    assert CharacterTokenizer().decode(renderer.prompt_ids(PROBLEM)) == STARTER
-    text = renderer.completion_text(CharacterTokenizer().encode("    return 2 * n\n"))
-    assert renderer.extracted(PROBLEM, text).code == STARTER + "    return 2 * n\n"
+    assert CharacterTokenizer().decode(BASE.prompt_ids(PROBLEM)) == STARTER
+    text = BASE.completion_text(CharacterTokenizer().encode("    return 2 * n\n"))
+    assert BASE.extracted(PROBLEM, text).code == STARTER + "    return 2 * n\n"
 
 
 def test_a_specification_missing_from_the_starter_code_is_put_before_it_as_a_comment():
-    bare = Problem(
-        "double", "Return twice n.\nIt may be negative.", "double", starter_code="def double(n):\n"
-    )
-    text = PromptRenderer(CharacterTokenizer()).prompt_text(bare)
+    prompt, starter = "Return twice n.\nIt may be negative.", "def double(n):\n"
+    text = BASE.prompt_text(replace(PROBLEM, prompt=prompt, starter_code=starter))
     assert text == "# Return twice n.\n# It may be negative.\ndef double(n):\n"
-
-
-def test_a_specification_of_several_lines_is_found_in_its_indented_docstring():
-    starter = 'def double(n):\n    """Return twice n.\n\n    It may be negative.\n    """\n'
-    problem = Problem("double", "Return twice n.\n\nIt may be negative.", "double", starter_code=starter)
-    assert PromptRenderer(CharacterTokenizer()).prompt_text(problem) == starter
+    there = 'def double(n):\n    """Return twice n.\n\n    It may be negative.\n    """\n'
+    problem = replace(PROBLEM, prompt="Return twice n.\n\nIt may be negative.", starter_code=there)
+    assert BASE.prompt_text(problem) == there
 
 
 @pytest.mark.parametrize("end", ["", "\n", "    ", "\n    ", "\n\n        \n"])
 def test_fences_stand_on_lines_of_their_own_however_the_code_ends(end):
-    chat = PromptRenderer(CharacterTokenizer(chat=True))
     code = 'def double(n):\n    """Return twice n."""'
-    starter = chat.prompt_text(replace(PROBLEM, starter_code=code + end))
-    repair = chat.prompt_text(replace(PROBLEM, buggy_code=code + end))
+    starter = CHAT.prompt_text(replace(PROBLEM, starter_code=code + end))
+    repair = CHAT.prompt_text(replace(PROBLEM, buggy_code=code + end))
     for text in (starter, repair):
         lines = text.splitlines()
         assert [line for line in lines if "`" in line and line.startswith("```")][-1:] == ["```"]
         assert lines[lines.index("```") - 1] == '    """Return twice n."""'
-    bare = PromptRenderer(CharacterTokenizer())
-    assert "# Right:\n" in bare.prompt_text(replace(PROBLEM, buggy_code=code + end))
+    assert "# Right:\n" in BASE.prompt_text(replace(PROBLEM, buggy_code=code + end))
 
 
 def test_chat_style_asks_in_a_user_message_and_reads_the_fenced_block():
@@ -75,10 +55,8 @@ def test_chat_style_asks_in_a_user_message_and_reads_the_fenced_block():
 
 
 def test_prose_without_code_is_no_answer_in_chat_style():
-    renderer = PromptRenderer(CharacterTokenizer(chat=True))
-    found = renderer.extracted(PROBLEM, "I do not know.")
-    assert found.code is None
-    assert "no definition of double" in found.reason
+    found = CHAT.extracted(PROBLEM, "I do not know.")
+    assert found.code is None and "no definition of double" in found.reason
 
 
 def test_chat_style_without_a_template_is_refused():
@@ -97,16 +75,11 @@ BUGGY = Problem(
 )
 
 
-def test_a_buggy_program_stands_in_comments_before_the_signature():
-    text = PromptRenderer(CharacterTokenizer()).prompt_text(BUGGY)
-    assert text == (
-        '# Wrong:\n# def double(n):\n#     """Return twice n."""\n#     return 3 * n\n# Right:\n' + STARTER
-    )
-
-
-def test_what_the_buggy_program_does_not_say_comes_first():
+def test_a_buggy_program_stands_in_comments_after_what_it_does_not_say_itself():
+    program = '# Wrong:\n# def double(n):\n#     """Return twice n."""\n#     return 3 * n\n# Right:\n'
+    assert BASE.prompt_text(BUGGY) == program + STARTER
     bare = replace(BUGGY, starter_code="", buggy_code="def double(n):\n    return 3 * n\n")
-    text = PromptRenderer(CharacterTokenizer()).prompt_text(bare)
+    text = BASE.prompt_text(bare)
     assert text == "# Return twice n.\n# Wrong:\n# def double(n):\n#     return 3 * n\n# Right:\n"
 
 
@@ -121,7 +94,7 @@ def test_the_failing_test_is_shown_where_that_is_asked_for():
 
 
 def test_a_chat_is_asked_to_fix_the_bug():
-    text = PromptRenderer(CharacterTokenizer(chat=True)).prompt_text(BUGGY)
+    text = CHAT.prompt_text(BUGGY)
     assert text.startswith("Fix the bug in this Python function.")
     assert f"```python\n{BUGGY.buggy_code}```" in text
 
@@ -136,12 +109,8 @@ def test_suites_show_the_buggy_program_too():
 def test_repairs_are_read_in_both_styles_and_pass(starter):
     problem = replace(BUGGY, starter_code=starter)
     right = f"{STARTER}    return 2 * n\n"
-    completion = PromptRenderer(CharacterTokenizer()).extracted(problem, right[len(starter) :]).code
-    chat = (
-        PromptRenderer(CharacterTokenizer(chat=True))
-        .extracted(problem, f"It was 3.\n```python\n{right}```")
-        .code
-    )
+    completion = BASE.extracted(problem, right[len(starter) :]).code
+    chat = CHAT.extracted(problem, f"It was 3.\n```python\n{right}```").code
     with Grader(workers=1) as grader:
         verdicts = grader.grade([(problem, code) for code in (completion, chat, problem.buggy_code)])
     assert [verdict.status.value for verdict in verdicts] == ["passed", "passed", "failed"]
