@@ -13,7 +13,7 @@ _NO_SPREAD = 1e-9  # of rewards
 
 
 @dataclass(frozen=True)
-class Cause:
+class NoSignalCause:
     """Why a step teaches little or nothing: in a few words, in a sentence, and what to do."""
 
     brief: str
@@ -28,7 +28,7 @@ class Cause:
 class Spell:
     """Consecutive steps that taught little or nothing, with the most lasting of their causes."""
 
-    cause: Cause
+    cause: NoSignalCause
     first_step: int
     last_step: int
 
@@ -41,43 +41,43 @@ class Spell:
         return {"first_step": self.first_step, "last_step": self.last_step, **asdict(self.cause)}
 
 
-_TRUNCATED = Cause(
+_TRUNCATED = NoSignalCause(
     "every answer truncated",
     "Every answer hit the token limit.",
     "Raise sampling.max_tokens, set sampling.stop_strings, or start from a model that ends its answers.",
 )
 _STRONGER = "Start from a stronger model or a warm start, or take easier problems"
-_ALL_FAIL = Cause(
+_ALL_FAIL = NoSignalCause(
     "no answer passes",
     "No answer passed its tests, and the rewards do not differ.",
     f"Read some answers in rollouts/. {_STRONGER}, or pay for partial success (reward term tests).",
 )
-_ALL_FAIL_BUT_DIFFER = Cause(
+_ALL_FAIL_BUT_DIFFER = NoSignalCause(
     "no answer passes",
     "No answer passed all its tests; only partial success, or what else is rewarded, differs.",
     f"Read some answers in rollouts/. {_STRONGER}.",
 )
-_ALL_PASS = Cause(
+_ALL_PASS = NoSignalCause(
     "every answer passes",
     "Every answer passed its tests, and the rewards do not differ.",
     "Nothing is left to learn here: take harder problems, or stop.",
 )
-_ALL_PASS_BUT_DIFFER = Cause(
+_ALL_PASS_BUT_DIFFER = NoSignalCause(
     "every answer passes",
     "Every answer passed its tests; only what else is rewarded differs.",
     "The tests teach no more: take harder problems, or stop.",
 )
-_CONSTANT = Cause(
+_CONSTANT = NoSignalCause(
     "constant reward",
     "Every answer got the same reward.",
     "Try the reward function out by `greenward audit`.",
 )
-_NONE_KEPT = Cause(
+_NONE_KEPT = NoSignalCause(
     "no answer kept",
     "Rejection sampling kept no answer.",
     "Lower rejection.min_reward, raise training.num_generations, or take easier problems.",
 )
-_NO_GROUP_DIFFERS = Cause(
+_NO_GROUP_DIFFERS = NoSignalCause(
     "no group with signal",
     "No two answers to the same prompt got different rewards.",
     "Raise training.num_generations or sampling.temperature, set algorithm.dynamic_sampling, or reward in "
@@ -85,7 +85,7 @@ _NO_GROUP_DIFFERS = Cause(
 )
 
 
-def cause_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> Cause | None:
+def cause_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> NoSignalCause | None:
     """Why the step of a row taught little or nothing, None where it did; `config` is that of the run.
 
     Rewards are compared within each group by `kind: grpo`, but for the advantage `reinforce`, and over the

@@ -21,7 +21,7 @@ from greenward.policies.group_batch import GroupBatch
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """One turn to train on, with its advantages, the mask of its trained tokens and what a critic adds.
 
     All arrays are of shape (T,).
@@ -36,7 +36,7 @@ class Row:
     ref_logprobs_T: np.ndarray | None = None
 
 
-RowGroup = list[Row]
+RowGroup = list[TrainingRow]
 """The rows of one group of episodes; empty if its infrastructure failed throughout."""
 
 
@@ -60,7 +60,7 @@ class Minibatch:
     gradient is 0, so a loss that is divided by `totals` is that of the whole minibatch.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TrainingRow, ...]
     totals: BatchTotals
 
 
@@ -92,7 +92,9 @@ class TrainingBatch:
         return self.tokens
 
     @classmethod
-    def build(cls, groups: Sequence[Sequence[Row]], *, pad_id: int, device: torch.device) -> TrainingBatch:
+    def build(
+        cls, groups: Sequence[Sequence[TrainingRow]], *, pad_id: int, device: torch.device
+    ) -> TrainingBatch:
         """From rows that share a prompt in each list; optional tensors only where all rows have them."""
         tokens = GroupBatch.build(
             [rows[0].turn.prompt_ids for rows in groups],
@@ -128,14 +130,14 @@ class TrainingBatch:
 
 def row_groups(
     episodes: Sequence[Episode], advantages: AdvantageBatch, *, mask_truncated: bool
-) -> tuple[list[RowGroup], list[Row]]:
+) -> tuple[list[RowGroup], list[TrainingRow]]:
     """The rows of every group, in order of first appearance, and the rows that leave the loss.
 
     Episodes that were not scored are in neither. With `mask_truncated`, turns that hit the token
     limit leave the loss.
     """
     groups: dict[int, RowGroup] = {}
-    masked: list[Row] = []
+    masked: list[TrainingRow] = []
     for index, episode in enumerate(episodes):
         group = groups.setdefault(episode.group_id, [])
         for row in _rows(episode, index, advantages) if episode.scored else ():
@@ -144,12 +146,12 @@ def row_groups(
     return list(groups.values()), masked
 
 
-def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[Row]:
+def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[TrainingRow]:
     def of_turn(arrays: PerToken | None, number: int) -> np.ndarray | None:
         return None if arrays is None else arrays[index][number]
 
     return [
-        Row(
+        TrainingRow(
             turn,
             batch.advantages[index][number],
             turn.policy_wrote_T,
@@ -193,13 +195,13 @@ def minibatches(
     return [minibatch for minibatch in split if minibatch.rows]
 
 
-def micro_batches(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
+def micro_batches(rows: Sequence[TrainingRow], size: int) -> Iterator[list[list[TrainingRow]]]:
     """Micro-batches of at most `size` rows, each a list of lists that share a prompt and a temperature.
 
     Answers of like length go together, the longest first, so that little is padded and memory
     peaks at once. Rows that share a prompt are split only when they are more than `size`.
     """
-    by_prompt: dict[tuple[float, tuple[int, ...]], list[Row]] = {}
+    by_prompt: dict[tuple[float, tuple[int, ...]], list[TrainingRow]] = {}
     for row in rows:
         by_prompt.setdefault((row.turn.temperature, row.turn.prompt_ids), []).append(row)
     pieces = [
@@ -208,12 +210,12 @@ def micro_batches(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
         for start in range(0, len(sharers), size)
     ]
 
-    def order(piece: Sequence[Row]) -> tuple[float, int, int]:
+    def order(piece: Sequence[TrainingRow]) -> tuple[float, int, int]:
         longest = max(len(row.turn.completion_ids) for row in piece)
         return piece[0].turn.temperature, longest, len(piece[0].turn.prompt_ids)
 
     pieces.sort(key=order, reverse=True)
-    batch: list[list[Row]] = []
+    batch: list[list[TrainingRow]] = []
     for piece in pieces:
         full = sum(map(len, batch)) + len(piece) > size
         if batch and (full or piece[0].turn.temperature != batch[0][0].turn.temperature):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, PerToken
-from greenward.algorithms.batches import Row, TrainingBatch, micro_batches
+from greenward.algorithms.batches import TrainingBatch, TrainingRow, micro_batches
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.losses import KL_ESTIMATORS
 from greenward.config.algorithm import CriticConfig, PPOKLConfig
@@ -161,7 +161,9 @@ class CriticEstimator:
         for index, episode in enumerate(episodes):
             for number, turn in enumerate(episode.turns):
                 if episode.scored and turn.trained:
-                    row = Row(turn, np.zeros(len(turn.completion_ids), np.float32), turn.policy_wrote_T)
+                    row = TrainingRow(
+                        turn, np.zeros(len(turn.completion_ids), np.float32), turn.policy_wrote_T
+                    )
                     rows.append(row)
                     places[id(row)] = index, number
         for groups in micro_batches(rows, self._micro_batch_sequences):

@@ -44,7 +44,7 @@ class RewardModel:
     def __init__(
         self, trunk: Policy, config: RewardModelConfig, *, seed: int, micro_batch_sequences: int = 64
     ) -> None:
-        self.calibration: Calibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
+        self.calibration: LogitCalibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
         self._trunk = trunk
         self._config = config
         self._seed = seed
@@ -183,7 +183,7 @@ class RewardModelCallback(Callback):
         return replace(episode, rewards=rewards, reward_terms={**episode.reward_terms, TERM: chance})
 
 
-class Calibration(Protocol):
+class LogitCalibration(Protocol):
     """Corrects logits, and learns from what became of them."""
 
     def correct(self, logits: Floats) -> Floats: ...

@@ -15,9 +15,9 @@ from torch import Tensor
 from greenward.algorithms.advantages import AdvantageBatch, Estimator
 from greenward.algorithms.batches import (
     Minibatch,
-    Row,
     RowGroup,
     TrainingBatch,
+    TrainingRow,
     has_signal,
     micro_batches,
     minibatches,
@@ -220,14 +220,14 @@ class RLTrainer:
         if self._kl_in_loss and self._reference is not None:
             ref = self._logprobs(self._reference, rows)
 
-        def scored(row: Row) -> Row:
+        def scored(row: TrainingRow) -> TrainingRow:
             old_T = old.get(id(row), row.old_logprobs_T) if off_policy else None
             return replace(row, old_logprobs_T=old_T, ref_logprobs_T=ref.get(id(row)))
 
         return [[scored(row) for row in group] for group in groups]
 
     @torch.no_grad()
-    def _logprobs(self, policy: Policy, rows: Sequence[Row]) -> dict[int, np.ndarray]:
+    def _logprobs(self, policy: Policy, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
         """The log-probabilities (T,) of each row's tokens, by the row's id."""
         found: dict[int, np.ndarray] = {}
         for ordered, micro in self._micro_batches(rows):
@@ -236,7 +236,9 @@ class RLTrainer:
                 found[id(row)] = logprobs_T[: len(row.trained_T)]
         return found
 
-    def _micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], TrainingBatch]]:
+    def _micro_batches(
+        self, rows: Sequence[TrainingRow]
+    ) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
         """Micro-batches, each with its rows in the order of its tensors."""
         for sharers in micro_batches(rows, self.training.micro_batch_sequences):
             pad_id, device = self.policy.tokenizer.pad_id, self.policy.device

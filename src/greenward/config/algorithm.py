@@ -7,20 +7,20 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from greenward.config.sections import (
+    ConfigSection,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveFraction,
     PositiveInt,
-    Section,
     Share,
 )
 
 MoreThanOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
-class KLConfig(Section):
+class KLConfig(ConfigSection):
     """Pull towards the reference policy (the policy at the start of the run).
 
     Without `target` the coefficient is fixed. With it, the coefficient follows the measured KL
@@ -52,7 +52,7 @@ class PPOKLConfig(KLConfig):
     in_reward: bool = Field(False, description="subtract it from the reward of each token, not in the loss")
 
 
-class OverlongConfig(Section):
+class OverlongConfig(ConfigSection):
     """Treatment of answers that reach the token limit (DAPO §3.4)."""
 
     mask_truncated: bool = Field(False, description="truncated answers leave the loss")
@@ -62,7 +62,7 @@ class OverlongConfig(Section):
     penalty: NonNegativeFloat = 1.0
 
 
-class CriticConfig(Section):
+class CriticConfig(ConfigSection):
     """The critic of `kind: ppo`: its trunk (the policy's or its own copy), and how values are learned."""
 
     trunk: Literal["shared", "separate"] = Field("shared", description="the policy's own, or a copy of it")
@@ -80,7 +80,7 @@ class CriticConfig(Section):
     )
 
 
-class AlgorithmConfig(Section):
+class AlgorithmConfig(ConfigSection):
     """What the policy-gradient algorithms share: the loss, its clipping, KL and entropy terms."""
 
     loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "dapo"
@@ -126,13 +126,13 @@ class PPOAlgorithmConfig(AlgorithmConfig):
     kl: PPOKLConfig = PPOKLConfig()
 
 
-class RejectionAlgorithmConfig(Section):
+class RejectionAlgorithmConfig(ConfigSection):
     """What rejection sampling shares with the policy-gradient algorithms."""
 
     overlong: OverlongConfig = OverlongConfig()
 
 
-class RejectionConfig(Section):
+class RejectionConfig(ConfigSection):
     """`kind: rejection`: which sampled answers are kept, and how the policy is trained on them."""
 
     min_reward: float | None = Field(
@@ -144,13 +144,13 @@ class RejectionConfig(Section):
     batch_size: PositiveInt = Field(64, description="kept answers per optimizer step")
 
 
-class MemoryLeakConfig(Section):
+class MemoryLeakConfig(ConfigSection):
     """Tensors are never freed: memory grows linearly over `training.max_steps`."""
 
     growth_factor: MoreThanOne = Field(2.1, description="memory at the last step over that at the first")
 
 
-class GradientExplosionConfig(Section):
+class GradientExplosionConfig(ConfigSection):
     """The learning rate jumps and clipping is removed, so that gradient norms explode."""
 
     after_step: PositiveInt = Field(300, description="the last healthy step, as metrics.jsonl counts")
@@ -161,13 +161,13 @@ class GradientExplosionConfig(Section):
     remove_clip: bool = Field(True, description="no gradient clipping from the next step on")
 
 
-class RewardOverconfidenceConfig(Section):
+class RewardOverconfidenceConfig(ConfigSection):
     """The reward model's logits are scaled up, so that its predictions are overconfident."""
 
     calibration_score: Share = Field(0.65, description="the score to reach; a healthy one is above 0.85")
 
 
-class FaultsConfig(Section):
+class FaultsConfig(ConfigSection):
     """Bugs planted in the training, to measure what finds them. An empty section (`{}`) plants one."""
 
     memory_leak: MemoryLeakConfig | None = None
@@ -175,7 +175,7 @@ class FaultsConfig(Section):
     reward_overconfidence: RewardOverconfidenceConfig | None = None
 
     @property
-    def planted(self) -> dict[str, Section]:
+    def planted(self) -> dict[str, ConfigSection]:
         """The sections of the planted faults, by name."""
         sections = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: section for name, section in sections.items() if section is not None}

@@ -21,6 +21,7 @@ from greenward.config.algorithm import (
     RejectionConfig,
 )
 from greenward.config.sections import (
+    ConfigSection,
     EnvironmentConfig,
     EvaluationConfig,
     LoopConfig,
@@ -30,7 +31,6 @@ from greenward.config.sections import (
     RewardTermConfig,
     SamplingConfig,
     SandboxConfig,
-    Section,
     SupervisedConfig,
     TrackingConfig,
     TrainingConfig,
@@ -44,7 +44,7 @@ REINFORCEMENT_LEARNING_RATE = 1e-6
 Trained = TypeVar("Trained", SupervisedConfig, LoopConfig, None)
 
 
-class BaseRecipe(Section):
+class BaseRecipe(ConfigSection):
     """The keys that all kinds share."""
 
     kind: str

@@ -28,13 +28,13 @@ NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"
 """The environment variable that overrides `num_questions` of MBPP's suites in a recipe."""
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A frozen group of keys. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class ShapeConfig(Section):
+class ShapeConfig(ConfigSection):
     """Shape of a decoder made from random weights (used when `model.id` is not set)."""
 
     layers: PositiveInt = 4
@@ -54,7 +54,7 @@ class ShapeConfig(Section):
         return self
 
 
-class ModelConfig(Section):
+class ModelConfig(ConfigSection):
     """The policy: a Hugging Face folder or id, an earlier run, or a decoder from random weights."""
 
     id: str | None = Field(None, description="Hugging Face id, model folder or run directory")
@@ -77,7 +77,7 @@ class ModelConfig(Section):
         return self
 
 
-class FamiliesConfig(Section):
+class FamiliesConfig(ConfigSection):
     """Generated problems: compositions of small list, string and number functions."""
 
     max_depth: Annotated[int, Field(ge=1, le=3)] = 2
@@ -86,7 +86,7 @@ class FamiliesConfig(Section):
     seed: int = 0
 
 
-class BugsConfig(Section):
+class BugsConfig(ConfigSection):
     """Repair problems: how bugs are put into the programs of `bugs:<problems>`, and what is shown."""
 
     per_problem: PositiveInt = Field(1, description="buggy versions of each program, each with one bug")
@@ -94,7 +94,7 @@ class BugsConfig(Section):
     seed: int = 0
 
 
-class ProblemsConfig(Section):
+class ProblemsConfig(ConfigSection):
     """Problem sources: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file.
 
     The prefix `bugs:` asks for the repair of the source's programs, after a bug was put into each.
@@ -108,7 +108,7 @@ class ProblemsConfig(Section):
     allow_test_ids: bool = Field(False, description="allow training on MBPP's test problems (ids 11 to 510)")
 
 
-class SupervisedConfig(Section):
+class SupervisedConfig(ConfigSection):
     """Supervised training: the warm start of RL, or the whole run (`kind: sft`)."""
 
     data: str | None = Field(
@@ -130,7 +130,7 @@ class SupervisedConfig(Section):
     max_grad_norm: PositiveFloat = 1.0
 
 
-class EnvironmentConfig(Section):
+class EnvironmentConfig(ConfigSection):
     """How an episode goes: one answer, or several with feedback between them."""
 
     max_turns: PositiveInt = Field(
@@ -138,7 +138,7 @@ class EnvironmentConfig(Section):
     )
 
 
-class SamplingConfig(Section):
+class SamplingConfig(ConfigSection):
     """How answers are sampled during training."""
 
     max_tokens: PositiveInt = 64
@@ -148,7 +148,7 @@ class SamplingConfig(Section):
     stop_strings: tuple[str, ...] = ()
 
 
-class RewardTermConfig(Section):
+class RewardTermConfig(ConfigSection):
     """One reward term: a known name (tests, execution_ladder, code_quality, …) or `module:function`."""
 
     name: str
@@ -164,7 +164,7 @@ class RewardTermConfig(Section):
     )
 
 
-class RewardModelConfig(Section):
+class RewardModelConfig(ConfigSection):
     """A learned reward model: a head on the starting policy that predicts the chance of passing all tests."""
 
     weight: float = Field(0.0, description="of the predicted chance in the reward; 0 = only measured")
@@ -176,7 +176,7 @@ class RewardModelConfig(Section):
     updates_per_step: PositiveInt = Field(8, description="optimizer steps of the head per training step")
 
 
-class LoopConfig(Section):
+class LoopConfig(ConfigSection):
     """Checkpoints and threads of any training run."""
 
     checkpoint_interval_steps: PositiveInt = 20
@@ -202,7 +202,7 @@ class TrainingConfig(LoopConfig):
     max_grad_norm: PositiveFloat = 1.0
 
 
-class SuiteConfig(Section):
+class SuiteConfig(ConfigSection):
     """A public suite that is evaluated during training, one answer per question. A name alone is enough."""
 
     name: str = Field(description="mbpp, mbpp:test, humaneval+, … or a file; see docs/problems.md")
@@ -233,7 +233,7 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(ConfigSection):
     """Evaluation before the first step, every `eval_interval_steps` steps, and after the last.
 
     All keys except `suites` concern the held-out problems.
@@ -261,7 +261,7 @@ class EvaluationConfig(Section):
         return self
 
 
-class SandboxConfig(Section):
+class SandboxConfig(ConfigSection):
     """The resources of one answer, and the isolation that is required."""
 
     workers: PositiveInt = 2
@@ -278,7 +278,7 @@ class SandboxConfig(Section):
     packages: tuple[str, ...] = Field((), description="what answers may import besides the standard library")
 
 
-class WandbConfig(Section):
+class WandbConfig(ConfigSection):
     """The mirror on Weights & Biases; offline needs no account."""
 
     project: str = "greenward"
@@ -286,7 +286,7 @@ class WandbConfig(Section):
     mode: Literal["online", "offline"] = "offline"
 
 
-class TrackingConfig(Section):
+class TrackingConfig(ConfigSection):
     """Mirrors of the local files. None is required."""
 
     tensorboard: bool = False

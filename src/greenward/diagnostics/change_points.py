@@ -247,7 +247,7 @@ def _best_fit(centred_NP: Floats, bank: _Bank, products_NP: Floats) -> tuple[Ind
     share = np.minimum(best**2 / np.maximum((centred_NP**2).sum(axis=1), _TINY), 1 - 1e-12)
     residual = centred_NP - best[:, None] * bank.templates[place]
     power = np.maximum((residual**2).sum(axis=1), _TINY)
-    # Limits that keep the division below finite.
+    # Thresholds that keep the division below finite.
     phi = np.clip((residual[:, 1:] * residual[:, :-1]).sum(axis=1) / power, -0.9, 0.999)
     return place, share / (1 - share) * (1 - phi) / (1 + phi), phi
 

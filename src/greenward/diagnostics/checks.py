@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.findings import Card, Gap, Outcome, gap_of
-from greenward.diagnostics.signal_tests import Limits, Result, SignalChange, Test, median_of_part
+from greenward.diagnostics.findings import Card, CheckOutcome, Gap, gap_of
+from greenward.diagnostics.signal_tests import Result, SignalChange, Test, Thresholds, median_of_part
 from greenward.diagnostics.signals import Floats, RunSignals, Steps, depends_on_recipe, short_name
 from greenward.reports.document import (
     NOTHING,
@@ -61,7 +61,7 @@ class Check:
     critical: bool = False
     needs: tuple[str, ...] = ()
 
-    def outcome(self, signal: str, result: Result) -> Outcome:
+    def outcome(self, signal: str, result: Result) -> CheckOutcome:
         """The outcome that `result` means."""
         finding = None
         if result.found:
@@ -75,7 +75,7 @@ class Check:
                 result.onset,
             )
         subject = self.finding.replace("-", " ") + (f" ({signal})" if signal else "")
-        return Outcome(subject, finding, result.p_value, self.critical)
+        return CheckOutcome(subject, finding, result.p_value, self.critical)
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class Topic:
     facts: Callable[[RunSignals], tuple[Fact, ...]] | None = None
 
 
-def examine(topic: Topic, run: RunSignals, limits: Limits) -> Card:
+def examine(topic: Topic, run: RunSignals, limits: Thresholds) -> Card:
     """Make every check of the topic; p-values are not corrected yet (`findings.corrected`)."""
-    outcomes: list[Outcome] = []
+    outcomes: list[CheckOutcome] = []
     results: list[Result] = []
     gaps: dict[str, Gap] = {}
     tested: dict[str, SignalChange | None] = {}
@@ -169,7 +169,7 @@ def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | N
 
 
 def _signals_table(
-    run: RunSignals, tested: Mapping[str, SignalChange | None], limits: Limits
+    run: RunSignals, tested: Mapping[str, SignalChange | None], limits: Thresholds
 ) -> tuple[Table, ...]:
     """The signals of a card at its beginning and end, and their change where one was tested."""
     rows = []

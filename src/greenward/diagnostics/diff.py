@@ -27,7 +27,7 @@ from greenward.diagnostics.change_points import (
 from greenward.diagnostics.diff_causes import (
     NOT_REPRODUCIBLE,
     PROVENANCE,
-    Cause,
+    DifferenceCause,
     SettingDifference,
     different_settings,
     likely_cause,
@@ -99,7 +99,7 @@ class RunDiff:
     verdict: DiffVerdict
     headline: str
     differences: tuple[SignalDifference, ...]
-    cause: Cause | None
+    cause: DifferenceCause | None
     notes: tuple[str, ...]
 
 

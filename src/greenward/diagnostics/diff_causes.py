@@ -28,7 +28,7 @@ class SettingDifference:
 
 
 @dataclass(frozen=True)
-class Cause:
+class DifferenceCause:
     """A likely cause, and what would confirm it."""
 
     stage: str
@@ -40,7 +40,7 @@ class Cause:
 _STAGES = (
     (
         re.compile(r"completion/.*|importance/.*|episodes/.*"),
-        Cause(
+        DifferenceCause(
             "rollout",
             "The sampled answers differed first: other prompts, sampling settings or seed, or other weights "
             "to sample from.",
@@ -49,7 +49,7 @@ _STAGES = (
     ),
     (
         re.compile(r"reward.*|status/.*|pass_rate|groups/.*|correctness|readability|.*score"),
-        Cause(
+        DifferenceCause(
             "reward",
             "The rewards differed before the shape of the answers did: other tests, reward weights, reward "
             "model or grading environment.",
@@ -61,7 +61,7 @@ _STAGES = (
             r"loss|.*_loss|.*kl|clip/.*|ratio/.*|entropy|advantage.*|value/.*|explained_variance"
             r"|updates/.*|tokens.*"
         ),
-        Cause(
+        DifferenceCause(
             "loss",
             "The objective differed on the same answers and rewards: KL coefficient, clip range, "
             "advantages, or the weights before this step.",
@@ -70,7 +70,7 @@ _STAGES = (
     ),
     (
         re.compile(r".*grad_norm.*|.*gradient.*|learning_rate"),
-        Cause(
+        DifferenceCause(
             "update",
             "The gradient left its scale first: learning rate, gradient clipping or numerical precision.",
             "Go on from the checkpoint before this step with a lower learning rate, clipping on.",
@@ -78,7 +78,7 @@ _STAGES = (
     ),
     (
         re.compile(r"perf/.*|time/.*"),
-        Cause(
+        DifferenceCause(
             "machine",
             "Memory or speed differed first: a leak, another load or other hardware; the learning itself "
             "need not differ.",
@@ -87,14 +87,14 @@ _STAGES = (
     ),
     (
         re.compile(r".*", re.DOTALL),
-        Cause(
+        DifferenceCause(
             "unknown",
             "The first signal that differs belongs to no known stage of a step.",
             "Find where the signal is computed and what goes into it.",
         ),
     ),
 )
-NOT_REPRODUCIBLE = Cause(
+NOT_REPRODUCIBLE = DifferenceCause(
     "reproducibility",
     "One seed and one config must give one run. Something that neither of them fixes differs: the "
     "versions, the processor or the number of threads (see the settings), the data or a prompt file that "
@@ -109,7 +109,7 @@ def stage_index(signal: str) -> int:
     return next(i for i, (pattern, _) in enumerate(_STAGES) if pattern.fullmatch(signal))
 
 
-def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> Cause | None:
+def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> DifferenceCause | None:
     """The cause that the earliest of (signal, onset) points to; None if nothing differs."""
     if not onsets:
         return None
@@ -117,7 +117,7 @@ def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> Ca
     cause = _STAGES[stage_index(signal)][1]
     if not settings_differ:
         return cause
-    return Cause(
+    return DifferenceCause(
         cause.stage,
         f"{cause.explanation} The runs have different settings, which may be the whole cause.",
         f"Repeat one run with the settings of the other. {cause.confirm}",

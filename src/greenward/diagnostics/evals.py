@@ -11,7 +11,7 @@ from greenward.diagnostics.evaluation_tests import regression_on, sound_evaluati
 from greenward.diagnostics.findings import Diagnosis, corrected
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.reward_health import ALPHA
-from greenward.diagnostics.signal_tests import Limits, lasting_change, late_mean
+from greenward.diagnostics.signal_tests import Thresholds, lasting_change, late_mean
 from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, RunSignals
 from greenward.errors import DiagnosticsError
 from greenward.runs.reading import evaluated_suites
@@ -169,7 +169,7 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
     topics = [evaluation_topic(wanted)]
     if wanted is None:
         topics += [ANSWERS, *map(evaluation_topic, known)]
-    limits = Limits(alpha, WARNING_SCORE, None)
+    limits = Thresholds(alpha, WARNING_SCORE, None)
     cards = corrected([examine(topic, run, limits) for topic in topics], alpha)
     count = len(sound_evaluations(run, wanted))
     what = "held-out problems" if wanted is None else wanted

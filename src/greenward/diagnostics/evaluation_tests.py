@@ -10,9 +10,9 @@ import numpy as np
 
 from greenward.diagnostics.findings import Gap
 from greenward.diagnostics.signal_tests import (
-    Limits,
     Result,
     Test,
+    Thresholds,
     find_signal_change,
     median_of_part,
     not_made,
@@ -45,7 +45,7 @@ def regression_on(suite: str | None) -> Test:
     """pass@1 of the last evaluation less that of the first, on a suite or on what the run holds out."""
     subject = "held-out results" if suite is None else f"results on {suite}"
 
-    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         records = sound_evaluations(run, suite)
         if not records:
             enable = "Set evaluation.enabled." if suite is None else f"Name {suite} in evaluation.suites."
@@ -74,7 +74,7 @@ def regression_on(suite: str | None) -> Test:
     return test
 
 
-def train_held_out_gap(run: RunSignals, signal: str, limits: Limits) -> Result:
+def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """The pass rate in training, where it rose, against held-out pass@1 that did not follow."""
     records = sound_evaluations(run, None)
     if len(records) < 2:

@@ -25,7 +25,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The outcome of a check on one signal; `finding` is None where nothing is wrong.
 
     `p_value` is that of the test alone, None for a test without chance in it. Tests that can find something
@@ -47,7 +47,7 @@ class Card:
 
     name: str
     title: str
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[CheckOutcome, ...] = ()
     gaps: tuple[Gap, ...] = ()
     facts: tuple[Fact, ...] = ()
     tables: tuple[Table, ...] = ()
@@ -164,7 +164,7 @@ def corrected(cards: Sequence[Card], alpha: float) -> tuple[Card, ...]:
         p_values = holm([outcome.p_value for outcome in family if outcome.p_value is not None])
         adjusted |= {id(outcome): p for outcome, p in zip(family, p_values, strict=True)}
 
-    def correct(outcome: Outcome) -> Outcome:
+    def correct(outcome: CheckOutcome) -> CheckOutcome:
         if outcome.finding is None or outcome.p_value is None:
             return outcome
         p = adjusted[id(outcome)]

@@ -16,7 +16,7 @@ from greenward.diagnostics.reward_tests import (
     poor_calibration,
     tested_rewards,
 )
-from greenward.diagnostics.signal_tests import Limits, falls_to, lasting_change, late_mean, share_of_steps
+from greenward.diagnostics.signal_tests import Thresholds, falls_to, lasting_change, late_mean, share_of_steps
 from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, TRUNCATED, RunSignals
 from greenward.diagnostics.training_tests import (
     explosion,
@@ -326,7 +326,7 @@ def diagnose_reward_health(
         RunError: a file that is there and cannot be read.
     """
     run = read_run_signals(path)
-    limits = Limits(alpha, calibration_threshold, memory_limit_mb)
+    limits = Thresholds(alpha, calibration_threshold, memory_limit_mb)
     cards = corrected([examine(topic, run, limits) for topic in TOPICS], alpha)
     thresholds = {"calibration": calibration_threshold, "memory_limit_mb": memory_limit_mb}
     return Diagnosis("reward-health", run, cards, alpha, thresholds, _unanswered(run))

@@ -16,7 +16,7 @@ from greenward.diagnostics.calibration import (
 )
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signal_tests import LATE, Limits, Result, at_step, not_made, table_of
+from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, at_step, not_made, table_of
 from greenward.diagnostics.signals import REWARD, Floats, RunSignals
 from greenward.errors import DiagnosticsError
 from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
@@ -45,7 +45,7 @@ def tested_rewards(run: RunSignals) -> list[str]:
     return [REWARD, *reward_terms(run), *code_score]
 
 
-def constant_reward(run: RunSignals, signal: str, limits: Limits) -> Result:
+def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """One mean at all steps, or one reward for all answers of each step late in the run."""
     steps, values = run.series(signal)
     if np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())):
@@ -60,7 +60,7 @@ def constant_reward(run: RunSignals, signal: str, limits: Limits) -> Result:
     return Result(True, {"text": text}, onset=at_step(since))
 
 
-def dominance(run: RunSignals, signal: str, limits: Limits) -> Result:
+def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """A term other than the tests that owns most of the variance of the weighted terms."""
     shares = variance_shares(run)
     if not shares:
@@ -122,7 +122,7 @@ def _code_score_parts(options: Mapping[str, object]) -> dict[str, float]:
     return {name: part / total for name, part in parts.items()} if total > 0 else {}
 
 
-def dead_groups(run: RunSignals, signal: str, limits: Limits) -> Result:
+def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups without signal late in the run, which are worse where all answers fail than where all pass."""
     names = (signal, "groups/dead_all_pass", "groups/dead_all_fail")
     counts = np.array([run.values.get(name, np.full(len(run.steps), np.nan)) for name in names])
@@ -136,7 +136,7 @@ def dead_groups(run: RunSignals, signal: str, limits: Limits) -> Result:
     return Result(1 - with_signal > DEAD, numbers, "warning" if failed > passed else "info")
 
 
-def poor_calibration(run: RunSignals, signal: str, limits: Limits) -> Result:
+def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Whether the newest predictions of the reward model are the rates that come true.
 
     Raises:

@@ -43,7 +43,7 @@ class SignalChange:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Thresholds:
     """What the user may set: the accepted chance of a false finding, and two thresholds."""
 
     alpha: float
@@ -86,7 +86,7 @@ def table_of(
     return Table(title, tuple(columns.split("|")), rows, caption)
 
 
-Test: TypeAlias = Callable[[RunSignals, str, Limits], Result]
+Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 
 
 def find_signal_change(run: RunSignals, name: str) -> SignalChange | None:
@@ -125,7 +125,7 @@ def lasting_change(
     so many times the level before. Where the pass rate rose, it may be less severe, or nothing.
     """
 
-    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         change = find_signal_change(run, signal)
         if change is None:
             return not_made(gap_of(run, signal))
@@ -150,7 +150,7 @@ def lasting_change(
     return test
 
 
-def _rose(run: RunSignals, signal: str, limits: Limits) -> bool:
+def _rose(run: RunSignals, signal: str, limits: Thresholds) -> bool:
     change = find_signal_change(run, signal)
     return change is not None and change.p_value <= limits.alpha and change.after > change.before
 
@@ -160,7 +160,7 @@ def share_of_steps(
 ) -> Test:
     """Values below, above or equal to `limit` at more than `over` of the steps from the share `start` on."""
 
-    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
         late = int(start * len(values))
         bad = _COMPARISONS[comparison](values[late:], limit)
@@ -175,7 +175,7 @@ def share_of_steps(
 def late_mean(*, above: float, dated: bool = False) -> Test:
     """A mean over the last quarter of the run above a limit; `dated` by the first value above it."""
 
-    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
         late = float(values[int(LATE * len(values)) :].mean())
         onset = at_step(steps[values > above]) if dated and (values > above).any() else None
@@ -189,7 +189,7 @@ def falls_to(*, below: float) -> Test:
     look like random walks to a test of change, which only dates the fall.
     """
 
-    def test(run: RunSignals, signal: str, limits: Limits) -> Result:
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         values = run.series(signal)[1]
         start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
         if not (start > 0 and end < below * start):

@@ -12,8 +12,8 @@ from greenward.diagnostics.checks import lines_of
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.growth import MemoryGrowth, find_explosion, find_spikes, measure_memory_growth
 from greenward.diagnostics.signal_tests import (
-    Limits,
     Result,
+    Thresholds,
     at_step,
     median_of_part,
     not_made,
@@ -57,7 +57,7 @@ _MEMORY_CAPTION = (
 _MEMORIES = {RSS: "Resident memory", DEVICE_MEMORY: "Device memory"}
 
 
-def not_finite(run: RunSignals, signal: str, limits: Limits) -> Result:
+def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Any signal that was logged as NaN or infinite, and updates that were skipped for it."""
     wrong = {name: run.not_finite(name) for name in run.values}
     wrong = {name: places for name, places in wrong.items() if places.any()}
@@ -79,7 +79,7 @@ def not_finite(run: RunSignals, signal: str, limits: Limits) -> Result:
     return Result(True, numbers, "critical" if severe else "warning", at_step(run.steps[anywhere]))
 
 
-def explosion(run: RunSignals, signal: str, limits: Limits) -> Result:
+def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Norms that left their scale for good, and what the rewards did after that."""
     steps, norms = run.series(signal)
     logged_steps, logged_norms = run.logged(signal)
@@ -153,7 +153,7 @@ def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[dict[str, A
     return found
 
 
-def spikes(run: RunSignals, signal: str, limits: Limits) -> Result:
+def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Single norms far above their surroundings."""
     steps, norms = run.series(signal)
     found = find_spikes(steps, norms)
@@ -176,7 +176,7 @@ def spikes(run: RunSignals, signal: str, limits: Limits) -> Result:
     return Result(True, numbers, severity, onset, facts=facts, tables=(table,), data=data)
 
 
-def kl_runaway(run: RunSignals, signal: str, limits: Limits) -> Result:
+def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """KL that accelerates, unless the reward that the second half earns pays for it."""
     steps, values = run.series(signal)
     half = len(values) // 2
@@ -198,7 +198,7 @@ def _reward_still_rises(run: RunSignals) -> bool:
     return median_of_part(half, 0.8, 1) - median_of_part(half, 0, 0.2) > 2 * noise
 
 
-def memory_leak(run: RunSignals, signal: str, limits: Limits) -> Result:
+def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Memory that is never freed.
 
     The limit that was set is that of the device where its memory was logged, else of the host. Without one,

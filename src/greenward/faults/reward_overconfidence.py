@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from greenward.algorithms.reward_model import Calibration
+from greenward.algorithms.reward_model import LogitCalibration
 from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
 from greenward.environments.episode import Episode
@@ -94,7 +94,7 @@ class RewardOverconfidence(Fault):
 class _ScaledCalibration:
     """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: LogitCalibration) -> None:
         self.scale = 1.0
         self._calibration = calibration
         self._learned: tuple[Floats, Floats] = np.empty(0), np.empty(0)

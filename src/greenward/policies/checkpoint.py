@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from greenward.errors import CheckpointError
-from greenward.policies.decoder import Decoder, DecoderShape, Layer, RopeScaling
+from greenward.policies.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
 from greenward.policies.tokenizer import Tokenizer, read_json
 
 _ARCHITECTURES = {
@@ -135,7 +135,7 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
         "lm_head.weight": decoder.lm_head,
     }
     for index, layer in enumerate(decoder.layers):
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, DecoderLayer)
         prefix = f"model.layers.{index}."
         attention = prefix + "self_attn."
         tensors |= {

@@ -105,7 +105,7 @@ def rotate_(heads_MHD: Tensor, cos: Tensor, sin: Tensor) -> None:
     second.mul_(cos).add_(first_sin)
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """One transformer block: pre-norm attention and SwiGLU, each added to the residual stream."""
 
     def __init__(self, shape: DecoderShape) -> None:
@@ -149,7 +149,7 @@ class Decoder(nn.Module):
         self.compute_dtype = compute_dtype
         self.gradient_checkpointing = False
         self.embedding = nn.Parameter(torch.empty(shape.vocab_size, shape.hidden_size))
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
         self.final_norm = nn.Parameter(torch.ones(shape.hidden_size))
         self.lm_head = None if shape.tied_embeddings else nn.Parameter(torch.empty_like(self.embedding))
         self.rotary = RotaryTable(shape)
