@@ -12,7 +12,7 @@ import pytest
 
 import greenward
 from greenward import Case, EvaluationCallback, Problem, evaluate, load_problems, reward_function, train
-from greenward.errors import ConfigError, RewardError
+from greenward.errors import ConfigError, GreenwardError, RewardError
 
 SOURCE = Path(greenward.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -127,6 +127,30 @@ def test_mistakes_are_named_before_anything_is_loaded(tmp_path):
     with pytest.raises(ConfigError, match="two reward functions are called"):
         train(rewards={vowels: 1.0, _Named("vowels"): 1.0}, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"problem": PROBLEMS}, r"problem: expected numbers, text, lists and mappings"),
+        ({"problems": []}, r"problems is empty"),
+        ({"problems": [*PROBLEMS, 1]}, r"expected a Problem at row 5, found 1"),
+        ({"rewards": [3]}, r"expected the name of a term or a function, found 3"),
+        ({"overrides": "training.max_steps=3"}, r"expected a list of key=value"),
+    ],
+)
+def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
+    with pytest.raises(GreenwardError, match=message):
+        train(dry_run=True, **arguments)
+
+
+def test_an_evaluation_without_problems_or_with_too_few_answers_is_refused(trained):
+    with pytest.raises(GreenwardError, match="no problem to evaluate on"):
+        evaluate(trained.run, [])
+    with pytest.raises(GreenwardError, match=r"found 2 answers and k \[5\]"):
+        evaluate(trained.run, PROBLEMS, samples=2, k=[5])
+    with pytest.raises(GreenwardError, match="found 0 answers"):
+        evaluate(trained.run, PROBLEMS, samples=0)
 
 
 def test_an_error_of_an_own_reward_names_it(tmp_path):

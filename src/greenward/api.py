@@ -114,9 +114,20 @@ def train(
     """
     from greenward.config.loading import dump, load_recipe, parse_recipe
     from greenward.config.source import dotted, leaves
+    from greenward.errors import ConfigError, ProblemError
     from greenward.problems.problem import ProblemSet
 
-    changes = [f"{dotted(path)}={json.dumps(value)}" for path, value in leaves(sections)]
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
+    changes = []
+    for path, value in leaves(sections):
+        try:
+            changes.append(f"{dotted(path)}={json.dumps(value)}")
+        except TypeError:
+            raise ConfigError(
+                f"{dotted(path)}: expected numbers, text, lists and mappings, found {value!r:.200}.",
+                remedy="Objects are given as problems, held_out and rewards.",
+            ) from None
     given: dict[str, ProblemSet] = {}
     for key, source in (("train", problems), ("held_out", held_out)):
         if isinstance(source, str):
@@ -124,6 +135,8 @@ def train(
         elif source is not None:
             given[key] = ProblemSet(source, name=f"python:{ProblemSet(source).data_hash[:12]}")
             changes.append(f"problems.{key}={json.dumps(given[key].name)}")
+    if "train" in given and not given["train"]:
+        raise ProblemError("problems is empty: give at least one problem to train on.")
     if "train" in given and held_out is None:
         given["held_out"] = ProblemSet([])
         changes.append("evaluation.enabled=false")
@@ -288,6 +301,8 @@ def reward_terms(rewards: Rewards, functions: dict[str, RewardFunction]) -> list
     weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
     terms = []
     for reward, weight in weights.items():
+        if not isinstance(reward, str) and not callable(reward):
+            raise ConfigError(f"rewards: expected the name of a term or a function, found {reward!r}.")
         name = reward if isinstance(reward, str) else _name_of(reward)
         if name in functions:
             raise ConfigError(

@@ -109,6 +109,7 @@ def test_a_big_run_gets_a_bounded_number_of_pages_and_says_so(tmp_path):
     page = rollouts.write_html(tmp_path / "run")
     assert len(list((tmp_path / "run").glob("rollouts*.html"))) == MAX_PAGES
     assert "Narrow the filter" in page.read_text()
+    assert "Narrow the filter" not in terminal(rollouts.report())
 
 
 def test_what_a_model_wrote_is_shown_and_never_acts(tmp_path):
@@ -132,9 +133,10 @@ def test_the_turns_of_a_dialogue_are_shown_with_its_last_answer(tmp_path):
 
 
 def test_a_filter_that_nothing_matches_says_how_many_answers_there_are(run):
-    assert Rollouts(run, RolloutFilter(statuses=("cheating",)), 10).report().headline == (
-        "0 of 30 answers of status cheating."
-    )
+    report = Rollouts(run, RolloutFilter(statuses=("cheating",)), 10).report()
+    assert report.headline == "0 of 30 answers of status cheating."
+    assert len(report.notes) == 1 and report.notes[0].startswith("The statuses of these steps are: ")
+    assert "passed" in report.notes[0] and "cheating" not in report.notes[0]
 
 
 def test_a_run_without_rollouts_and_a_folder_without_a_run_are_errors(tmp_path):
@@ -159,5 +161,6 @@ def test_the_command_filters_pages_and_writes_html(run, capsys):
     assert command("rollouts", run, "--reward-min", 0.5, "--format", "html") == 0
     assert capsys.readouterr().out.strip() == str(run / "rollouts.html")
     assert command("rollouts", run, "--step", "some") == 2
+    assert command("rollouts", run, "--step", "20-10") == 2
     assert command("rollouts", run, "--page", 99) == 2
     assert "there is no page 99" in capsys.readouterr().err

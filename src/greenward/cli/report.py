@@ -66,6 +66,8 @@ def _steps(
     if match is None or text == "-":
         raise click.BadParameter(f"expected a step (12) or a range of steps (10-20, 10-, -20), not {text!r}")
     first, last = (match[1], match[1]) if match[1] else (match[2], match[3])
+    if first and last and int(first) > int(last):
+        raise click.BadParameter(f"the range {text!r} ends before it begins")
     return (int(first) if first else None, int(last) if last else None)
 
 

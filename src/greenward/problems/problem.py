@@ -146,6 +146,8 @@ class ProblemSet(Sequence[Problem]):
         self._problems = tuple(problems)
         self._by_id: dict[str, Problem] = {}
         for position, problem in enumerate(self._problems):
+            if not isinstance(problem, Problem):
+                raise ProblemError(f"{name}: expected a Problem at row {position + 1}, found {problem!r}.")
             if problem.task_id in self._by_id:
                 raise ProblemError(
                     f"{name}: task id {problem.task_id!r} occurs twice (again at row {position + 1}).",

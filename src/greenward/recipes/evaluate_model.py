@@ -13,7 +13,7 @@ import torch
 
 from greenward.config.sections import EvaluationConfig, ModelConfig
 from greenward.environments.prompts import PromptRenderer, Style
-from greenward.errors import ConfigError
+from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.contamination import contamination
 from greenward.evaluation.engine import Seconds, evaluate, sampled
 from greenward.evaluation.folder import EvaluationFolder
@@ -228,6 +228,13 @@ def evaluate_in_memory(
         recipe, dtype = model.recipe, options.dtype or "float32"
         policy = Policy.from_folder(model.folder, dtype=dtype, device=options.device or "auto")
     chosen = find_suite(asked, recipe) if isinstance(problems, str | None) else ProblemSet(problems)
+    if not chosen:
+        raise ProblemError("there is no problem to evaluate on: give at least one.")
+    if options.samples < 1 or max(grading.k, default=1) > options.samples:
+        raise ConfigError(
+            f"expected at least one answer to a problem and no k above their number, "
+            f"found {options.samples} answers and k {list(grading.k)}."
+        )
     renderer, stops = renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
     room = policy.max_positions - max(len(renderer.prompt_ids(problem)) for problem in chosen)
     temperature = options.temperature

@@ -87,10 +87,12 @@ class Rollouts:
             )
         self._path, self._wanted, self._page_size = path, wanted, page_size
         self._all = 0
+        self._found: set[str] = set()  # statuses, whether or not they are wanted
         self._statuses: Counter[str] = Counter()
         self._rewards: defaultdict[str, float] = defaultdict(float)  # sums
         for _, row in self._rows():
             self._all += 1
+            self._found.add(_status(row))
             if wanted.matches(row):
                 self._statuses[_status(row)] += 1
                 self._rewards[_status(row)] += sum(_rewards(row).values())
@@ -120,7 +122,9 @@ class Rollouts:
         if shown:
             headline += f"; {first + 1:,} to {first + len(shown):,} are shown"
         notes = []
-        if self.pages > MAX_PAGES:
+        if self._found and not self._found.intersection(self._wanted.statuses or self._found):
+            notes.append(f"The statuses of these steps are: {', '.join(map(words, sorted(self._found)))}.")
+        if linked and self.pages > MAX_PAGES:
             notes.append(f"HTML has the first {MAX_PAGES} pages only. Narrow the filter to see the others.")
         return Report(
             kind="rollouts",
