@@ -79,6 +79,13 @@ def test_answers_that_pass_are_kept_and_those_of_a_failed_infrastructure_never()
 
 
 @pytest.mark.filterwarnings("ignore:A round of rejection")
+def test_an_episode_in_which_the_policy_wrote_nothing_is_not_kept():
+    (episode,) = episodes_of([[PASSED]])
+    by_another = replace(episode, turns=(replace(episode.turns[0], player="opponent"),))
+    assert is_kept([episode, by_another]) == [True, False]
+    assert is_kept([episode, by_another], min_reward=0.0) == [True, False]
+
+
 def test_truncated_answers_are_left_out_where_the_recipe_masks_them():
     (episode,) = episodes_of([[PASSED]])
     cut = replace(episode, turns=(replace(episode.turns[0], stop_reason=StopReason.LENGTH),))

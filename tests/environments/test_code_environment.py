@@ -12,6 +12,7 @@ import pytest
 
 from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.batches import TrainingBatch, micro_batches, row_groups
+from greenward.algorithms.collection import Collector
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.code import CodeEnvironment
 from greenward.environments.episode import POLICY, Collection
@@ -114,6 +115,18 @@ def test_a_wrong_answer_is_followed_by_its_first_failing_test_and_another_answer
 def test_answers_of_a_group_that_come_together_are_judged_together() -> None:
     collect([(1,), (2, 1), (3, 4)])
     assert collect.judge.submitted == [["1", "2", "3"], ["1", "4"]]  # type: ignore[attr-defined]
+
+
+def test_a_step_whose_infrastructure_failed_throughout_has_no_metrics_of_turns() -> None:
+    collection = collect([(7,), (2, 7)])
+    assert not any(episode.scored for episode in collection.episodes)
+
+    class Again:
+        def collect(self, *_: Any, **settings: Any) -> Collection:
+            return collection
+
+    metrics = Collector(Again(), {}, groups_per_step=1, seed=0).collect(0)[1]
+    assert metrics["episodes/infrastructure"] == 2 and "turns/mean" not in metrics
 
 
 def test_feedback_is_never_trained_on_and_sampled_ids_are_kept() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from greenward.algorithms.advantages import ESTIMATORS, AdvantageBatch, group_signal, spread_over_tokens
 from greenward.algorithms.batches import row_groups
+from greenward.algorithms.callbacks import rollout_row
 from greenward.algorithms.collection import Collector, collection_metrics
 from greenward.algorithms.trainer import RLTrainer
 from greenward.config.algorithm import GRPOAlgorithmConfig
@@ -154,6 +155,25 @@ def test_drawn_games_are_neither_won_nor_lost_groups() -> None:
     assert group_signal(episodes).constant == (0,)
 
 
+def test_groups_have_signal_only_where_the_rewards_of_one_role_differ() -> None:
+    players = {POLICY: Scripted(lambda *_: 20), OPPONENT: Scripted(lambda *_: 30)}
+    lost = play([HigherToken(0, AS_FIRST), HigherToken(0, AS_SECOND)], players)
+    drawn, lost_too = play([HigherToken(1, SELF_PLAY), HigherToken(1, AS_FIRST)], players)
+    assert [episode.trained_rewards for episode in lost] == [{"first": -1.0}, {"second": -1.0}]
+    signal = group_signal([*lost, drawn, lost_too])
+    assert signal.constant == (0,) and signal.with_signal == (1,)
+
+
+def test_games_without_the_policy_count_in_no_metric_of_it() -> None:
+    players = {POLICY: Scripted(lambda *_: 20), OPPONENT: Scripted(lambda *_: 30)}
+    games = [HigherToken(0, AS_FIRST), HigherToken(0, {"first": OPPONENT, "second": OPPONENT})]
+    episodes = play(games, players)
+    assert collection_metrics(episodes) == collection_metrics(episodes[:1])
+    over_at_once = Episode((), {}, 0, "no move", "over")
+    assert rollout_row(over_at_once)["stop"] == ""
+    assert collection_metrics([*episodes, over_at_once]) == collection_metrics(episodes)
+
+
 def test_a_game_that_waits_does_not_hold_up_the_others() -> None:
     """The pause of group 0 ends only when group 1 has made its last move."""
     pause: Future[None] = Future()
@@ -199,6 +219,15 @@ def test_moves_do_not_depend_on_how_long_the_sandbox_took(policy: Policy) -> Non
     straight = moves({})
     assert len({tuple(game) for game in straight}) > 5
     assert moves({0: 1}) == moves({2: 0}) == moves({0: 1, 2: 0}) == straight
+
+
+def test_two_players_with_equal_weights_answer_one_prompt_with_different_random_numbers(
+    policy: Policy,
+) -> None:
+    games = [HigherToken(0, AS_FIRST if number % 2 else AS_SECOND) for number in range(20)]
+    episodes = play(games, {POLICY: policy, OPPONENT: policy.frozen_copy()})
+    moves = [(e.turns[0].player, int(e.turns[0].completion_ids[0])) for e in episodes]
+    assert [move for by, move in moves if by == POLICY] != [move for by, move in moves if by == OPPONENT]
 
 
 class RoleBaseline:

@@ -102,6 +102,8 @@ def test_what_follows_an_answer_continues_the_conversation_token_by_token(tmp_pa
     answer = [*tokenizer.encode("pass"), end]
     parts = [*tokenizer.render_chat(CHAT), *answer, *tokenizer.render_next_message(CHAT, feedback)]
     assert parts == tokenizer.render_chat([*CHAT, reply, feedback])
+    cut = tokenizer.render_next_message(CHAT, feedback, ended=False)  # by a stop string: no end token
+    assert [*tokenizer.render_chat(CHAT), *tokenizer.encode("pass"), *cut] == parts
 
 
 def test_a_template_that_drops_answers_cannot_go_on_after_one(tmp_path):

@@ -147,9 +147,9 @@ ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
 class GroupSignal:
     """Which groups of a batch can teach anything, by group id, in order of first appearance.
 
-    `with_signal` groups have rewards that differ. The others have equal rewards and are split by
-    success: every scored episode succeeded, none did, or some did or there is no such thing (`constant`). In
-    `unscored` groups the infrastructure failed for every episode.
+    In `with_signal` groups the rewards of a role differ between episodes. The others are split by success:
+    all scored episodes succeeded, none did, or neither holds (`constant`). In `unscored` groups the
+    infrastructure failed for every episode.
     """
 
     with_signal: tuple[int, ...] = ()
@@ -175,7 +175,11 @@ def group_signal(episodes: Sequence[Episode]) -> GroupSignal:
 def _kind_of_group(scored: Sequence[Episode]) -> str:
     if not scored:
         return "unscored"
-    if any(episode.trained_rewards != scored[0].trained_rewards for episode in scored):
+    by_role: dict[str, set[float]] = defaultdict(set)
+    for episode in scored:
+        for role, reward in episode.trained_rewards.items():
+            by_role[role].add(reward)
+    if any(len(rewards) > 1 for rewards in by_role.values()):
         return "with_signal"
     successes = {episode.success for episode in scored}
     if successes == {True}:

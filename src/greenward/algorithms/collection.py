@@ -79,7 +79,7 @@ class Collector:
         tokens = sum(episode.written_tokens for episode in collected)
         return kept, {
             **collection_metrics(collected),
-            **{name: float(np.mean(values)) for name, values in logged.items()},
+            **{name: float(np.mean(values)) for name, values in logged.items() if values},
             "groups/rounds": float(rounds),
             "time/sampling": sampling,
             "time/grading": grading,
@@ -96,13 +96,14 @@ class Collector:
 def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """What a batch of episodes says about the policy: rewards, pass rate, signal, lengths, outcomes.
 
-    Episodes that the infrastructure failed are counted and left out of everything else. Rewards are means
-    over the roles that the policy played; where there are several, each also has metrics of its own.
+    Episodes that the infrastructure failed are counted and left out of everything else, and so are episodes
+    in which the policy played no role. Rewards are means over the roles that it played; where there are
+    several, each also has metrics of its own.
     """
-    scored = [episode for episode in episodes if episode.scored]
+    scored = [episode for episode in episodes if episode.scored and episode.trained_rewards]
     signal = group_signal(episodes)
     metrics: dict[str, float] = {
-        "episodes/infrastructure": float(len(episodes) - len(scored)),
+        "episodes/infrastructure": float(sum(not episode.scored for episode in episodes)),
         "groups/with_signal": float(len(signal.with_signal)),
         "groups/dead_all_pass": float(len(signal.all_pass)),
         "groups/dead_all_fail": float(len(signal.all_fail)),

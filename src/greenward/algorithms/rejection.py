@@ -111,7 +111,7 @@ class RejectionTrainer:
         return metrics | self._train([example for answer in pool for example in answer.examples], step)
 
     def _accepts(self, episode: Episode) -> bool:
-        if not episode.scored or (self._mask_truncated and episode.truncated):
+        if not episode.scored or not episode.written_tokens or (self._mask_truncated and episode.truncated):
             return False
         if self._config.min_reward is None:
             return bool(episode.success)

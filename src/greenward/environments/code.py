@@ -223,7 +223,8 @@ class CodeDialogue:
             or answer.completion.stop_reason is StopReason.LENGTH
         ):
             return None
-        feedback = self._renderer.feedback_ids(self._problem, verdict)
+        ended = answer.completion.stop_reason is StopReason.END
+        feedback = self._renderer.feedback_ids(self._problem, verdict, ended=ended)
         so_far = len(self._prompt_ids) + len(self._transcript_ids()) + len(feedback)
         return feedback if so_far + self._sampling.max_tokens <= self._max_positions else None
 

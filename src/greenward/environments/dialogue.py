@@ -109,6 +109,7 @@ class _Batch:
     """Requests to one player with one setting: prompts, each with the dialogues that share it."""
 
     groups: list[_Group] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
     prompts: list[tuple[int, ...]] = field(default_factory=list)
     dialogues: list[list[Dialogue]] = field(default_factory=list)
 
@@ -121,16 +122,14 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
             key = request.player, request.params, request.prompt_ids
             if key not in places:
                 batch = batches.setdefault((request.player, request.params), _Batch())
+                # The same prompt with another player or setting gets random numbers of its own.
+                others = sum(request.prompt_ids == prompt_ids for *_, prompt_ids in places)
+                batch.seeds.append(_seed_of_round(seed, group, others))
                 batch.groups.append(group)
                 batch.prompts.append(request.prompt_ids)
                 batch.dialogues.append(places.setdefault(key, []))
             places[key].append(dialogue)
     for (player, params), batch in batches.items():
-        # In the first round the sampler tells equal prompts of different groups apart by their order.
-        seeds = [
-            step_seed(seed, group.group_id, f"round/{group.rounds}") if group.rounds else seed
-            for group in batch.groups
-        ]
 
         def answered(index: int, completions: list[Completion], batch: _Batch = batch) -> None:
             group = batch.groups[index]
@@ -142,4 +141,12 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
                 group.ask()
 
         sizes = [len(sharers) for sharers in batch.dialogues]
-        players[player].sample(batch.prompts, sizes, params, seed=seeds, on_group=answered)
+        players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+
+
+def _seed_of_round(seed: int, group: _Group, others: int) -> int:
+    """The seed of a prompt that `others` requests of the group's round, in other batches, have as well."""
+    if not (group.rounds or others):
+        return seed  # the sampler tells equal prompts of different groups apart by their order
+    purpose = f"round/{group.rounds}/{others}" if others else f"round/{group.rounds}"
+    return step_seed(seed, group.group_id, purpose)

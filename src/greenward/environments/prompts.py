@@ -45,7 +45,7 @@ class PromptTokenizer(Protocol):
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
 
     def render_next_message(
-        self, messages: Sequence[dict[str, Any]], message: dict[str, Any]
+        self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
     ) -> list[int]: ...
 
 
@@ -102,14 +102,14 @@ class PromptRenderer:
         system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
         return [*system, {"role": "user", "content": self.prompt_text(problem)}]
 
-    def feedback_ids(self, problem: Problem, verdict: Verdict) -> tuple[int, ...]:
-        """What follows a wrong answer, its end token included, up to where the next one begins."""
+    def feedback_ids(self, problem: Problem, verdict: Verdict, *, ended: bool = True) -> tuple[int, ...]:
+        """The tokens between a wrong answer and the next one; `ended`: the answer has an end token."""
         feedback = FEEDBACK.format(failure=verdict.failure)
         if self.style == "completion":
             text = f"\n{_commented(feedback)}# Right:\n{problem.starter_code}"
             return tuple(self._tokenizer.encode(text))
         message = {"role": "user", "content": feedback}
-        return tuple(self._tokenizer.render_next_message(self.messages(problem), message))
+        return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
     def completion_text(self, completion_ids: Iterable[int]) -> str:
         """The answer as text, without special tokens."""

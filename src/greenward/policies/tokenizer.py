@@ -79,17 +79,20 @@ class Tokenizer:
         """Ids of a conversation in the model's chat format."""
         return self.encode(self._chat_text(messages, add_generation_prompt))
 
-    def render_next_message(self, messages: Sequence[dict[str, Any]], message: dict[str, Any]) -> list[int]:
-        """Ids between the assistant's answer to `messages`, its end token included, and its next answer.
+    def render_next_message(
+        self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
+    ) -> list[int]:
+        """Ids between the assistant's answer to `messages` and its next answer; `message` comes in between.
 
-        `message` comes between the two. The answer itself is not needed, since token ids of sampled text are
-        kept as they are. Raises `CheckpointError` where the template does not render answers as they are.
+        The template's end token of the first answer is left out if that answer `ended` with one of its own.
+        The answer itself is not needed, since token ids of sampled text are kept as they are. Raises
+        `CheckpointError` where the template does not render answers as they are.
         """
         answer = {"role": "assistant", "content": _ANSWER}
         _, found, after = self._chat_text([*messages, answer, message], True).partition(_ANSWER)
         if not found:
             raise CheckpointError("the model's chat template does not render the assistant's answers")
-        for end in self.eos_ids:
+        for end in self.eos_ids if ended else ():
             after = after.removeprefix(self._token(end))
         return self.encode(after)
 
