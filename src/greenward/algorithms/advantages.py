@@ -44,7 +44,10 @@ class AdvantageBatch:
 
 
 class Estimator(Protocol):
-    """Maps a batch of episodes to advantages; may have state, which checkpoints keep."""
+    """Maps a batch of episodes to advantages; may have state, which checkpoints keep.
+
+    A state holds tensors and plain Python values, not NumPy's: checkpoints are read without unpickling code.
+    """
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch: ...
 

@@ -31,7 +31,7 @@ class Callback:
         """Called after the update of step `step`, with the episodes it was made from; may add metrics."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs."""
+        """What an exact resume needs: tensors and plain Python values, not NumPy's."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

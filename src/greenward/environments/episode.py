@@ -23,7 +23,8 @@ class Turn:
     is all that the player saw before its first token. `policy_wrote_T` is True for tokens that the player
     chose; text that others put into the transcript (feedback, tool output) is False and never trained on,
     its `logprobs_T` are 0. `temperature` is the one that the tokens were sampled at, `stop_reason` that of
-    the last completion. `reward` is what the environment gave in mid-episode, if it did.
+    the last completion. `reward` is the part of the role's reward in the episode that the environment gave
+    at the end of this turn, if it did; `Episode.rewards` contains it.
     """
 
     role: str
