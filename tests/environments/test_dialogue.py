@@ -230,6 +230,30 @@ def test_two_players_with_equal_weights_answer_one_prompt_with_different_random_
     assert [move for by, move in moves if by == POLICY] != [move for by, move in moves if by == OPPONENT]
 
 
+def test_groups_that_begin_alike_differ_although_one_of_them_waits_at_first(policy: Policy) -> None:
+    class AlikeAndLate(HigherToken):
+        def _prompt(self, role: str) -> tuple[int, ...]:
+            return (2, 60)
+
+        def request(self) -> Request | Waiting | None:
+            waits = not self._moves and self._pause is not None and not self._pause.done()
+            return Waiting(self._pause) if waits and self._pause else super().request()
+
+    class Releasing:
+        max_positions = policy.max_positions
+
+        def sample(self, *arguments: Any, **settings: Any) -> None:
+            policy.sample(*arguments, **settings)
+            if not pause.done():
+                pause.set_result(None)
+
+    pause: Future[None] = Future()
+    games = [AlikeAndLate(group, SELF_PLAY, pause if group else None) for group in (0, 1) for _ in range(10)]
+    episodes = play(games, {POLICY: Releasing()})
+    first = [int(episode.turns[0].completion_ids[0]) for episode in episodes]
+    assert first[:10] != first[10:]
+
+
 class RoleBaseline:
     """A running mean of each role's reward, as in self-play: an estimator with state."""
 

@@ -25,7 +25,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A dialogue cannot go on before `future` is done: the sandbox is at work."""
+    """A dialogue cannot go on before `future` is done: the sandbox is at work.
+
+    A dialogue that may have to wait before its first request says so in each run, even if `future` is done:
+    the group's first random numbers depend on it.
+    """
 
     future: Future[Any]
 
@@ -89,6 +93,7 @@ class _Group:
     requests: list[tuple[Dialogue, Request]] = field(default_factory=list)
     waits_for: list[Future[Any]] = field(default_factory=list)
     rounds: int = 0
+    waited: bool = False
     unanswered: int = 0
 
     @property
@@ -99,6 +104,7 @@ class _Group:
         """Ask every dialogue what it needs; nobody's request counts while another one waits."""
         answers = [(dialogue, dialogue.request()) for dialogue in self.dialogues]
         self.waits_for = [need.future for _, need in answers if isinstance(need, Waiting)]
+        self.waited |= bool(self.waits_for)
         requests = [(dialogue, need) for dialogue, need in answers if isinstance(need, Request)]
         self.requests = [] if self.waits_for else requests
         self.unanswered = len(self.requests)
@@ -146,7 +152,7 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
 
 def _seed_of_round(seed: int, group: _Group, others: int) -> int:
     """The seed of a prompt that `others` requests of the group's round, in other batches, have as well."""
-    if not (group.rounds or others):
-        return seed  # the sampler tells equal prompts of different groups apart by their order
+    if not (group.rounds or others or group.waited):
+        return seed  # in one batch the sampler tells equal prompts of different groups apart by their order
     purpose = f"round/{group.rounds}/{others}" if others else f"round/{group.rounds}"
     return step_seed(seed, group.group_id, purpose)
