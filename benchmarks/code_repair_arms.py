@@ -49,7 +49,6 @@ GRPO = (
     "algorithm.advantage=grpo",
     "algorithm.loss=dapo",
     "algorithm.clip_high=0.28",
-    "algorithm.critic=null",
     "algorithm.updates_per_batch=1",
     "algorithm.minibatches=2",
     "algorithm.max_step_kl=null",

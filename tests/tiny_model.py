@@ -43,6 +43,8 @@ BUGS = (f"problems.train=bugs:{DATA / 'problems.json'}", f"problems.held_out=bug
 class CharacterTokenizer:
     """One token for each character; the chat template, if it has one, writes roles in angle brackets."""
 
+    special_ids: Mapping[str, int] = {"<|end|>": 0}
+
     def __init__(self, *, chat: bool = False) -> None:
         self.chat_template = "{{ messages }}" if chat else None
 

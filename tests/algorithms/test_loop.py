@@ -7,8 +7,9 @@ import signal
 import pytest
 import torch
 
+from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import StepRecord, TrainingLoop, load_trainer_state
-from greenward.errors import CheckpointError
+from greenward.errors import CheckpointError, ConfigError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.metrics import read_metrics, without_timing
 from greenward.runs.progress import Progress
@@ -157,3 +158,13 @@ def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkey
     assert first.interrupted and first.steps_done == 3
     second = run_loop(tmp_path, OneSecond(), resume=True, **settings)
     assert (second.steps_done, second.training_seconds) == (6, 6.0) and not second.interrupted
+
+
+def test_callbacks_of_one_name_would_overwrite_each_other_and_are_refused(tmp_path):
+    callbacks = [Callback(), Callback()]
+    with (
+        RunDirectory.create(tmp_path, {"seed": 7}) as run,
+        Progress(quiet=True) as progress,
+        pytest.raises(ConfigError, match="names of their own"),
+    ):
+        TrainingLoop(RandomWalk(), run, seed=7, max_steps=1, callbacks=callbacks, progress=progress)

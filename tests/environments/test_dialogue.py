@@ -124,6 +124,15 @@ def three_games() -> tuple[list[Episode], Scripted]:
     return play(games, players), players[OPPONENT]
 
 
+def test_an_engine_need_not_hand_over_groups_one_by_one() -> None:
+    class AtOnce(Scripted):
+        def sample(self, prompts, group_sizes, params, *, seed, on_group=None):  # type: ignore[no-untyped-def]
+            return super().sample(prompts, group_sizes, params, seed=seed, on_group=lambda *_: None)
+
+    (episode,) = play([HigherToken(0, SELF_PLAY)], {POLICY: AtOnce(lambda *_: 20)})
+    assert episode.outcome == "drawn"
+
+
 def test_each_role_is_played_by_its_player_and_only_the_policy_is_trained(three_games: Any) -> None:
     episodes, opponent = three_games
     assert opponent.batches == [[(2, 60)], [(2, 61, 20)]]

@@ -18,7 +18,7 @@ import torch
 
 from greenward.algorithms.callbacks import Callback, SignalWarning
 from greenward.environments.episode import Episode
-from greenward.errors import CheckpointError
+from greenward.errors import CheckpointError, ConfigError
 from greenward.policies.policy import Policy
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
@@ -118,6 +118,11 @@ class TrainingLoop:
         self._progress = progress
         self._signal = SignalWarning(run.config, progress.message)
         self._callbacks = [*callbacks, self._signal]
+        names = [callback.name for callback in self._callbacks]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"callbacks need names of their own, under which checkpoints keep their state, found {names}."
+            )
         self.steps_done = 0
         self.training_seconds = 0.0
         self.interrupted = False

@@ -136,8 +136,12 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
                 batch.dialogues.append(places.setdefault(key, []))
             places[key].append(dialogue)
     for (player, params), batch in batches.items():
+        missing = set(range(len(batch.prompts)))
 
-        def answered(index: int, completions: list[Completion], batch: _Batch = batch) -> None:
+        def answered(
+            index: int, completions: list[Completion], batch: _Batch = batch, missing: set[int] = missing
+        ) -> None:
+            missing.remove(index)
             group = batch.groups[index]
             for dialogue, completion in zip(batch.dialogues[index], completions, strict=True):
                 dialogue.respond(completion)
@@ -147,7 +151,9 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
                 group.ask()
 
         sizes = [len(sharers) for sharers in batch.dialogues]
-        players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+        groups = players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+        for index in sorted(missing):  # an engine need not call `on_group`
+            answered(index, groups[index])
 
 
 def _seed_of_round(seed: int, group: _Group, others: int) -> int:

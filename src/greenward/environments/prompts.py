@@ -7,7 +7,7 @@ tokenizer's chat template, the answer holds a fenced code block (instruction-tun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from greenward.errors import ConfigError
@@ -41,6 +41,9 @@ class PromptTokenizer(Protocol):
 
     @property
     def chat_template(self) -> str | None: ...
+
+    @property
+    def special_ids(self) -> Mapping[str, int]: ...
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
 
@@ -104,7 +107,10 @@ class PromptRenderer:
 
     def feedback_ids(self, problem: Problem, verdict: Verdict, *, ended: bool = True) -> tuple[int, ...]:
         """The tokens between a wrong answer and the next one; `ended`: the answer has an end token."""
-        feedback = FEEDBACK.format(failure=verdict.failure)
+        failure = verdict.failure
+        for special in self._tokenizer.special_ids:  # a value that an answer returned may hold control tokens
+            failure = failure.replace(special, f"{special[:1]} {special[1:]}")
+        feedback = FEEDBACK.format(failure=failure)
         if self.style == "completion":
             text = f"\n{_commented(feedback)}# Right:\n{problem.starter_code}"
             return tuple(self._tokenizer.encode(text))
