@@ -27,7 +27,7 @@ def test_all_arms_train_for_the_seconds_of_ppo_and_are_not_repeated(tmp_path):
     said = run(tmp_path)
     seed = tmp_path / "study/seed_4"
     record = json.loads((tmp_path / "kept.json").read_text())
-    assert [arm["label"] for arm in record["arms"]] == ["GRPO", "Rejection sampling"]
+    assert [arm["label"] for arm in record["arms"]] == ["PPO", "GRPO", "Rejection sampling"]
     assert read_metrics(seed / "metrics.jsonl").rows[-1]["step"] == 2
     ppo_seconds = record["training_seconds"]["seed_4"]
     for name, kind in (("grpo", "grpo"), ("rejection", "rejection")):
