@@ -148,7 +148,7 @@ ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
 
 @dataclass(frozen=True)
 class GroupSignal:
-    """Which groups of a batch can teach anything, by group id, in order of first appearance.
+    """Which groups of a batch have a learning signal, by group id, in order of first appearance.
 
     In `with_signal` groups the rewards of a role differ between episodes. The others are split by success:
     all scored episodes succeeded, none did, or neither holds (`constant`). In `unscored` groups the

@@ -35,7 +35,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to `state`."""
+        """Restore `state`."""
 
 
 class RolloutWriter(Callback):
@@ -70,7 +70,7 @@ def rollout_row(episode: Episode) -> dict[str, Any]:
 
 
 class SignalWarning(Callback):
-    """Says why the newest steps taught nothing: a message when that begins, `brief` while it lasts."""
+    """Says why the newest steps gave no learning signal: a message when it begins, then `brief`."""
 
     name = "signal"
 

@@ -37,8 +37,8 @@ class CriticEstimator:
 
     Advantages are whitened over all trained tokens of the batch where the config says so; where no reward
     varies they are then 0, but for the KL in the rewards. The returns that the critic learns have a λ of
-    their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic that starts at nothing learns
-    slowly from its own values, whatever λ serves the policy. Episodes whose infrastructure failed get
+    their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic whose values start at 0
+    learns slowly from them, whichever λ the policy uses. Episodes whose infrastructure failed get
     zeros and count nowhere.
     """
 
@@ -81,7 +81,7 @@ class CriticEstimator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `state_dict`."""
 
-    def _trajectory(self, place: _Place, scores: _Scores) -> _Trajectory:
+    def _trajectory(self, place: _RoleTurns, scores: _Scores) -> _Trajectory:
         values_T = place.gather(scores.values)
         rewards_T = np.zeros(len(values_T))
         rewards_T[-1] = place.reward
@@ -107,10 +107,10 @@ class CriticEstimator:
             advantages_T(config.value_lambda) + values_T,
             discounted_returns(rewards_T, discount=config.discount),
             kl_T,
-            np.zeros(len(values_T)) if kl_T is None else self._of_kl_alone(kl_T),
+            np.zeros(len(values_T)) if kl_T is None else self._kl_advantages(kl_T),
         )
 
-    def _of_kl_alone(self, kl_T: np.ndarray) -> np.ndarray:
+    def _kl_advantages(self, kl_T: np.ndarray) -> np.ndarray:
         """The part of the advantages that the KL in the rewards has, without a baseline."""
         return generalised_advantages(
             -self._kl_coefficient.value * kl_T,
@@ -120,7 +120,7 @@ class CriticEstimator:
         )
 
     def _whiten(
-        self, advantages: PerToken, places: Sequence[_Place], trajectories: Sequence[_Trajectory]
+        self, advantages: PerToken, places: Sequence[_RoleTurns], trajectories: Sequence[_Trajectory]
     ) -> None:
         """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
 
@@ -220,7 +220,7 @@ class _Trajectory:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RoleTurns:
     """Where the tokens of a trajectory are: the turns of one role of the episode at `index`."""
 
     index: int
@@ -242,7 +242,7 @@ class _Place:
             start = stop
 
 
-def _trajectories(episodes: Sequence[Episode]) -> Iterator[_Place]:
+def _trajectories(episodes: Sequence[Episode]) -> Iterator[_RoleTurns]:
     for index, episode in enumerate(episodes):
         for role, reward in episode.trained_rewards.items() if episode.scored else ():
             turns = tuple(
@@ -250,7 +250,7 @@ def _trajectories(episodes: Sequence[Episode]) -> Iterator[_Place]:
                 for number, turn in enumerate(episode.turns)
                 if turn.role == role and turn.trained
             )
-            yield _Place(index, role, turns, reward)
+            yield _RoleTurns(index, role, turns, reward)
 
 
 def _zeros(episodes: Sequence[Episode]) -> PerToken:
@@ -260,7 +260,7 @@ def _zeros(episodes: Sequence[Episode]) -> PerToken:
     ]
 
 
-def _reward_variance(places: Sequence[_Place], trajectories: Sequence[_Trajectory]) -> float:
+def _reward_variance(places: Sequence[_RoleTurns], trajectories: Sequence[_Trajectory]) -> float:
     """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
     total = 0.0
     for role in {place.role for place in places}:
@@ -276,7 +276,8 @@ def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:
     """Means over all trained tokens, and how much of the reward still to come the critic foresaw.
 
     `explained_variance` is 1 - Var(G - V) / Var(G), G the discounted reward to go. Against the returns
-    that the critic learns it would flatter: for value_lambda below 1 those contain its own values.
+    that the critic learns the figure would be too high: for value_lambda below 1 those contain its own
+    values.
     """
     if not trajectories:
         return {}

@@ -215,7 +215,7 @@ class TrainingLoop:
         save_checkpoint(self._run, self.steps_done, write, keep=self._keep)
 
     def _restore(self) -> None:
-        """Go back to the newest sound checkpoint and forget what was written after it."""
+        """Restore the newest sound checkpoint and remove what was written after it."""
         checkpoint = latest_checkpoint(self._run)
         if checkpoint is None:
             self._run.truncate_after(-1)

@@ -19,7 +19,7 @@ on the policy through the sampling. Weighted by the importance ratio of the toke
 value is 1 on policy, but whose gradient is not 0) both get the gradient E[l * grad log p] of the KL of
 the next-token distribution, on and off policy (DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's
 `use_bias_correction_kl`). k2 gets it when r is held constant; k2 and k3 then have the same gradient at
-every token. The ratio of a whole sequence does not do: its gradient at one token is 1/T of the ratio's
+every token. The ratio of a whole sequence is not suitable: its gradient at one token is 1/T of the ratio's
 own, so k1 would lose all but 1/T of its gradient.
 
 The limits of this:

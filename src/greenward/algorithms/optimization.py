@@ -31,7 +31,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     return float(clip_grad_norm_(list(parameters), max_norm))
 
 
-class GradientsApart:
+class SeparateGradients:
     """The gradients of one loss on parameters that another loss has gradients on, too.
 
     Inside `with`, the `grad` of the parameters are those held here; outside, those of the other loss.
@@ -52,7 +52,7 @@ class GradientsApart:
             parameter.grad, self._held[index] = self._held[index], parameter.grad
 
     def merge(self) -> None:
-        """Add what is held to the gradients of the other loss."""
+        """Add the held gradients to those of the other loss."""
         for parameter, held in zip(self._parameters, self._held, strict=True):
             if held is not None:
                 parameter.grad = held if parameter.grad is None else parameter.grad.add_(held)

@@ -64,7 +64,7 @@ class RewardModel:
     def predict(self, episodes: Sequence[Episode]) -> Floats:
         """The probability of passing for each episode's last answer; remembered for `learn`.
 
-        Episodes must be scored: what the infrastructure failed has no outcome.
+        Episodes must be scored: an answer whose judging failed has no outcome.
         """
         if not episodes:
             return np.empty(0)
@@ -198,7 +198,7 @@ class LogitCalibration(Protocol):
 class OnlineRecalibration:
     """Corrects logits by what became of the `window` newest ones, so that predictions stay calibrated.
 
-    A classifier that is fitted again and again to recent examples is surer of new ones than it should be. Its
+    A classifier that is fitted again and again to recent examples is overconfident about new ones. Its
     own predictions, made before their outcomes were known, say by how much: logistic regression of the
     outcomes on the newest of those logits (Platt 1999) gives the slope and intercept that the next ones are
     corrected by.

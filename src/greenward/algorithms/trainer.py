@@ -28,7 +28,7 @@ from greenward.algorithms.collection import Collector
 from greenward.algorithms.loop import StepRecord
 from greenward.algorithms.losses import LossOutput, policy_loss, value_loss
 from greenward.algorithms.optimization import (
-    GradientsApart,
+    SeparateGradients,
     UpdateStatistics,
     adamw,
     clip_gradients,
@@ -47,7 +47,7 @@ from greenward.seeding import step_seed
 class RLTrainer:
     """Trains a policy by policy gradients on the episodes of a collector.
 
-    Any estimator of advantages and any loss (`algorithm.loss`) will do. `max_completion_tokens` is the
+    Works with any estimator of advantages and any loss (`algorithm.loss`). `max_completion_tokens` is the
     sampler's limit, by which Dr. GRPO divides. `reference` is read for a KL term in the loss (`kl_in_loss`)
     and renewed every `algorithm.kl.refresh_every` steps; `kl_coefficient` is shared with an estimator that
     has the KL in its rewards. `seed` determines the order of the minibatches.
@@ -272,7 +272,7 @@ class RLTrainer:
         """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
         self._optimizer.zero_grad()
         trunk = self._shared_trunk if policy_learns else []
-        value_gradients = GradientsApart(trunk)
+        value_gradients = SeparateGradients(trunk)
         losses, moved, tokens = [], [], []
         for micro in micros:
             scores, hidden_SE = self._forward(micro, policy_learns)
@@ -299,12 +299,12 @@ class RLTrainer:
             statistics.add_loss(torch.stack(losses).sum())
             limit = self.algorithm.max_step_kl
             within = limit is None or not torch.stack(moved).sum() / torch.stack(tokens).sum() > limit
-        self._apply(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
+        self._step(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
         return within
 
-    def _apply(
+    def _step(
         self,
-        value_gradients: GradientsApart,
+        value_gradients: SeparateGradients,
         trunk: Sequence[Tensor],
         statistics: UpdateStatistics,
         *,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from greenward.environments.episode import POLICY, Episode
+from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
 from greenward.seeding import step_seed
 
@@ -59,8 +60,10 @@ def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEn
     Each round samples what all groups that are not waiting have asked for, one batch for each player and
     setting; equal prompts of a group share one prefill. A group goes on when all its dialogues can, so the
     random numbers of its round k depend on the seed, the group and k alone: neither on how long the sandbox
-    took for others nor on what else is in the batch. A group whose answers are all there is asked on at
-    once, so that judging begins while others are still being sampled.
+    took for others nor on what else is in the batch. The next requests of a group are taken as soon as all
+    its completions have arrived, so that judging begins while other groups are still being sampled.
+
+    Raises `GreenwardError` for a dialogue that waits for a future that is done.
     """
     groups: dict[int, _Group] = {}
     for dialogue in dialogues:
@@ -73,7 +76,12 @@ def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEn
         waiting = [group for group in running if group.waits_for]
         for group in waiting:
             if all(future.done() for future in group.waits_for):
+                before = group.waits_for
                 group.ask()
+                if any(future in before for future in group.waits_for):
+                    raise GreenwardError(
+                        f"a dialogue of group {group.group_id} waits for a future that is done"
+                    )
         ready = [group for group in running if group.requests]
         if ready:
             started = time.perf_counter()
@@ -101,7 +109,7 @@ class _Group:
         return not (self.requests or self.waits_for)
 
     def ask(self) -> None:
-        """Ask every dialogue what it needs; nobody's request counts while another one waits."""
+        """Ask every dialogue what it needs; requests are held back while any dialogue of the group waits."""
         answers = [(dialogue, dialogue.request()) for dialogue in self.dialogues]
         self.waits_for = [need.future for _, need in answers if isinstance(need, Waiting)]
         self.waited |= bool(self.waits_for)

@@ -94,7 +94,7 @@ class Episode:
 class Collection:
     """Episodes, group-major, and where the time went (seconds).
 
-    Judging goes on beside sampling; `grading_seconds` is what it took beyond. `metrics` are those that
+    Judging runs during sampling; `grading_seconds` is the additional time. `metrics` are those that
     reward terms logged, each value by name.
     """
 

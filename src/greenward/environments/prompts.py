@@ -122,7 +122,7 @@ class PromptRenderer:
         return self._tokenizer.decode(completion_ids)
 
     def extracted(self, problem: Problem, text: str) -> Extracted:
-        """The program that an answer amounts to, or the reason why there is none."""
+        """The program extracted from an answer, or the reason why there is none."""
         return extract_code(text, problem, self.style)
 
 

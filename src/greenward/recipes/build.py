@@ -81,7 +81,7 @@ def _with_verified_bugs(problems: ProblemSet, recipe: Recipe, source: str) -> Pr
 
 
 def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
-    """Run the reference solutions of problems from files: rewards from wrong tests teach nonsense.
+    """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
 
     Generated problems are verified where they are made. Raises `ProblemError` naming every reference
     that fails and why; problems without a reference are not checked.
@@ -104,7 +104,7 @@ def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet)
         raise ProblemError(
             f"{len(failing)} of {len(given)} reference solutions fail their own tests:\n  "
             + "\n  ".join(failing[:10]),
-            remedy="Mend the tests or the references, or set problems.verify_references=false.",
+            remedy="Fix the tests or the references, or set problems.verify_references=false.",
         )
 
 
@@ -155,7 +155,7 @@ def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
 
 
 def build_renderer(recipe: BaseRecipe, tokenizer: Tokenizer) -> PromptRenderer:
-    """How problems are put to a policy with this tokenizer."""
+    """How problems are presented to a policy with this tokenizer."""
     return PromptRenderer(
         tokenizer,
         style=recipe.model.prompt_style,
