@@ -22,7 +22,6 @@ import code_repair_arms
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 RESULTS = HERE / "results"
-KEPT = ("headline", "facts", "before_after", "seeds", "time_parts", "made_with")
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def kept(name: str, report: Path | None) -> dict[str, Any]:
     file = RESULTS / f"{name}.json"
     if report:
         found = json.loads(report.read_text(encoding="utf-8"))
-        record = {key: found[key] for key in KEPT}
+        record = quoted_of_demo(found)
         file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     quoted: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return quoted
@@ -58,16 +57,28 @@ def replaced(text: str, name: str, block: str) -> str:
     return marks.sub(lambda found: found[1] + block + found[2], text)
 
 
+def quoted_of_demo(report: dict[str, Any]) -> dict[str, Any]:
+    """What the README quotes of the report.json of a demo."""
+    tables = {
+        section["title"]: [block for block in section["blocks"] if block["type"] == "table"]
+        for section in report["sections"]
+    }
+    return {
+        "headline": report["headline"],
+        "facts": report["facts"],
+        "before_after": tables["Before and after"][0],
+        "seconds": sum(tables["Time and memory"][0]["shares"]),
+        "made_with": dict(tables["Settings"][-1]["rows"]),
+    }
+
+
 def demo_block(record: dict[str, Any]) -> str:
-    table = record["before_after"]
+    table, facts, made = record["before_after"], record["facts"], record["made_with"]
     rows = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
     lines = ["| " + " | ".join(cell.strip() for cell in row) + " |" for row in rows]
-    facts = {fact["label"]: fact["value"] for fact in record["facts"]}
-    seconds = sum(part[1] for part in record["time_parts"])
-    made = {row[0]: row[1] for row in record["made_with"]["rows"]}
     lines.append(
         f"\n{table['caption']} {facts['seeds']} seeds side by side on {made['cpu count']} cores "
-        f"({made['device']}): {seconds / 60:.1f} minutes without the start of the processes, "
+        f"({made['device']}): {record['seconds'] / 60:.1f} minutes without the start of the processes, "
         f"{facts['peak memory']} at the most per seed.\n"
     )
     return "\n".join(lines)
