@@ -12,6 +12,7 @@ from learning import NoCollector
 from test_trainer import BigramPolicy, make_episodes
 
 from greenward.algorithms.rejection import RejectionTrainer
+from greenward.algorithms.supervised import Example, supervised_update
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
 from greenward.grading.verdict import Status, Verdict
@@ -177,6 +178,11 @@ def test_passes_and_batches_give_the_number_of_optimizer_steps():
         policy=policy, epochs=3, batch_size=2, episodes=episodes_of([[PASSED] * 3, [PASSED] * 2])
     )
     assert metrics["updates/applied"] == policy.version == 3 * 3
+
+
+def test_a_batch_without_a_token_to_train_on_is_an_error():
+    with pytest.raises(ValueError, match="none of the 1 examples of a batch has a token"):
+        supervised_update(BigramPolicy(), None, [Example((1,), (2,), (False,))], max_grad_norm=1.0)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted():

@@ -99,6 +99,19 @@ def test_the_truth_is_recorded_at_once_and_again_at_the_end_even_of_a_failure(tm
     assert json.loads((tmp_path / "faults.json").read_text())["faults"]["diary"]["acted"] == 1
 
 
+def test_a_resumed_run_keeps_the_record_until_it_has_the_final_values(tmp_path):
+    def acted():
+        return json.loads((tmp_path / "faults.json").read_text())["faults"]["diary"]["acted"]
+
+    for steps, before in ((3, 0), (0, 3), (5, 3)):
+        diary = Diary()
+        with recorded_truth(tmp_path, [diary], seed=7):
+            assert acted() == before
+            for step in range(steps):
+                diary.on_step_begin(step)
+    assert acted() == 5
+
+
 def test_without_faults_there_is_no_record(tmp_path):
     with recorded_truth(tmp_path, [], seed=7):
         pass

@@ -181,6 +181,13 @@ def test_a_full_disk_says_what_was_being_written_and_harms_nothing(tmp_path, mon
     run.close()
 
 
+def test_an_evaluation_is_one_line_of_json(tmp_path):
+    with RunDirectory.create(tmp_path / "run", CONFIG) as run:
+        path = run.write_evaluation(1, {"step": 1, "metrics": {}, "rows": [{"code": "x = 1\n"}] * 3})
+    assert path.read_text().count("\n") == 0
+    assert len(read_evaluations(tmp_path / "run")[0]["rows"]) == 3
+
+
 def test_an_unwritable_place_is_a_run_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write"):

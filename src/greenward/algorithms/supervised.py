@@ -117,9 +117,11 @@ def supervised_update(
 
     Gradients accumulate over micro-batches of `micro_batch_sequences` examples (None: all at once). Examples
     with the same prompt share its forward pass within a micro-batch. A step whose gradient is not finite is
-    skipped: the weights stay as they are.
+    skipped: the weights stay as they are. Raises `ValueError` for a batch without a token to train on.
     """
     tokens = sum(example.tokens for example in batch)
+    if not tokens:
+        raise ValueError(f"none of the {len(batch)} examples of a batch has a token to train on")
     size = micro_batch_sequences or len(batch)
     optimizer.zero_grad(set_to_none=False)
     total = 0.0

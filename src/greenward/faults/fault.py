@@ -13,7 +13,7 @@ import torch
 from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.reward_model import RewardModel
 from greenward.algorithms.trainer import RLTrainer
-from greenward.runs.files import dump_json, write_atomically
+from greenward.runs.files import write_json
 
 TRUTH_FILE = "faults.json"
 
@@ -41,18 +41,21 @@ class Fault(Callback):
 
 @contextmanager
 def recorded_truth(run: Path, faults: Sequence[Fault], *, seed: int) -> Iterator[None]:
-    """Write what is planted to faults.json in `run`: at once, and as it has come out when the block ends.
+    """Write what is planted to faults.json in `run`: at once, and with the final values when the block ends.
 
-    No file without faults. Diagnostics never read it: they are measured against it.
+    The file of a run that is resumed stays as it is until then, and whenever nothing has changed since the
+    start: the values before the checkpoint is read are not the run's. No file without faults. Diagnostics
+    never read it: they are measured against it.
     """
 
-    def write() -> None:
-        if faults:
-            record = {"seed": seed, "faults": {fault.name: fault.truth() for fault in faults}}
-            write_atomically(run / TRUTH_FILE, dump_json(record, indent=2).encode())
+    def truth() -> dict[str, Any]:
+        return {"seed": seed, "faults": {fault.name: fault.truth() for fault in faults}}
 
-    write()
+    at_start = truth()
+    if faults and not (run / TRUTH_FILE).exists():
+        write_json(run / TRUTH_FILE, at_start)
     try:
         yield
     finally:
-        write()
+        if truth() != at_start:
+            write_json(run / TRUTH_FILE, truth())

@@ -152,7 +152,7 @@ class RunDirectory:
         `suite` names a public suite (letters, digits, underscores); None is what the run holds out.
         """
         path = self.path / EVALUATIONS / evaluation_name(step, suite)
-        write_json(path, record, indent=1)
+        write_json(path, record, indent=None)
         return path
 
     def truncate_after(self, step: int) -> None:

@@ -58,7 +58,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         fsync(path.parent)
 
 
-def write_json(path: Path, value: Any, indent: int = 2) -> None:
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write one JSON document, whole or not at all. Raises `RunError`."""
     write_atomically(path, dump_json(value, indent=indent).encode())
 
