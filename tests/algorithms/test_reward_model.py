@@ -203,6 +203,21 @@ def test_infrastructure_failures_are_left_out_of_everything_and_alone_leave_no_t
         assert metrics == {} and not (tmp_path / "none.jsonl").exists()
 
 
+def test_only_the_policys_turns_are_read_and_only_its_roles_get_the_term(trunk, tmp_path):
+    alone = batch(0)
+    opponent = replace(make_turn(range(5), [7, 8]), role="tester", player="opponent")
+    together = [
+        replace(one, turns=(*one.turns, opponent), rewards={**one.rewards, "tester": -1.0}) for one in alone
+    ]
+    model = RewardModel(trunk, FAST, seed=0)
+    callback = RewardModelCallback(model, PredictionsFile(tmp_path / "predictions.jsonl"), weight=0.5)
+    annotated = callback.on_episodes(together)
+    chances = RewardModel(trunk, FAST, seed=0).predict(alone)
+    assert [one.rewards for one in annotated] == [
+        {"programmer": 1.0 + 0.5 * chance, "tester": -1.0} for chance in chances
+    ]
+
+
 def test_it_reads_models_of_transformers_as_well(published):
     policy = Policy.from_folder(published("gpt2"), device="cpu").frozen_copy()
     _, metrics = advance(RewardModel(policy, FAST, seed=0), range(25))

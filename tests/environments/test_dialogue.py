@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from greenward.config.algorithm import GRPOAlgorithmConfig
 from greenward.config.sections import ShapeConfig, TrainingConfig
 from greenward.environments.dialogue import Request, Waiting, run_dialogues
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, SamplingParams, StopReason
 from greenward.policies.policy import Policy
 from greenward.runs.metrics import without_timing
@@ -178,6 +179,8 @@ def test_games_without_the_policy_count_in_no_metric_of_it() -> None:
     games = [HigherToken(0, AS_FIRST), HigherToken(0, {"first": OPPONENT, "second": OPPONENT})]
     episodes = play(games, players)
     assert collection_metrics(episodes) == collection_metrics(episodes[:1])
+    with pytest.raises(GreenwardError, match=r"the role 'first', which the policy played, no reward"):
+        collection_metrics([replace(episodes[0], rewards={"second": 1.0})])
     over_at_once = Episode((), {}, 0, "no move", "over")
     assert rollout_row(over_at_once)["stop"] == ""
     assert collection_metrics([*episodes, over_at_once]) == collection_metrics(episodes)

@@ -65,7 +65,7 @@ def rollout_row(episode: Episode) -> dict[str, Any]:
         "rewards": dict(episode.rewards),
         "terms": dict(episode.reward_terms),
         "tokens": episode.written_tokens,
-        "stop": episode.turns[-1].stop_reason.value if episode.turns else "",
+        "stop": trained[-1].stop_reason.value if (trained := episode.trained_turns) else "",
     } | {name: value for name, value in optional.items() if value}
 
 

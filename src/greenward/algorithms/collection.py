@@ -96,9 +96,9 @@ class Collector:
 def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """What a batch of episodes says about the policy: rewards, pass rate, signal, lengths, outcomes.
 
-    Episodes that the infrastructure failed are counted and left out of everything else, and so are episodes
-    in which the policy played no role. Rewards are means over the roles that it played; where there are
-    several, each also has metrics of its own.
+    Episodes that are not scored, since the infrastructure failed, are counted and left out of everything
+    else; so are episodes in which the policy played no role. Rewards are means over the roles that it
+    played; where there are several, each also has metrics of its own.
     """
     scored = [episode for episode in episodes if episode.scored and episode.trained_rewards]
     signal = group_signal(episodes)
@@ -140,7 +140,7 @@ def _role_metrics(episodes: Sequence[Episode], rewards: Mapping[str, Sequence[fl
     """Mean reward and mean length, in tokens, of each role that the policy played."""
     metrics = {}
     for role, values in sorted(rewards.items()):
-        turns = [turn for e in episodes for turn in e.turns if turn.trained and turn.role == role]
+        turns = [turn for e in episodes for turn in e.trained_turns if turn.role == role]
         metrics[f"role/{role}/reward"] = float(np.mean(values))
         metrics[f"role/{role}/length"] = sum(int(turn.policy_wrote_T.sum()) for turn in turns) / len(values)
     return metrics

@@ -46,7 +46,7 @@ class RejectionTrainer:
     """Trains a policy by supervision on the accepted answers of the newest rounds; a step is one round.
 
     An answer is accepted when it passed all its tests or, with `config.min_reward`, when its reward (summed
-    over roles) is at least that. What the infrastructure failed is never accepted; nor, with
+    over roles) is at least that. An answer that could not be judged is never accepted; nor, with
     `mask_truncated`, is an answer that hit the token limit.
 
     Each step first adds the accepted answers of the round to a pool that holds the newest
@@ -180,8 +180,7 @@ def _kept_answer(episode: Episode) -> KeptAnswer:
             tuple(map(int, turn.completion_ids)),
             None if turn.policy_wrote_T.all() else tuple(map(bool, turn.policy_wrote_T)),
         )
-        for turn in episode.turns
-        if turn.trained
+        for turn in episode.trained_turns
     )
     # An answer without code is known by its tokens: a reward of the user's own may accept such answers.
     key = episode.answer or repr([example.completion_ids for example in examples])

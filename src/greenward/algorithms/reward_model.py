@@ -62,13 +62,13 @@ class RewardModel:
 
     @torch.no_grad()
     def predict(self, episodes: Sequence[Episode]) -> Floats:
-        """The probability of passing for each episode's last answer; remembered for `learn`.
+        """The probability of passing for the last answer of the policy in each episode; kept for `learn`.
 
-        Episodes must be scored: an answer whose judging failed has no outcome.
+        Episodes must be scored and have such an answer: one whose judging failed has no outcome.
         """
         if not episodes:
             return np.empty(0)
-        features_BF = self._read([episode.turns[-1] for episode in episodes])
+        features_BF = self._read([episode.trained_turns[-1] for episode in episodes])
         logits = self._head(features_BF).double().numpy()
         passed = np.array([float(bool(episode.success)) for episode in episodes])
         self._fresh.append((features_BF, logits, passed))
@@ -157,14 +157,16 @@ class RewardModelCallback(Callback):
         self._passed: list[bool] = []
 
     def on_episodes(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with the term; those that the infrastructure failed stay as they are."""
-        scored = [episode for episode in episodes if episode.scored]
+        """The episodes with the term; those without a score or an answer of the policy stay as they are."""
+        annotated = [episode.scored and bool(episode.trained_turns) for episode in episodes]
+        scored = [episode for episode, yes in zip(episodes, annotated, strict=True) if yes]
         predicted = self._model.predict(scored).tolist()
         self._predicted += predicted
         self._passed += [bool(episode.success) for episode in scored]
         chances = iter(predicted)
         return [
-            self._annotated(episode, next(chances)) if episode.scored else episode for episode in episodes
+            self._annotated(episode, next(chances)) if yes else episode
+            for episode, yes in zip(episodes, annotated, strict=True)
         ]
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
@@ -179,7 +181,8 @@ class RewardModelCallback(Callback):
         self._model.load_state_dict(state)
 
     def _annotated(self, episode: Episode, chance: float) -> Episode:
-        rewards = {role: reward + self._weight * chance for role, reward in episode.rewards.items()}
+        bonus = {role: reward + self._weight * chance for role, reward in episode.trained_rewards.items()}
+        rewards = {**episode.rewards, **bonus}
         return replace(episode, rewards=rewards, reward_terms={**episode.reward_terms, TERM: chance})
 
 

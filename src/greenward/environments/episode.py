@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from greenward.errors import GreenwardError
 from greenward.grading.verdict import Verdict
 from greenward.policies.engine import StopReason
 
@@ -38,7 +40,7 @@ class Turn:
     temperature: float = 1.0
     reward: float | None = None
 
-    @property
+    @cached_property
     def trained(self) -> bool:
         """Whether the trained policy wrote any token of it."""
         return self.player == POLICY and bool(self.policy_wrote_T.any())
@@ -68,10 +70,23 @@ class Episode:
     extra: Mapping[str, Any] = field(default_factory=dict)
     transcript: tuple[tuple[str, str], ...] = ()
 
-    @property
+    @cached_property
+    def trained_turns(self) -> tuple[Turn, ...]:
+        """The turns in which the trained policy wrote something."""
+        return tuple(turn for turn in self.turns if turn.trained)
+
+    @cached_property
     def trained_rewards(self) -> dict[str, float]:
-        """The rewards of the roles in which the trained policy wrote something."""
-        roles = {turn.role for turn in self.turns if turn.trained}
+        """The rewards of the roles in which the trained policy wrote something.
+
+        Raises `GreenwardError` if the environment gave such a role none.
+        """
+        roles = {turn.role for turn in self.trained_turns}
+        if missing := sorted(roles - self.rewards.keys()):
+            raise GreenwardError(
+                f"{self.task_id}: the environment gave the role {missing[0]!r}, which the policy played, no "
+                f"reward; there are rewards for {sorted(self.rewards)}"
+            )
         return {role: reward for role, reward in self.rewards.items() if role in roles}
 
     @property
@@ -82,12 +97,12 @@ class Episode:
     @property
     def truncated(self) -> bool:
         """Whether a completion of the trained policy hit the token limit."""
-        return any(turn.trained and turn.stop_reason is StopReason.LENGTH for turn in self.turns)
+        return any(turn.stop_reason is StopReason.LENGTH for turn in self.trained_turns)
 
     @property
     def written_tokens(self) -> int:
         """The number of tokens that the trained policy wrote."""
-        return sum(int(turn.policy_wrote_T.sum()) for turn in self.turns if turn.trained)
+        return sum(int(turn.policy_wrote_T.sum()) for turn in self.trained_turns)
 
 
 @dataclass(frozen=True)
