@@ -118,6 +118,9 @@ class Weightless:
     def state_dict(self):
         return {}
 
+    def load_state_dict(self, state):
+        pass
+
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_report(tmp_path, terminal):
@@ -145,3 +148,27 @@ def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_re
     assert (warning["first_step"], warning["last_step"]) == (2, 5) and "rollouts/" in warning["remedy"]
     notes = read_study(tmp_path / "run").notes
     assert any(note.startswith("Steps 2 to 5 of 6: No answer passed its tests") for note in notes)
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_a_resumed_run_gives_the_warnings_of_the_uninterrupted_one(tmp_path, cut):
+    """The cut may fall before, into or after each of two stretches without signal."""
+    rates = [0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0]
+    rows = [row(pass_rate=rate, groups=7.0 * (rate > 0)) for rate in rates]
+
+    def shown_by(folder, *ends):
+        shown, clock = io.StringIO(), iter(range(0, 10_000, 60))
+        for number, end in enumerate(ends):
+            with (
+                RunDirectory.create(tmp_path / folder, {"kind": "grpo"}, resume=number > 0) as run,
+                Progress(console=Console(file=shown, width=200), clock=lambda: next(clock)) as progress,
+            ):
+                progress.phase("training", len(rows))
+                trainer = Scripted(Weightless(), rows)
+                TrainingLoop(trainer, run, seed=0, max_steps=end, progress=progress).run()
+        lines = shown.getvalue().splitlines()
+        return [(": No answer passed" in line, "! no answer" in line) for line in lines if "tep " in line]
+
+    whole = shown_by("whole", len(rows))
+    assert sum(said for said, _ in whole) == 2 and sum(brief for _, brief in whole) == 3
+    assert shown_by("cut", cut, len(rows)) == whole

@@ -82,7 +82,8 @@ class SignalWarning(Callback):
         self._said: set[str] = set()
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
-        self._newest.append({"step": step, **metrics})
+        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+        self._newest.append({"step": step, **numbers})
         found = spells(self._newest, self._config)
         self.brief = found[0].cause.brief if found else None
         if not found:
@@ -90,3 +91,11 @@ class SignalWarning(Callback):
         elif found[0].cause.brief not in self._said:
             self._said.add(found[0].cause.brief)
             self._say(f"Step {step}, and {MIN_STEPS - 1} before: {found[0].cause}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"newest": list(self._newest), "said": sorted(self._said)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`, which is empty in checkpoints of versions that did not save it."""
+        self._newest.extend(state.get("newest", ()))
+        self._said.update(state.get("said", ()))
