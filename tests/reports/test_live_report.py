@@ -71,11 +71,18 @@ def test_the_page_reloads_itself_until_the_run_ends(tmp_path, writer, monkeypatc
     assert not reloads(page) and "written" in page.read_text()
 
 
-def test_a_run_that_has_ended_is_shown_at_once(tmp_path, monkeypatch):
+def test_of_a_run_that_is_not_running_the_page_is_written_once_and_that_is_said(
+    tmp_path, monkeypatch, capsys
+):
     with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as run:
         run.metrics.append(1, {"loss": 1.0})
     monkeypatch.setattr(write.time, "sleep", lambda _: pytest.fail("it waited"))
-    assert not reloads(write.follow(tmp_path / "run", tmp_path / "run"))
+    with pytest.raises(SystemExit) as caught:
+        main(["report", str(tmp_path / "run"), "--follow"])
+    page = tmp_path / "run/report.html"
+    shown = capsys.readouterr()
+    assert not caught.value.code and shown.out.strip() == str(page) and not reloads(page)
+    assert "run is not running" in shown.err and "--resume" in shown.err and "Ctrl-C" not in shown.err
 
 
 def test_ctrl_c_leaves_a_page_that_does_not_reload(tmp_path, writer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +31,7 @@ def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: P
 
     Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
     report.md and report.json and prints the path of the page. --follow keeps report.html up to date, which
-    the browser reloads by itself.
+    the browser reloads by itself; of a run that is not running it writes the page once.
 
     \b
     greenward report runs/mine
@@ -46,8 +47,7 @@ def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: P
     if follow:
         if len(runs) > 1 or form not in (None, "html"):
             raise click.UsageError("--follow writes the page of one RUN: give one, without --format.")
-        click.echo(f"Open {folder / 'report.html'}; Ctrl-C stops following.", err=True)
-        click.echo(follow_run(runs[0], folder))
+        click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
         return
     made = report_of(runs[0]) if len(runs) == 1 else overlay_report(runs)
     if form == "html":

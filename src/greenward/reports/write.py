@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -49,27 +49,36 @@ def write_report(
     return paths
 
 
-def follow(path: Path, folder: Path) -> Path:
-    """Write `folder`/report.html every few seconds until the run or study at `path` ends; returns its path.
+def is_running(path: Path) -> bool:
+    """Whether a process writes the run or study at `path`, or an arm inside it."""
+    return any(is_being_written(one) for one in (path, *path.glob("*"), *path.glob("*/*")) if one.is_dir())
 
-    The last page, which is also written when Ctrl-C ends the command, does not reload itself.
 
-    Raises:
-        RunError: there is neither run nor study, or the file system refused.
+def follow(path: Path, folder: Path, say: Callable[[str], object] = lambda text: None) -> Path:
+    """Writes `folder`/report.html every few seconds until the run or study at `path` ends; returns its path.
+
+    The last page, which is also written when Ctrl-C ends the command, does not reload itself. What does not
+    run has that page only. `say` is told which of the two it is.
+
+    Raises `RunError` when there is neither run nor study, or the file system refused.
     """
-    page, started, idle = folder / "report.html", False, 0
+    page = folder / "report.html"
     report_of(path)  # raises before a folder is made
     with writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
+    idle = 0 if is_running(path) else _IDLE_POLLS
+    if idle:
+        say(
+            f"{path} is not running: its page is written once. `greenward train` with --resume goes on with "
+            "a run that has stopped; --follow then follows it."
+        )
+    else:
+        say(f"Open {page}; Ctrl-C stops following.")
     try:
-        while True:
-            writers = (path, *path.glob("*"), *path.glob("*/*"))
-            going_on = any(is_being_written(one) for one in writers if one.is_dir())
-            started, idle = started or going_on, 0 if going_on else idle + 1
-            if not going_on and (not started or idle >= _IDLE_POLLS):
-                break
+        while idle < _IDLE_POLLS:
             write_atomically(page, render_html(report_of(path), refresh_seconds=POLL_SECONDS).encode())
             time.sleep(POLL_SECONDS)
+            idle = 0 if is_running(path) else idle + 1
     finally:
         write_atomically(page, render_html(report_of(path)).encode())
     return page
