@@ -4,70 +4,47 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
+from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
 from greenward.config.sections import EvaluationConfig
+from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation import engine
 from greenward.evaluation.engine import evaluate
 from greenward.evaluation.rows import EvaluationRow
-from greenward.grading.extraction import Extracted
+from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status, Verdict
 from greenward.intervals import pass_at_k
-from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.policies.engine import SamplingParams, StopReason
+from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.runs.reading import by_problem
 
 STATUSES = list(Status)
 PASSED, FAILED = STATUSES.index(Status.PASSED), STATUSES.index(Status.FAILED)
+RIGHT, WRONG, BROKEN = "    return 2 * n\n", "    return n\n", "    return (\n"
+DOUBLE = 'def double(n):\n    """Return twice n."""\n'
 SYNTAX_ERROR, LOST = STATUSES.index(Status.SYNTAX_ERROR), STATUSES.index(Status.INFRASTRUCTURE)
 
 
-class ScriptedPolicy:
+class StatusEngine(ScriptedEngine):
     """Answers the problem with id n by `script[n]`: one status number per answer; greedy passes."""
-
-    max_positions = 1_000_000
 
     def __init__(self, script: Sequence[Sequence[int]], greedy: int = PASSED) -> None:
         self.script, self.greedy = script, greedy
         self.calls: list[tuple[int, int, float, int]] = []
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group_size: int,
-        params: SamplingParams,
-        *,
-        seed: int,
-        on_group: OnGroup,
-    ) -> None:
-        self.calls.append((len(prompts), group_size, params.temperature, seed))
-        for number, prompt in reversed(list(enumerate(prompts))):
-            codes = self._codes(prompt, group_size)
-            on_group(number, [self._completion(self.greedy if params.temperature == 0 else c) for c in codes])
+    def sample(self, prompts: Sequence[Sequence[int]], group_size: int, params: SamplingParams, **given):
+        self.calls.append((len(prompts), group_size, params.temperature, given["seed"]))
+        super().sample(prompts, group_size, params, **given)
 
-    def _codes(self, prompt: Sequence[int], group_size: int) -> Sequence[int]:
-        return self.script[prompt[0]][:group_size]
-
-    @staticmethod
-    def _completion(code: int) -> Completion:
-        stop = StopReason.LENGTH if code == SYNTAX_ERROR else StopReason.END
-        return Completion(np.array([code]), np.zeros(1), stop, 0)
-
-
-class NumberRenderer:
-    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        return (int(problem.task_id),)
-
-    def prompt_text(self, problem: Problem) -> str:
-        return f"problem {problem.task_id}"
-
-    def completion_text(self, completion_ids: Sequence[int]) -> str:
-        return f"{completion_ids[0]}"
-
-    def extracted(self, problem: Problem, text: str) -> Extracted:
-        return Extracted(text)
+    def answers(self, prompt, group_size, params, seed):
+        codes = self.script[prompt[0]][:group_size]
+        codes = [self.greedy] * len(codes) if params.temperature == 0 else codes
+        return [
+            completion([code], StopReason.LENGTH if code == SYNTAX_ERROR else StopReason.END)
+            for code in codes
+        ]
 
 
 class StatusGrader:
@@ -76,10 +53,12 @@ class StatusGrader:
             yield index, Verdict(STATUSES[int(code)], first_failure=f"failure {code}")
 
 
-def run(script: Sequence[Sequence[int]], greedy: int = PASSED, **settings: object) -> dict[str, Any]:
+def run(policy: Sequence[Sequence[int]] | StatusEngine, **settings: object) -> dict[str, Any]:
+    """The evaluation of a script, or of an engine that has one."""
+    policy = policy if isinstance(policy, StatusEngine) else StatusEngine(policy)
     return evaluate(
-        ScriptedPolicy(script, greedy),
-        problems(len(script)),
+        policy,
+        problems(len(policy.script)),
         NumberRenderer(),  # type: ignore[arg-type]
         StatusGrader(),  # type: ignore[arg-type]
         EvaluationConfig(**{"samples": 4, "k": (1, 4), **settings}),  # type: ignore[arg-type]
@@ -113,7 +92,7 @@ def test_infrastructure_failures_count_as_not_passed_and_are_counted() -> None:
 
 
 def test_lost_greedy_answer_counts_as_not_passed() -> None:
-    result = run([[PASSED] * 4], greedy=LOST)
+    result = run(StatusEngine([[PASSED] * 4], greedy=LOST))
     assert result["metrics"]["greedy_pass@1"]["value"] == 0.0
     assert by_problem(result)["rows"][0]["greedy_passed"] is False
 
@@ -165,29 +144,15 @@ def test_record_has_the_agreed_shape_and_is_json() -> None:
 
 def test_rows_of_earlier_versions_are_read_as_they_are() -> None:
     answer = {"code": "1", "status": "failed", "first_failure": ""}
-    row = {
-        "task_id": "0",
-        "prompt": "p",
-        "passed": 0,
-        "samples": 1,
-        "greedy_passed": None,
-        "answers": [answer],
-    }
+    row = {"task_id": "0", "prompt": "p", "passed": 0, "samples": 1, "greedy_passed": None}
+    row["answers"] = [answer]
     assert by_problem({"step": 0, "rows": [row]}) == {"step": 0, "rows": [row]}
 
 
 def test_chunks_keep_the_order_and_draw_with_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "ANSWERS_PER_CHUNK", 8)
-    script = [[PASSED] * (number % 5) + [FAILED] * 4 for number in range(11)]
-    policy = ScriptedPolicy(script)
-    result = evaluate(
-        policy,
-        problems(11),
-        NumberRenderer(),  # type: ignore[arg-type]
-        StatusGrader(),  # type: ignore[arg-type]
-        EvaluationConfig(samples=4, k=(1,), greedy=False),
-        sampling=SamplingParams(temperature=0.7),
-    )
+    policy = StatusEngine([[PASSED] * (number % 5) + [FAILED] * 4 for number in range(11)])
+    result = run(policy, k=(1,), greedy=False)
     assert [row["passed"] for row in by_problem(result)["rows"]] == [number % 5 for number in range(11)]
     assert [call[0] for call in policy.calls] == [2, 2, 2, 2, 2, 1]
     assert {call[2] for call in policy.calls} == {1.0}
@@ -196,3 +161,69 @@ def test_chunks_keep_the_order_and_draw_with_different_seeds(monkeypatch: pytest
 
 def test_only_so_many_questions_are_asked() -> None:
     assert run([[FAILED] * 4] * 30, num_questions=7)["answered"] == 7
+
+
+# With the real renderer, grader and sandbox.
+
+
+class CodePoints:
+    """A tokenizer whose tokens are the code points of the text."""
+
+    chat_template = None
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+    def render_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        raise NotImplementedError
+
+
+class Bodies(ScriptedEngine):
+    """Answers every problem with the same bodies, the first of them greedily."""
+
+    def __init__(self, *bodies: str) -> None:
+        self.bodies = bodies
+
+    def answers(self, prompt, group_size, params, seed):
+        return [completion([ord(character) for character in body]) for body in self.bodies[:group_size]]
+
+
+def double(task_id: str, starter_code: str = DOUBLE, number: int = 1) -> Problem:
+    cases = (Case((number,), 2 * number), Case((0,), 0))
+    return Problem(task_id, "Return twice n.", "double", cases=cases, starter_code=starter_code)
+
+
+def judged(policy: Bodies, problems: ProblemSet, settings: EvaluationConfig, max_tokens: int = 256):
+    renderer = PromptRenderer(CodePoints(), style="completion")
+    with Grader(workers=1) as grader:
+        return evaluate(
+            policy, problems, renderer, grader, settings, sampling=SamplingParams(max_tokens=max_tokens)
+        )
+
+
+def test_programs_are_run_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "ANSWERS_PER_CHUNK", 8)  # three chunks: grading runs beside sampling
+    problems = ProblemSet((double(f"double_{n}", number=n + 1) for n in range(5)), name="doubles")
+    result = judged(Bodies(RIGHT, WRONG, BROKEN, RIGHT), problems, EvaluationConfig(samples=4, k=(1, 4)))
+    assert result["statuses"] == {"passed": 10, "failed": 5, "syntax_error": 5}
+    assert result["metrics"]["pass@1"]["value"] == 0.5
+    assert result["metrics"]["pass@4"]["value"] == 1.0
+    assert result["metrics"]["greedy_pass@1"]["value"] == 1.0
+    assert result["rates"]["compile"]["value"] == 0.75
+    assert result["rates"]["infrastructure"]["value"] == 0.0
+    failed = result["rows"][1]
+    assert failed["code"].endswith(WRONG)
+    assert failed["first_failure"]
+
+
+def test_a_prompt_that_does_not_fit_is_a_question_not_answered() -> None:
+    long = DOUBLE.replace("Return twice n.", "Return twice n. " * 50)
+    policy = Bodies(RIGHT)
+    policy.max_positions = 400
+    settings = EvaluationConfig(samples=1, k=(1,), greedy=False)
+    result = judged(policy, ProblemSet([double("short"), double("long", long)]), settings, 64)
+    assert result["statuses"] == {"passed": 1, "no_code": 1}
+    assert result["metrics"]["pass@1"]["value"] == 0.5

@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
+from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
 from greenward.errors import RunError
 from greenward.evaluation.engine import Seconds, add_given, flaky_samples, judge, sampled
 from greenward.evaluation.folder import RESULTS, SAMPLES, EvaluationFolder, read_rows
 from greenward.evaluation.rows import Sample
-from greenward.grading.extraction import Extracted
 from greenward.grading.grader import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
+from greenward.policies.engine import SamplingParams
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 PROBLEMS = ProblemSet(
@@ -28,45 +27,22 @@ SETTINGS = {"suite": "suite", "n": 2}
 PER_PROBLEM = 2
 
 
-class CountingPolicy:
+class CountingPolicy(ScriptedEngine):
     """Answers a prompt by a number that depends on it, the sample and the seed, as samplers promise.
 
     Dies after `lives` groups.
     """
 
-    max_positions = 1_000_000
-
     def __init__(self, lives: int = 10**9) -> None:
         self.lives = lives
         self.drawn: list[int] = []
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group_size: int,
-        params: SamplingParams,
-        *,
-        seed: int,
-        on_group: OnGroup,
-    ) -> None:
-        for number, (prompt,) in reversed(list(enumerate(prompts))):
-            if not self.lives:
-                raise Killed
-            self.lives -= 1
-            self.drawn.append(prompt)
-            codes = [prompt * 1000 + sample * 100 + seed % 97 for sample in range(group_size)]
-            on_group(number, [Completion(np.array([c]), np.zeros(1), StopReason.END, 0) for c in codes])
-
-
-class Numbers:
-    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        return (int(problem.task_id[1:]),)
-
-    def completion_text(self, ids: Sequence[int]) -> str:
-        return str(ids[0])
-
-    def extracted(self, problem: Problem, text: str) -> Extracted:
-        return Extracted(text)
+    def answers(self, prompt, group_size, params, seed):
+        if not self.lives:
+            raise Killed
+        self.lives -= 1
+        self.drawn.append(prompt[0])
+        return [completion([prompt[0] * 1000 + i * 100 + seed % 97]) for i in range(group_size)]
 
 
 class Killed(BaseException):
@@ -101,16 +77,9 @@ def evaluate(path: Path, policy: CountingPolicy, grader: CountingGrader) -> Eval
     seconds = Seconds()
     with EvaluationFolder(path, SETTINGS, PROBLEMS) as folder:
         source = sampled(
-            folder,
-            policy,
-            Numbers(),
-            PROBLEMS,
-            PER_PROBLEM,
-            SamplingParams(),
-            seed=3,
-            chunk=4,
-            seconds=seconds,
-        )  # type: ignore[arg-type]
+            folder, policy, NumberRenderer(), PROBLEMS, PER_PROBLEM, SamplingParams(),  # type: ignore[arg-type]
+            seed=3, chunk=4, seconds=seconds,
+        )  # fmt: skip
         judge(folder, source, grader, seconds)  # type: ignore[arg-type]
         return folder
 
