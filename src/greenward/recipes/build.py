@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.families.composition import ID_PREFIX
-from greenward.problems.families.supervised import tokenizer_texts
 from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
@@ -140,11 +139,14 @@ def build_rewards(
     return tuple(terms)
 
 
-def build_policy(recipe: Recipe, train: ProblemSet) -> Policy:
-    """The policy at the start: a published or earlier model, or a decoder from random weights."""
+def build_policy(recipe: BaseRecipe, texts: Callable[[], Iterable[str]]) -> Policy:
+    """The policy at the start: a published or earlier model, or a decoder from random weights.
+
+    The tokenizer of such a decoder is trained on `texts`.
+    """
     if recipe.model.id is not None:
         return Policy.load(recipe.model)
-    tokenizer = train_tokenizer(tokenizer_texts(train), recipe.model.shape.vocab_size)
+    tokenizer = train_tokenizer(texts(), recipe.model.shape.vocab_size)
     return Policy.random(
         recipe.model.shape,
         tokenizer,

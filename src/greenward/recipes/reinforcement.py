@@ -1,12 +1,13 @@
-"""From a recipe to reinforcement learning: environment, estimator, trainer, reward model and faults."""
+"""From a recipe to reinforcement learning: collector, estimator, trainer, reward model and faults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from greenward.algorithms.advantages import ESTIMATORS
+from greenward.algorithms.advantages import ESTIMATORS, Estimator
 from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.collection import Collector
@@ -22,16 +23,11 @@ from greenward.config.recipe import (
     ReinforcementRecipe,
     RejectionRecipe,
 )
-from greenward.environments.code import CodeEnvironment
-from greenward.environments.episode import POLICY
 from greenward.faults.fault import Fault, FaultTargets
 from greenward.faults.plant import make_faults
-from greenward.grading.grader import Grader
-from greenward.grading.rewards import RewardTerm
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
-from greenward.problems.problem import ProblemSet
-from greenward.recipes.build import build_renderer, build_sampling
+from greenward.recipes.tasks import Tasks
 from greenward.runs.directory import RunDirectory
 
 
@@ -42,108 +38,105 @@ class Reinforcement:
     phase: str
     trainer: Trainer
     callbacks: Sequence[Callback]
-    faults: Sequence[Fault] = ()
+    faults: Sequence[Fault]
 
 
 def build_reinforcement(
-    recipe: ReinforcementRecipe,
-    policy: Policy,
-    problems: ProblemSet,
-    grader: Grader,
-    reward_terms: Sequence[RewardTerm],
-    run: RunDirectory,
+    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory
 ) -> Reinforcement:
-    """Everything that trains `policy` on `problems` as the recipe says, recorded in `run`.
+    """Everything that trains `policy` on `tasks`, which are open, as the recipe says; recorded in `run`.
 
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
-    training, overlong = recipe.training, recipe.algorithm.overlong
-    environment = CodeEnvironment(
-        problems,
-        build_renderer(recipe, policy.tokenizer),
-        grader,
-        reward_terms,
-        sampling=build_sampling(recipe),
-        group_size=training.num_generations,
-        seed=recipe.seed,
-        max_turns=recipe.environment.max_turns,
-        penalty_buffer=overlong.penalty_buffer,
-        penalty=overlong.penalty,
-    )
+    training = recipe.training
     callbacks: list[Callback] = [RolloutWriter(run)]
-    frozen: Policy | None = None
-    reward_model = None
+    frozen = reward_model = None
     if recipe.reward_model is not None:
         size, weight = training.micro_batch_sequences, recipe.reward_model.weight
-        trunk = frozen = policy.frozen_copy()
-        reward_model = RewardModel(trunk, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
+        frozen = policy.frozen_copy()
+        reward_model = RewardModel(frozen, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
         callbacks.append(RewardModelCallback(reward_model, run.predictions, weight=weight))
     max_rounds = 1
     if isinstance(recipe, GRPORecipe) and recipe.algorithm.dynamic_sampling:
         max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
     collector = Collector(
-        environment,
-        {POLICY: policy},
+        tasks.environment(policy),
+        tasks.players(policy),
         groups_per_step=training.prompts_per_step,
         seed=recipe.seed,
         max_rounds=max_rounds,
         callbacks=callbacks,
     )
-    if isinstance(recipe, RejectionRecipe):
-        rejection = RejectionTrainer(
-            policy,
-            collector,
-            recipe.rejection,
-            training,
-            seed=recipe.seed,
-            mask_truncated=overlong.mask_truncated,
-        )
-        return Reinforcement("rejection sampling", rejection, callbacks)
-    assert isinstance(recipe, PolicyGradientRecipe)  # the only other kind with rewards
-    trainer = _policy_gradient(recipe, policy, collector, frozen)
-    targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
-    faults = make_faults(recipe.faults, targets)
-    phase = f"{recipe.algorithm.loss} training"
+    phase, trainer = TRAINERS[recipe.kind](recipe, policy, collector, frozen)
+    faults: list[Fault] = []
+    if isinstance(recipe, PolicyGradientRecipe):
+        assert isinstance(trainer, RLTrainer)
+        targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
+        faults = make_faults(recipe.faults, targets)
     return Reinforcement(phase, trainer, [*callbacks, *faults], faults)
+
+
+def _rejection(
+    recipe: RejectionRecipe, policy: Policy, collector: Collector, frozen: Policy | None
+) -> tuple[str, Trainer]:
+    trainer = RejectionTrainer(
+        policy,
+        collector,
+        recipe.rejection,
+        recipe.training,
+        seed=recipe.seed,
+        mask_truncated=recipe.algorithm.overlong.mask_truncated,
+    )
+    return "rejection sampling", trainer
 
 
 def _policy_gradient(
     recipe: PolicyGradientRecipe, policy: Policy, collector: Collector, frozen: Policy | None
-) -> RLTrainer:
-    """The trainer; a reference that is never renewed may be the `frozen` copy that there is already."""
-    kl = recipe.algorithm.kl
+) -> tuple[str, Trainer]:
+    """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
+    algorithm, kl = recipe.algorithm, recipe.algorithm.kl
     kl_coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
     reference = None
     if kl.coefficient > 0:
         reference = frozen if frozen and not kl.refresh_every else policy.frozen_copy()
-    common: dict[str, Any] = {
-        "max_completion_tokens": recipe.sampling.max_tokens,
-        "kl_coefficient": kl_coefficient,
-        "reference": reference,
-        "seed": recipe.seed,
-    }
-    if not isinstance(recipe, PPORecipe):
-        estimator = ESTIMATORS[recipe.algorithm.advantage]
-        return RLTrainer(policy, collector, estimator, recipe.algorithm, recipe.training, **common)
-    algorithm = recipe.algorithm
-    critic = Critic(policy, separate_trunk=algorithm.critic.trunk == "separate")
-    critic_estimator = CriticEstimator(
-        policy,
-        critic,
-        algorithm.critic,
-        algorithm.kl,
-        kl_coefficient,
-        micro_batch_sequences=recipe.training.micro_batch_sequences,
-        reference=reference,
-    )
-    return RLTrainer(
+    own: dict[str, Any] = {}
+    if isinstance(recipe, PPORecipe):
+        config = recipe.algorithm.critic
+        critic = Critic(policy, separate_trunk=config.trunk == "separate")
+        estimator: Estimator = CriticEstimator(
+            policy,
+            critic,
+            config,
+            recipe.algorithm.kl,
+            kl_coefficient,
+            micro_batch_sequences=recipe.training.micro_batch_sequences,
+            reference=reference,
+        )
+        own = {
+            "kl_in_loss": not recipe.algorithm.kl.in_reward,
+            "critic": critic,
+            "critic_config": config,
+        }
+    else:
+        estimator = ESTIMATORS[algorithm.advantage]
+    trainer = RLTrainer(
         policy,
         collector,
-        critic_estimator,
+        estimator,
         algorithm,
         recipe.training,
-        kl_in_loss=not algorithm.kl.in_reward,
-        critic=critic,
-        critic_config=algorithm.critic,
-        **common,
+        max_completion_tokens=recipe.sampling.max_tokens,
+        kl_coefficient=kl_coefficient,
+        reference=reference,
+        seed=recipe.seed,
+        **own,
     )
+    return f"{algorithm.loss} training", trainer
+
+
+TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
+    {"grpo": _policy_gradient, "ppo": _policy_gradient, "rejection": _rejection}
+)
+"""Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a
+frozen copy of the policy as it is now, if there is one.
+"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,26 +15,17 @@ from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import Trainer, TrainingLoop
 from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import convert, dump
-from greenward.config.recipe import Recipe, ReinforcementRecipe
-from greenward.config.sections import GENERATED_CORPUS
+from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
+from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig, TrainingConfig
 from greenward.errors import ConfigError
 from greenward.faults.fault import recorded_truth
-from greenward.grading.grader import Grader
-from greenward.grading.rewards import RewardTerm
 from greenward.policies.devices import contended_threads, resolve_device
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
-from greenward.recipes.build import (
-    build_grader,
-    build_policy,
-    build_problems,
-    build_renderer,
-    build_rewards,
-    verify_references,
-)
+from greenward.recipes.build import build_policy
 from greenward.recipes.reinforcement import build_reinforcement
-from greenward.recipes.supervised_data import check_pairs, supervised_examples
-from greenward.recipes.training_evaluation import TrackedSuite, build_evaluators, find_tracked_suites
+from greenward.recipes.supervised_data import check_pairs
+from greenward.recipes.tasks import CodeTasks, Tasks
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
@@ -45,6 +36,10 @@ from greenward.runs.reading import read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 
 WARM_START = "warm_start"
+TASKS: Mapping[str, type[Tasks]] = MappingProxyType(
+    dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks)
+)
+"""What each kind of recipe trains and evaluates on."""
 
 
 def train(
@@ -66,15 +61,10 @@ def train(
     _check_needs(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
-    train_problems, held_out = build_problems(recipe, given)
-    suites = find_tracked_suites(recipe, train_problems)
-    terms = build_rewards(recipe, train_problems, functions)
+    tasks = TASKS[recipe.kind](recipe, given, functions)
     with ExitStack() as stack:
         run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
-        grader = stack.enter_context(build_grader(recipe.sandbox))
-        run.add_provenance(sandbox=grader.isolation.to_json())
-        train_problems, held_out = grader.complete(train_problems), grader.complete(held_out)
-        verify_references(recipe, grader, train_problems, held_out)
+        tasks.open(run, stack)
         progress = stack.enter_context(Progress(quiet=quiet))
         for key, change in run.inexact.items():
             progress.message(
@@ -83,9 +73,7 @@ def train(
             )
         if slowed := contended_threads():
             progress.message(slowed)
-        suites = tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
-        session = Session(recipe, train_problems, held_out, suites, terms, grader, progress, resume)
-        finished = session.train(run)
+        finished = Session(recipe, tasks, progress, resume).train(run)
     if finished:
         show_report(output, quiet=quiet)
     return finished
@@ -93,7 +81,7 @@ def train(
 
 def _check_needs(recipe: Recipe) -> None:
     """Raises the error of what a training needs and has not, before anything is loaded or written."""
-    if recipe.kind == "sft" and recipe.warm_start is not None:
+    if isinstance(recipe, SupervisedRecipe):
         data = recipe.warm_start.data
         if data is None:
             raise ConfigError(
@@ -124,17 +112,12 @@ def dry_run(
 ) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
     _check_needs(recipe)
-    train_problems, held_out = build_problems(recipe, given)
-    build_rewards(recipe, train_problems, functions)
-    policy = build_policy(recipe, train_problems)
+    tasks = TASKS[recipe.kind](recipe, given, functions)
+    policy = build_policy(recipe, tasks.texts)
     parameters = sum(parameter.numel() for parameter in policy.parameters())
-    renderer = build_renderer(recipe, policy.tokenizer)
-    prompt = train_problems[0]
     print(dump(recipe))
-    print(f"# {len(train_problems)} problems to train on, {len(held_out)} held out")
     print(f"# {parameters:,} parameters; weights, gradients and Adam: {parameters * 16 / 2**20:,.0f} MiB")
-    print(f"# first prompt ({len(renderer.prompt_ids(prompt))} tokens, {renderer.style} style):")
-    print(renderer.prompt_text(prompt))
+    print(tasks.sample(policy))
 
 
 @dataclass(frozen=True)
@@ -142,85 +125,58 @@ class Session:
     """One call of `train`: what its phases share."""
 
     recipe: Recipe
-    train_problems: ProblemSet
-    held_out: ProblemSet
-    suites: tuple[TrackedSuite, ...]
-    reward_terms: tuple[RewardTerm, ...]
-    grader: Grader
+    tasks: Tasks
     progress: Progress
     resume: bool
 
-    def warm_start(self, folder: Path) -> Policy | None:
-        """The policy after the warm start in `folder`, which runs unless it has; None if interrupted."""
-        summary = read_summary(folder)
-        if summary is None or summary["status"] != "finished":
-            unmeasured = self.recipe.evaluation.model_copy(update={"enabled": False})
-            recipe = convert(self.recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump())
-            with RunDirectory.create(folder, recipe.model_dump(mode="json"), resume=self.resume) as run:
-                policy = build_policy(recipe, self.train_problems)
-                if not replace(self, recipe=recipe, suites=()).supervised(run, policy):
-                    return None
-        model = self.recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
-        return Policy.load(model)
-
     def train(self, run: RunDirectory) -> bool:
         """All phases of the recipe; True when the last one finished."""
-        if self.recipe.kind == "sft":
-            return self.supervised(run, build_policy(self.recipe, self.train_problems))
-        if self.recipe.warm_start is None:
-            return self.reinforce(run, build_policy(self.recipe, self.train_problems))
-        policy = self.warm_start(run.path / WARM_START)
-        return policy is not None and self.reinforce(run, policy)
-
-    def supervised(self, run: RunDirectory, policy: Policy) -> bool:
         recipe = self.recipe
-        assert recipe.warm_start is not None  # the schema requires it for kind: sft
-        renderer = build_renderer(recipe, policy.tokenizer)
-        examples = supervised_examples(
-            recipe.warm_start, self.train_problems, policy, renderer, seed=recipe.seed
-        )
-        trainer = SFTTrainer(policy, examples, recipe.warm_start, seed=recipe.seed)
-        self.progress.phase(run.path.name, recipe.warm_start.max_steps)
-        return self._drive(
-            run, trainer, max_steps=recipe.warm_start.max_steps, max_seconds=recipe.warm_start.max_seconds
-        )
+        if isinstance(recipe, SupervisedRecipe):
+            return self._supervise(recipe, run)
+        if recipe.warm_start is None:
+            return self._reinforce(recipe, run, build_policy(recipe, self.tasks.texts))
+        folder = run.path / WARM_START
+        summary = read_summary(folder)
+        if summary is None or summary["status"] != "finished":
+            unmeasured = recipe.evaluation.model_copy(update={"enabled": False})
+            before = convert(recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump())
+            assert isinstance(before, SupervisedRecipe)
+            with RunDirectory.create(folder, before.model_dump(mode="json"), resume=self.resume) as inner:
+                if not self._supervise(before, inner):
+                    return False
+        model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
+        return self._reinforce(recipe, run, Policy.load(model))
 
-    def reinforce(self, run: RunDirectory, policy: Policy) -> bool:
-        recipe = self.recipe
-        assert isinstance(recipe, ReinforcementRecipe)
-        built = build_reinforcement(recipe, policy, self.train_problems, self.grader, self.reward_terms, run)
-        limits = recipe.training
-        self.progress.phase(built.phase, limits.max_steps)
+    def _supervise(self, recipe: SupervisedRecipe, run: RunDirectory) -> bool:
+        config = recipe.warm_start
+        policy = build_policy(recipe, self.tasks.texts)
+        trainer = SFTTrainer(policy, self.tasks.examples(policy, config), config, seed=recipe.seed)
+        self.progress.phase(run.path.name, config.max_steps)
+        return self._drive(recipe, run, trainer, config)
+
+    def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
+        built = build_reinforcement(recipe, policy, self.tasks, run)
+        self.progress.phase(built.phase, recipe.training.max_steps)
         with recorded_truth(run.path, built.faults, seed=recipe.seed):
-            return self._drive(
-                run,
-                built.trainer,
-                callbacks=built.callbacks,
-                max_steps=limits.max_steps,
-                max_seconds=limits.max_seconds,
-            )
+            return self._drive(recipe, run, built.trainer, recipe.training, built.callbacks)
 
     def _drive(
         self,
+        recipe: BaseRecipe,
         run: RunDirectory,
         trainer: Trainer,
-        *,
+        limits: SupervisedConfig | TrainingConfig,
         callbacks: Sequence[Callback] = (),
-        max_steps: int,
-        max_seconds: float | None = None,
     ) -> bool:
-        recipe = self.recipe
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
-        evaluators = build_evaluators(
-            recipe, self.held_out, self.suites, trainer.policy.tokenizer, self.grader
-        )
         loop = TrainingLoop(
             trainer,
             run,
             seed=recipe.seed,
-            max_steps=max_steps,
-            max_seconds=max_seconds,
-            evaluators=evaluators,
+            max_steps=limits.max_steps,
+            max_seconds=limits.max_seconds,
+            evaluators=self.tasks.evaluators(trainer.policy) if recipe.evaluation.enabled else {},
             evaluate_at_start=recipe.evaluation.at_start,
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,

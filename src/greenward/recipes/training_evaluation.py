@@ -68,10 +68,8 @@ def build_evaluators(
 ) -> dict[str | None, Evaluator]:
     """Functions (policy, step, elapsed seconds) -> evaluation as plain data, by the name of the suite.
 
-    None stands for the held-out problems. There are no functions when evaluation is disabled.
+    None stands for the held-out problems.
     """
-    if not recipe.evaluation.enabled:
-        return {}
     renderer, sampling = build_renderer(recipe, tokenizer), build_sampling(recipe)
 
     def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
