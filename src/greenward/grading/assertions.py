@@ -56,7 +56,6 @@ _RELATIONS: dict[type[ast.cmpop], Relation] = {
     ast.NotIn: Relation.NOT_MEMBER,
 }
 _SYMMETRIC = (Relation.EQUAL, Relation.NOT_EQUAL, Relation.CLOSE)
-_SINGLETONS = (None, True, False)
 
 
 def parse_assertion(source: str, entry_point: str) -> Assertion | None:
@@ -70,20 +69,15 @@ def parse_assertion(source: str, entry_point: str) -> Assertion | None:
         raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
     if not body:
         raise ProblemError(f"the test {source!r} is empty.")
-    if len(body) != 1 or not isinstance(body[0], ast.Assert):
-        return None
-    test = body[0].test
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _assertion(entry_point, Relation.FALSE, test.operand)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        relation = _RELATIONS.get(type(test.ops[0]))
-        if relation is not None:
-            return _assertion(entry_point, relation, test.left, test.comparators[0])
-        if isinstance(test.ops[0], (ast.Lt, ast.LtE)):
-            return _near(test.left, test.comparators[0], entry_point)
-        return None
-    if isinstance(test, ast.Call):
-        return _assertion(entry_point, Relation.TRUE, test) or _is_close(test, entry_point)
+    match body:
+        case [ast.Assert(ast.UnaryOp(ast.Not(), operand))]:
+            return _assertion(entry_point, Relation.FALSE, operand)
+        case [ast.Assert(ast.Compare(left, [ast.Lt() | ast.LtE()], [right]))]:
+            return _near(left, right, entry_point)
+        case [ast.Assert(ast.Compare(left, [operator], [right]))] if type(operator) in _RELATIONS:
+            return _assertion(entry_point, _RELATIONS[type(operator)], left, right)
+        case [ast.Assert(ast.Call() as test)]:
+            return _assertion(entry_point, Relation.TRUE, test) or _is_close(test, entry_point)
     return None
 
 
@@ -108,11 +102,10 @@ def _assertion(
         return None
     if expected is None:
         return Assertion(ast.unparse(actual), relation)
-    if _uses(expected, entry_point):
+    if any(_is_name(inner, entry_point) for inner in ast.walk(expected)):
         return None
-    if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not (
-        isinstance(expected, ast.Constant) and any(expected.value is one for one in _SINGLETONS)
-    ):
+    is_singleton = isinstance(expected, ast.Constant) and isinstance(expected.value, (bool, type(None)))
+    if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not is_singleton:
         return None
     return Assertion(ast.unparse(actual), relation, ast.unparse(expected), relative, absolute)
 
@@ -120,19 +113,15 @@ def _assertion(
 def _near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None:
     """`abs(f(x) - y) < eps`."""
     bound = _number(right)
-    if bound is None or not (
-        isinstance(left, ast.Call) and _name(left.func) == "abs" and len(left.args) == 1
-    ):
-        return None
-    difference = left.args[0]
-    if not (isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub)):
-        return None
-    return _assertion(entry_point, Relation.CLOSE, difference.left, difference.right, absolute=bound)
+    match left:
+        case ast.Call(ast.Name("abs"), [ast.BinOp(one, ast.Sub(), other)]) if bound is not None:
+            return _assertion(entry_point, Relation.CLOSE, one, other, absolute=bound)
+    return None
 
 
 def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
     """`math.isclose(f(x), y, rel_tol=…, abs_tol=…)`."""
-    if _name(test.func) not in ("math.isclose", "isclose") or len(test.args) != 2:
+    if ast.unparse(test.func) not in ("math.isclose", "isclose") or len(test.args) != 2:
         return None
     tolerances = {"rel_tol": 1e-9, "abs_tol": 0.0}
     for keyword in test.keywords:
@@ -148,19 +137,12 @@ def _is_bare_call(node: ast.expr, entry_point: str) -> bool:
     """Whether this is a call of the entry point by its name, with arguments that do not use it."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == entry_point):
         return False
-    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-    return not any(
-        _uses(argument, entry_point) or any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(argument))
-        for argument in arguments
-    )
+    inner = [one for part in (*node.args, *node.keywords) for one in ast.walk(part)]
+    return not any(_is_name(one, entry_point) or isinstance(one, ast.NamedExpr) for one in inner)
 
 
-def _uses(node: ast.expr, name: str) -> bool:
-    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
-
-
-def _name(node: ast.expr) -> str:
-    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _number(node: ast.expr) -> float | None:

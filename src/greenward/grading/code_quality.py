@@ -110,13 +110,11 @@ def worst_complexity(tree: ast.Module) -> int:
 
 
 def _offences(node: ast.AST) -> int:
-    if isinstance(node, ast.ExceptHandler):
-        return int(node.type is None)
-    if isinstance(node, ast.arguments):
-        return sum(
-            isinstance(default, (ast.List, ast.Dict, ast.Set))
-            for default in (*node.defaults, *node.kw_defaults)
-        )
-    if isinstance(node, ast.ImportFrom):
-        return sum(alias.name == "*" for alias in node.names)
-    return int(isinstance(node, ast.Global))
+    match node:
+        case ast.ExceptHandler(type=None) | ast.Global():
+            return 1
+        case ast.arguments(defaults=defaults, kw_defaults=named):
+            return sum(isinstance(default, (ast.List, ast.Dict, ast.Set)) for default in (*defaults, *named))
+        case ast.ImportFrom(names=names):
+            return sum(alias.name == "*" for alias in names)
+    return 0

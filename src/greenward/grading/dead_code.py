@@ -28,6 +28,7 @@ _OUTPUT = frozenset({"print", "sys.stdout.write", "sys.stderr.write"})
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+_COMPOUND = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try)
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,14 @@ class _LivenessScan:
         self._extra = 0
 
     def run(self) -> None:
-        """Find the dead statements by the names that are live, and add the names that the rest reads."""
+        """Finds the dead statements by the names that are live, and adds the names that the rest reads."""
         self._removed, self._emptied, self._extra = [], [], 0
         if not self._block(self._tree.body):
             self._emptied = []  # an empty program needs no `pass`
 
     def cut(self, lines: Sequence[str]) -> LiveCode:
         """The program without what the last run found. What shares a line with live code stays there."""
-        kept = set(_statements(self._tree.body, skip=self._removed))
+        kept = set(_statements(self._tree.body, skip=set(self._removed)))
         shared = {line for one in kept for line in _own_lines(one)}
         gone: set[int] = set()
         dead = self._extra
@@ -133,16 +134,9 @@ class _LivenessScan:
             if used:
                 self._extra += len(node.names) - used
             return used > 0 or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
-        if isinstance(node, (ast.If, ast.While)):
-            if isinstance(node.test, ast.Constant) and not node.test.value and not node.orelse:
-                return False
-            return self._compound(node, (node.test,), (node.body, node.orelse))
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            return self._compound(node, (node.iter, node.target), (node.body, node.orelse))
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            return self._compound(node, [one.context_expr for one in node.items], (node.body,))
-        if isinstance(node, ast.Try):
-            return self._compound(node, (), (node.body, node.orelse, node.finalbody), node.handlers)
+        if isinstance(node, _COMPOUND):
+            test = None if getattr(node, "orelse", ()) else getattr(node, "test", None)
+            return not (isinstance(test, ast.Constant) and not test.value) and self._compound(node)
         if isinstance(node, ast.Expr):
             live = not (_is_pure(node.value, self._pure) or self._is_dead_output(node.value))
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -151,15 +145,12 @@ class _LivenessScan:
             self._read(node)
         return live
 
-    def _compound(
-        self,
-        node: ast.stmt,
-        heads: Sequence[ast.expr],
-        blocks: Sequence[list[ast.stmt]],
-        handlers: Sequence[ast.ExceptHandler] = (),
-    ) -> bool:
+    def _compound(self, node: ast.stmt) -> bool:
         """Whether one of its blocks does anything; handlers do so only together with them."""
         noted = len(self._removed), len(self._emptied), self._extra, set(self.live)
+        heads = [one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.expr, ast.withitem))]
+        handlers: list[ast.ExceptHandler] = getattr(node, "handlers", [])
+        blocks = (getattr(node, name, ()) for name in ("body", "orelse", "finalbody"))
         found = [one for block in blocks for one in self._block(block)]
         for handler in handlers:
             self._block(handler.body)
@@ -241,20 +232,16 @@ def bound_names(node: ast.stmt) -> Iterator[str]:
 
 def _is_text(node: ast.AST) -> bool:
     """A docstring, or a text that stands where a comment might."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _statements(body: Sequence[ast.stmt], skip: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _statements(body: Sequence[ast.AST], skip: set[ast.stmt]) -> Iterator[ast.stmt]:
     """All statements of a block but those of `skip`, inner ones included."""
-    skipped = set(skip)
-    pending: list[ast.AST] = list(body)
+    pending = list(body)
     while pending:
         node = pending.pop()
-        if node not in skipped:
+        if node not in skip:
             if isinstance(node, ast.stmt):
                 yield node
             pending += ast.iter_child_nodes(node)

@@ -27,6 +27,7 @@ MAX_CODE_CHARS = 1 << 20
 _MAX_PLANS = 50_000
 
 Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
+Graded = tuple[int, Verdict]  # the position of an answer, and the verdict on it
 Value = TypeVar("Value")
 
 
@@ -42,15 +43,14 @@ class Grader:
     """Judges answers to problems by running them. A context manager; its methods may be called from
     several threads.
 
-    `executor` is where answers run; without one, a pool of `workers` processes on this machine
-    that belongs to the grader, isolated at least at level `require`, whose answers may import
-    `packages`. `by_suite` says whether the times of a suite, where it has them, hold in place of the CPU
-    time of `limits` (`grading.time_limits`); without `limits` they do. `tests_by_mode` counts the tests
-    of the answers that were run, by how they were judged: a test of mode "in_process" is one that an
-    answer could forge.
+    `executor` is where answers run; without one, a pool of `workers` processes that belongs to the grader,
+    isolated at least at level `require`, whose answers may import `packages`. `by_suite` says whether the
+    times of a suite, where it has them, hold in place of the CPU time of `limits` (`grading.time_limits`);
+    without `limits` they do. `tests_by_mode` counts the tests of the answers that were run, by how they
+    were judged: an answer could forge a test of mode "in_process".
 
-    Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for limits that
-    make no sense or a sandbox that cannot start.
+    Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for a sandbox that cannot
+    start.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Grader:
         """The verdict on each (problem, code), in order. Code None is an answer without code."""
         return _in_order(self.grade_stream(answers))
 
-    def grade_stream(self, answers: Iterable[Answer]) -> Iterator[tuple[int, Verdict]]:
+    def grade_stream(self, answers: Iterable[Answer]) -> Iterator[Graded]:
         """Verdicts with the answer's position, in order of completion.
 
         Answers are taken only as workers become free. Equal code for the same problem object is run
@@ -116,8 +116,8 @@ class Grader:
         answers = tuple(answers)
 
         def work() -> list[Verdict]:
-            graded: list[tuple[int, Verdict]] = []
-            self._grade_each(answers, graded.append, self._closing)
+            graded: list[Graded] = []
+            self._grade_each(answers, graded.append)
             return _in_order(graded)
 
         return self._thread.submit(work)
@@ -126,21 +126,21 @@ class Grader:
         """As `grade`, leaving the event loop free."""
         return await asyncio.wrap_future(self.submit(answers))
 
-    async def grade_stream_async(self, answers: Iterable[Answer]) -> AsyncIterator[tuple[int, Verdict]]:
+    async def grade_stream_async(self, answers: Iterable[Answer]) -> AsyncIterator[Graded]:
         """As `grade_stream`, leaving the event loop free; `answers` is read in another thread.
 
         Leaving early ends the stream at its next verdict.
         """
         loop = asyncio.get_running_loop()
-        graded: asyncio.Queue[tuple[int, Verdict] | None] = asyncio.Queue()  # None: the stream has ended
+        graded: asyncio.Queue[Graded | None] = asyncio.Queue()  # None: the stream has ended
         left = threading.Event()
 
-        def put(item: tuple[int, Verdict] | None) -> None:
+        def put(item: Graded | None) -> None:
             loop.call_soon_threadsafe(graded.put_nowait, item)
 
         def work() -> None:
             try:
-                self._grade_each(answers, put, self._closing, left)
+                self._grade_each(answers, put, left)
             finally:
                 if not left.is_set():
                     put(None)
@@ -193,19 +193,16 @@ class Grader:
         self.close()
 
     def _grade_each(
-        self,
-        answers: Iterable[Answer],
-        take: Callable[[tuple[int, Verdict]], object],
-        *ends: threading.Event,
+        self, answers: Iterable[Answer], take: Callable[[Graded], object], left: threading.Event | None = None
     ) -> None:
-        """Passes each verdict to `take`. Raises `CancelledError` at the next one once an event is set."""
+        """Passes each verdict to `take`. Raises `CancelledError` once the grader closes or `left` is set."""
         with closing(self.grade_stream(answers)) as graded:  # type: ignore[type-var]
             for item in graded:
-                if any(end.is_set() for end in ends):
+                if self._closing.is_set() or (left is not None and left.is_set()):
                     raise CancelledError
                 take(item)
 
-    def _run(self, answers: Iterable[tuple[int, Problem, str | None]]) -> Iterator[tuple[int, Verdict]]:
+    def _run(self, answers: Iterable[tuple[int, Problem, str | None]]) -> Iterator[Graded]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""
         return run_unique(
             self._executor,
@@ -217,15 +214,15 @@ class Grader:
 
     def _prepare(self, problem: Problem, code: str | None) -> JobSet[Verdict] | None:
         """The jobs that judge an answer; None before the problem's expected values were computed."""
-        plan = self._plan(problem)
-        if plan is None:
+        known = self._plans.get(id(problem))
+        if known is None and expected_values_job(problem) is not None:
             return None
+        plan = known[1] if known is not None else self._keep_plan(problem, make_plan(problem))
         if code is None or not code.strip():
             return _without_running(plan, Status.NO_CODE, "there is no code in the answer")
         if len(code) > MAX_CODE_CHARS:
-            return _without_running(
-                plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters"
-            )
+            message = f"the code is longer than {MAX_CODE_CHARS} characters"
+            return _without_running(plan, Status.ERROR, message)
 
         def combine(results: Sequence[RunResult]) -> Verdict:
             with self._lock:
@@ -234,23 +231,13 @@ class Grader:
 
         return JobSet(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), combine)
 
-    def _plan(self, problem: Problem) -> GradingPlan | None:
-        """The plan of a problem; None before its expected values were computed."""
-        known = self._plans.get(id(problem))
-        if known is not None:
-            return known[1]
-        if expected_values_job(problem) is not None:
-            return None
-        return self._keep_plan(problem, make_plan(problem))
-
     def _compute_expected_values(self, problems: Iterable[Problem]) -> None:
         """Makes the plans of problems whose expected values take a run of trusted code."""
         missing = {id(problem): problem for problem in problems if id(problem) not in self._plans}
         asked = [(one, job) for one in missing.values() if (job := expected_values_job(one)) is not None]
-        if asked:
-            for index, result in self._executor.run(job for _, job in asked):
-                problem = asked[index][0]
-                self._keep_plan(problem, make_plan(problem, result))
+        for index, result in self._executor.run(job for _, job in asked) if asked else ():
+            problem = asked[index][0]
+            self._keep_plan(problem, make_plan(problem, result))
 
     def _keep_plan(self, problem: Problem, plan: GradingPlan) -> GradingPlan:
         if len(self._plans) >= _MAX_PLANS:

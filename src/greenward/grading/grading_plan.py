@@ -80,19 +80,20 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
         setup_code="" if problem.stdio_cases else problem.setup_code,
         preamble=problem.preamble,
     )
-    job, expectations, positions = _MAKERS[kinds[0]](problem, job, computed)
+    job, expectations = _MAKERS[kinds[0]](problem, job, computed)
     most = min(MAX_RESULT_BYTES, sum(map(_returned_bytes, expectations), _EXTRA_RESULT_BYTES))
+    tests = range(len(expectations))
+    checks_last = sorted(tests, key=lambda test: expectations[test].mode == "check")  # as results come
+    position = {test: at for at, test in enumerate(checks_last)}
     return GradingPlan(
         job=replace(job, result_bytes=most),
         expectations=tuple(expectations),
-        positions=tuple(range(len(expectations)) if positions is None else positions),
+        positions=tuple(position[test] for test in tests),
         max_output_bytes=expectations[0].max_output_bytes or None,
     )
 
 
-# What a maker gives: the job, the expectations in the order of the tests, and which of the job's results
-# belongs to each, None for the same order.
-_Made = tuple[Job, list[Expectation], "list[int] | None"]
+_Made = tuple[Job, list[Expectation]]  # the expectations in the order of the tests
 
 
 def _plan_cases(problem: Problem, job: Job, _: RunResult | None) -> _Made:
@@ -101,7 +102,7 @@ def _plan_cases(problem: Problem, job: Job, _: RunResult | None) -> _Made:
         _case_expectation(problem, number, case, call)
         for number, (case, call) in enumerate(zip(problem.cases, calls, strict=True), 1)
     ]
-    return replace(job, calls=calls), expectations, None
+    return replace(job, calls=calls), expectations
 
 
 def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> Expectation:
@@ -148,20 +149,18 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
             checks.append(clean_test(source))
             expectations.append(_completes(checks[-1], "check"))
             continue
-        if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not isinstance(
-            expected,
-            (str, list, tuple),  # PlainSet and PlainDict are tuples, too
-        ):
+        is_container = isinstance(expected, (str, list, tuple))  # PlainSet and PlainDict are tuples, too
+        if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not is_container:
             raise ProblemError(
                 f"{problem.task_id}: the test of {assertion.call!r} looks for a member of no container."
             )
         expressions.append(assertion.call)
         expectations.append(
             Expectation(
-                description=visible(assertion.call, MAX_MESSAGE_CHARS),
-                relation=assertion.relation,
-                expected=expected,
-                comparison=problem.comparison,
+                visible(assertion.call, MAX_MESSAGE_CHARS),
+                assertion.relation,
+                expected,
+                problem.comparison,
                 relative=assertion.relative,
                 absolute=assertion.absolute,
             )
@@ -178,8 +177,7 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
         )
     check_setup = problem.setup_code if checks else ""
     job = replace(job, expressions=tuple(expressions), checks=tuple(checks), check_setup=check_setup)
-    first, after = iter(range(len(expressions))), iter(range(len(expressions), len(expectations)))
-    return job, expectations, [next(after if one.mode == "check" else first) for one in expectations]
+    return job, expectations
 
 
 def _to_compute(assertions: Sequence[Assertion | None]) -> tuple[str, ...]:
@@ -204,7 +202,7 @@ def _plan_checks(problem: Problem, job: Job, _: RunResult | None) -> _Made:
         _completes(f"check {number}: {visible(check, 200)}", "check")
         for number, check in enumerate(problem.checks, 1)
     ]
-    return replace(job, checks=problem.checks, check_setup=problem.check_setup_code), expectations, None
+    return replace(job, checks=problem.checks, check_setup=problem.check_setup_code), expectations
 
 
 def _plan_stdio(problem: Problem, job: Job, _: RunResult | None) -> _Made:
@@ -220,14 +218,14 @@ def _plan_stdio(problem: Problem, job: Job, _: RunResult | None) -> _Made:
         )
         for number, case in enumerate(problem.stdio_cases, 1)
     ]
-    return replace(job, stdins=tuple(case.stdin for case in problem.stdio_cases)), expectations, None
+    return replace(job, stdins=tuple(case.stdin for case in problem.stdio_cases)), expectations
 
 
 def _plan_in_process(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     _demand_python(problem, problem.in_process_tests)
     expectations = [_completes(source, "in_process") for source in problem.in_process_tests]
     expressions = tuple(f"exec({source!r}, globals())" for source in problem.in_process_tests)
-    return replace(job, expressions=expressions), expectations, None
+    return replace(job, expressions=expressions), expectations
 
 
 # By the field of the problem that holds the tests.

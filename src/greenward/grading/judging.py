@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -183,18 +184,13 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
     )
     if failing is not None:
         expectation, failed = plan.expectations[failing], results[failing]
-        first_failure = (
-            expectation.failure(failed)
-            if failed is not None
-            else f"{expectation.description}: not reached or not finished"
-        )
+        not_reached = f"{expectation.description}: not reached or not finished"
+        first_failure = not_reached if failed is None else expectation.failure(failed)
     if result.outcome is not Outcome.COMPLETED:
         status = _STATUS[result.outcome]
-    elif len(result.results) != len(plan.expectations):
+    elif len(result.results) != len(passed):
         status = Status.INFRASTRUCTURE
-        error_message = (
-            f"the sandbox reported {len(result.results)} results for {len(plan.expectations)} tests"
-        )
+        error_message = f"the sandbox reported {len(result.results)} results for {len(passed)} tests"
     elif failing is None:
         status = Status.PASSED
     else:
@@ -218,38 +214,42 @@ def show_value(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
 
 
 def _written(value: Any, budget: int) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 400:
-        return f"<an int of {value.bit_length()} bits>"
-    if isinstance(value, (str, bytes, bytearray)):
-        return repr(value[: max(0, budget)])
-    if isinstance(value, (PlainDict, dict)):
-        entries = value.items() if isinstance(value, dict) else value.entries
-        return "{" + _joined(entries, budget, _entry) + "}"
-    if isinstance(value, (PlainSet, set, frozenset)):
-        elements = value.elements if isinstance(value, PlainSet) else value
-        return "{" + _joined(elements, budget) + "}" if elements else "set()"
-    if isinstance(value, list):
-        return "[" + _joined(value, budget) + "]"
-    if isinstance(value, deque):
-        return "deque([" + _joined(value, budget) + "])"
-    if isinstance(value, range):
-        return "range(" + _joined((value.start, value.stop, value.step), budget) + ")"
-    if isinstance(value, tuple):
-        return "(" + _joined(value, budget) + (",)" if len(value) == 1 else ")")
+    match value:
+        case bool():
+            return repr(value)
+        case int() if value.bit_length() > 400:
+            return f"<an int of {value.bit_length()} bits>"
+        case str() | bytes() | bytearray():
+            return repr(value[: max(0, budget)])
+        case PlainDict(entries):
+            return _joined("{", entries, "}", budget, ": ")
+        case dict():
+            return _joined("{", value.items(), "}", budget, ": ")
+        case PlainSet(elements):
+            return _joined("{", elements, "}", budget) if elements else "set()"
+        case set() | frozenset():
+            return _joined("{", value, "}", budget) if value else "set()"
+        case list():
+            return _joined("[", value, "]", budget)
+        case deque():
+            return _joined("deque([", value, "])", budget)
+        case range():
+            return _joined("range(", (value.start, value.stop, value.step), ")", budget)
+        case tuple():
+            return _joined("(", value, ",)" if len(value) == 1 else ")", budget)
     return repr(value)
 
 
-def _joined(values: Any, budget: int, write: Any = None) -> str:
+def _joined(start: str, values: Iterable[Any], end: str, budget: int, between: str = "") -> str:
+    """The values between brackets; with `between`, each value is a pair."""
     parts: list[str] = []
     for value in values:
         if budget <= 0:
             parts.append("…")
             break
-        parts.append((write or _written)(value, budget))
-        budget -= len(parts[-1]) + 2
-    return ", ".join(parts)
-
-
-def _entry(entry: Any, budget: int) -> str:
-    key = _written(entry[0], budget)
-    return f"{key}: {_written(entry[1], budget - len(key))}"
+        written = _written(value[0] if between else value, budget)
+        if between:
+            written += between + _written(value[1], budget - len(written))
+        parts.append(written)
+        budget -= len(written) + 2
+    return start + ", ".join(parts) + end

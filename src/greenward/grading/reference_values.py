@@ -23,7 +23,6 @@ from greenward.problems.problem import Expected, Problem, ProblemSet, data_hash
 from greenward.problems.suites.files import cache_folder
 from greenward.runs.files import write_atomically, writing
 from greenward.sandbox import codec
-from greenward.sandbox.codec import PlainDict, PlainSet
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
 from greenward.user_text import parse_json_text
 
@@ -125,7 +124,7 @@ def _returned(problem: Problem, result: RunResult) -> _Values:
     values, left_out = [], []
     for position, one in enumerate(result.results):
         if one.returned and one.plain:
-            values.append(_rebuilt(one.value))
+            values.append(codec.decode(codec.encode(one.value, max_chars=_MAX_CHARS)))
         elif one.returned or one.error_class == "MemoryError":
             left_out.append(position)
         else:
@@ -140,17 +139,6 @@ def _returned(problem: Problem, result: RunResult) -> _Values:
         )
     kept = [seconds for position, seconds in enumerate(result.call_seconds) if position not in left_out]
     return _Values(values, left_out, result.cpu_seconds, kept)
-
-
-def _rebuilt(value: Any) -> Any:
-    """A flat value of trusted code with real sets and dicts; a set may lie inside a set."""
-    if isinstance(value, PlainSet):
-        return frozenset(map(_rebuilt, value.elements))
-    if isinstance(value, PlainDict):
-        return {_rebuilt(key): _rebuilt(entry) for key, entry in value.entries}
-    if type(value) in (list, tuple):
-        return type(value)(map(_rebuilt, value))
-    return value
 
 
 def _completed(problem: Problem, known: _Values) -> Problem:

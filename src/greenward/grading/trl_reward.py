@@ -118,7 +118,7 @@ class Logged:
 
 @dataclass
 class TrainerState:
-    """The attributes of TRL's `trainer_state` that exist here: steps done, of how many, and passes."""
+    """The attributes of TRL's `trainer_state` that are served: steps done, of how many, and passes."""
 
     global_step: int = 0
     max_steps: int = 0
@@ -165,20 +165,17 @@ class TrlReward:
         self, answers: list[GradedAnswer], form: Form, state: TrainerState, truth: GroundTruth = "json"
     ) -> tuple[Any, Logged]:
         """What the function returns for the answers, awaited if need be, and what it logged."""
-        logged = Logged()
+        logged, prompts, completions = Logged(), list[Any](), list[Any]()
+        for one in answers:
+            messages = list(map(dict, one.messages)) or [{"role": "user", "content": one.prompt}]
+            prompts.append(messages if form == "messages" else one.prompt)
+            message = {"role": "assistant", "content": one.completion}
+            completions.append([message] if form == "messages" else one.completion)
         by_problem = {id(answer.problem): answer.problem for answer in answers}
         columns = {key: problem_columns(problem, truth) for key, problem in by_problem.items()}
         rows = [columns[id(answer.problem)] for answer in answers]
-        given: dict[str, Any] = {name: [row.get(name) for row in rows] for name in self._columns}
-        prompts: list[Any] = [answer.prompt for answer in answers]
-        completions: list[Any] = [answer.completion for answer in answers]
-        if form == "messages":
-            prompts = [
-                list(map(dict, answer.messages)) or [{"role": "user", "content": answer.prompt}]
-                for answer in answers
-            ]
-            completions = [[{"role": "assistant", "content": text}] for text in completions]
-        given |= {
+        given = {
+            **{name: [row.get(name) for row in rows] for name in self._columns},
             "prompts": prompts,
             "completions": completions,
             "completion_ids": [_token_ids(answer.completion_ids, answer.completion) for answer in answers],
@@ -197,17 +194,14 @@ class TrlReward:
         """As `call`, in the form that the function takes."""
         if self.form is not None:
             return self.call(answers, self.form, state)
-        own: Form = "messages" if answers[0].messages else "text"
-        other: Form = "text" if own == "messages" else "messages"
+        forms: tuple[Form, Form] = ("messages", "text") if answers[0].messages else ("text", "messages")
         try:
-            given = self.call(answers, own, state)
-            self.form = own
+            given, self.form = self.call(answers, forms[0], state), forms[0]
         except _WRONG_FORM as error:
             try:
-                given = self.call(answers, other, state)
+                given, self.form = self.call(answers, forms[1], state), forms[1]
             except Exception:
                 raise error from None
-            self.form = other
         return given
 
     def dry_run(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
@@ -228,15 +222,14 @@ class TrlReward:
         if not tried:
             # The other form gives TypeError as a rule: what else was raised says more.
             raise next((error for error in failed if not isinstance(error, TypeError)), failed[0])
-        telling = [form for form in tried if _varies(tried[form][0])]
-        chosen: list[Form] = telling if len(telling) == 1 else list(tried)
-        if len(chosen) == 1:
-            self.form = chosen[0]
+        telling = [form for form, (scores, _) in tried.items() if _varies(scores)]
+        chosen = telling if len(telling) == 1 else list(tried)
+        self.form = chosen[0] if len(chosen) == 1 else None
         return tried[chosen[0]]
 
 
 def _token_ids(ids: tuple[int, ...], text: str) -> list[int]:
-    """The token ids; where no policy wrote the text, its UTF-8 bytes stand for them."""
+    """The token ids; where no policy wrote the text, its UTF-8 bytes."""
     return list(ids or text.encode("utf-8", "replace"))
 
 
@@ -244,27 +237,18 @@ def _annotated_form(function: Callable[..., Any]) -> Form | None:
     """The form of `completions` that its annotation names (`list[str]`, `list[list[dict[str, str]]]`)."""
     parameter = inspect.signature(function).parameters.get("completions")
     said = "" if parameter is None or parameter.annotation is parameter.empty else str(parameter.annotation)
-    if "dict" in said.lower():
-        return "messages"
-    return "text" if "str" in said else None
+    return "messages" if "dict" in said.lower() else "text" if "str" in said else None
 
 
 def _varies(scores: Any) -> bool:
     """Whether scores differ from one another; a score that is not a number counts as itself."""
-    if not isinstance(scores, list):
-        return False
-    return len({str(score if score is None else as_number(score)) for score in scores}) > 1
+    values = scores if isinstance(scores, list) else ()
+    return len({str(score if score is None else as_number(score)) for score in values}) > 1
 
 
 def awaited(result: Any) -> Any:
     """The result of a call, and for an async function what it resolves to. All calls share one event loop."""
-    if not inspect.isawaitable(result):
-        return result
-
-    async def resolve() -> Any:
-        return await result
-
-    return _event_loop().run_until_complete(resolve())
+    return _event_loop().run_until_complete(result) if inspect.isawaitable(result) else result
 
 
 @cache

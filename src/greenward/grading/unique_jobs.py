@@ -112,7 +112,7 @@ def run_unique(
                 failed.append((distinct, part))
                 continue
             distinct.take(part, result)
-            finished.extend(distinct.finished())
+            finished += distinct.finished()
             while finished:
                 yield finished.popleft()
         while finished:

@@ -128,7 +128,8 @@ def _to_json(value: Any, depth: int) -> Any:
     if kind is complex:
         return {"complex": [_to_json(value.real, depth), _to_json(value.imag, depth)]}
     if kind is PlainSet or kind is PlainDict:
-        return {"set" if kind is PlainSet else "dict": _all_to_json(value[0], depth)}
+        # A set may lie inside a set.
+        return {"frozenset" if kind is PlainSet else "dict": _all_to_json(value[0], depth)}
     for base, reduce in _REDUCTIONS:
         if issubclass(kind, base):
             return _to_json(reduce(value), depth)
