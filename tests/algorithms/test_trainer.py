@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ class BigramPolicy:
         ).requires_grad_()
         self.version = 0
         self.device = torch.device("cpu")
-        self.tokenizer = SimpleNamespace(pad_id=0)
 
     def parameters(self) -> list[Tensor]:
         return [self.table]

@@ -154,7 +154,7 @@ def test_a_transcript_is_one_row_so_that_its_cost_is_linear_in_its_length(answer
     rows = [row for group in groups for row in group]
     assert len(rows) == 2
     (sharers,) = micro_batches(rows, 64)
-    batch = TrainingBatch.build(sharers, pad_id=0, device="cpu")  # type: ignore[arg-type]
+    batch = TrainingBatch.build(sharers, device="cpu")  # type: ignore[arg-type]
     transcripts = [len(episode.turns[0].completion_ids) for episode in episodes]
     prompt = len("def one():\n")
     assert len(batch.laid_out.token_ids_M) == prompt + sum(length - 1 for length in transcripts)

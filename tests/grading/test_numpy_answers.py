@@ -11,7 +11,7 @@ import pytest
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Comparison, Problem, StdioCase
-from greenward.problems.suites.evalplus_oracles import oracle_for
+from greenward.problems.suites.evalplus import oracle_for
 from greenward.sandbox.codec import canonical
 from greenward.sandbox.protocol import Limits
 

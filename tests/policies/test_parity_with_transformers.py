@@ -66,7 +66,7 @@ def flat(groups):
 def test_hidden_states_are_those_that_the_tokens_are_predicted_from(folder):
     completions = ragged_completions()
     policy = Policy.from_folder(folder, device="cpu")
-    batch = GroupBatch.build(PROMPTS, completions, policy.tokenizer.pad_id)
+    batch = GroupBatch.build(PROMPTS, completions)
     with torch.no_grad():
         alone = policy.completion_hidden(batch)
         with_scores = policy.completion_logprobs(batch, hidden=True).hidden_SE
@@ -86,7 +86,7 @@ def test_scores_and_gradients_equal_the_plain_computation(folder):
     temperature = 0.7
     completions = ragged_completions()
     policy = Policy.from_folder(folder, device="cpu")
-    batch = GroupBatch.build(PROMPTS, completions, policy.tokenizer.pad_id)
+    batch = GroupBatch.build(PROMPTS, completions)
     scores = policy.completion_logprobs(batch, temperature=temperature, entropy=True)
     weights = torch.randn(scores.logprobs_BT.shape, generator=torch.Generator().manual_seed(1))
     weights = weights / batch.completion_mask_BT.sum()

@@ -11,8 +11,7 @@ import pytest
 from greenward.errors import ProblemError
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Expected
-from greenward.problems.suites.evalplus import with_types
-from greenward.problems.suites.evalplus_oracles import RULES, oracle_for
+from greenward.problems.suites.evalplus import RULES, oracle_for, with_types
 
 ROW = {
     "task_id": "Mbpp/2",

@@ -19,8 +19,7 @@ from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.families.composition import Composition
 from greenward.problems.families.generate import generate
-from greenward.problems.families.kinds import Kind
-from greenward.problems.families.operations import OPERATIONS, TEMPLATES, compiled
+from greenward.problems.families.operations import OPERATIONS, TEMPLATES, Kind, compiled
 from greenward.problems.families.split import split
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits

@@ -11,7 +11,8 @@ import pytest
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.problems.catalog import load_problems
 from greenward.problems.families.composition import Composition
-from greenward.problems.families.kinds import EDGE_INPUTS, Kind
+from greenward.problems.families.generate import EDGE_INPUTS
+from greenward.problems.families.operations import Kind
 from greenward.problems.families.split import NEW_FUNCTION, NEW_SHAPE, functions_of, shape_of, split
 from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Problem, ProblemSet

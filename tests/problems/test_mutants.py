@@ -9,9 +9,8 @@ from collections import Counter
 import pytest
 
 from greenward.problems.catalog import SHIPPED, load_suite
-from greenward.problems.mutation.mutants import mutants, normalised
 from greenward.problems.mutation.operators import KINDS
-from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
+from greenward.problems.mutation.repair import bug_kind, mutants, normalised, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 # kind: (a line of a program, the same line as people get it wrong)

@@ -92,14 +92,11 @@ class TrainingBatch:
         return self.tokens
 
     @classmethod
-    def build(
-        cls, groups: Sequence[Sequence[TrainingRow]], *, pad_id: int, device: torch.device
-    ) -> TrainingBatch:
+    def build(cls, groups: Sequence[Sequence[TrainingRow]], *, device: torch.device) -> TrainingBatch:
         """From rows that share a prompt in each list; optional tensors only where all rows have them."""
         tokens = GroupBatch.build(
             [rows[0].turn.prompt_ids for rows in groups],
             [[row.turn.completion_ids for row in rows] for rows in groups],
-            pad_id=pad_id,
             device=device,
         )
         rows = [row for sharers in groups for row in sharers]

@@ -167,9 +167,7 @@ class CriticEstimator:
                     rows.append(row)
                     places[id(row)] = index, number
         for groups in micro_batches(rows, self._micro_batch_sequences):
-            micro = TrainingBatch.build(
-                groups, pad_id=self._policy.tokenizer.pad_id, device=self._policy.device
-            )
+            micro = TrainingBatch.build(groups, device=self._policy.device)
             for found_BT, arrays in self._score_micro_batch(micro, scores):
                 for row, found_T in zip(
                     (row for sharers in groups for row in sharers), found_BT.cpu().numpy(), strict=True

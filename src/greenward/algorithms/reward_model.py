@@ -248,6 +248,5 @@ def _batches(turns: Sequence[Turn], size: int, policy: Policy) -> Iterator[Group
         yield GroupBatch.build(
             [group[0].prompt_ids for group in sharers],
             [[turn.completion_ids for turn in group] for group in sharers],
-            pad_id=policy.tokenizer.pad_id,
             device=policy.device,
         )

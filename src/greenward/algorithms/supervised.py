@@ -145,7 +145,6 @@ def _negative_log_likelihood(policy: Policy, examples: Sequence[Example]) -> Ten
     rows = GroupBatch.build(
         list(sharers),
         [[example.completion_ids for example in group] for group in sharers.values()],
-        pad_id=policy.tokenizer.pad_id,
         device=policy.device,
     )
     mask_BT = rows.completion_mask_BT

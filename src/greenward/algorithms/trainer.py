@@ -241,9 +241,8 @@ class RLTrainer:
     ) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
         """Micro-batches, each with its rows in the order of its tensors."""
         for sharers in micro_batches(rows, self.training.micro_batch_sequences):
-            pad_id, device = self.policy.tokenizer.pad_id, self.policy.device
             ordered = [row for rows_of_prompt in sharers for row in rows_of_prompt]
-            yield ordered, TrainingBatch.build(sharers, pad_id=pad_id, device=device)
+            yield ordered, TrainingBatch.build(sharers, device=self.policy.device)
 
     def _minibatches(
         self, groups: Sequence[RowGroup], step: int, number: int, *, all_groups: bool

@@ -96,7 +96,6 @@ class GroupBatch:
         cls,
         prompts: Sequence[Sequence[int]],
         completions: Sequence[Sequence[Sequence[int] | np.ndarray]],
-        pad_id: int = 0,
         device: torch.device | str = "cpu",
     ) -> GroupBatch:
         """Lay out N prompts and, for each, its list of completions (any number from one up)."""
@@ -114,7 +113,7 @@ class GroupBatch:
                     f"found an empty one in group {n}"
                 )
         sizes = [len(group) for group in answers]
-        return _lay_out(groups, answers, sizes, pad_id, torch.device(device))
+        return _lay_out(groups, answers, sizes, torch.device(device))
 
     @classmethod
     def of_prompts(
@@ -125,7 +124,7 @@ class GroupBatch:
         `scored_from_S` is the index into M of each prompt's last token.
         """
         groups = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-        return _lay_out(groups, [[prompt[:1]] for prompt in groups], group_sizes, 0, device)
+        return _lay_out(groups, [[prompt[:1]] for prompt in groups], group_sizes, device)
 
     @property
     def targets_S(self) -> Tensor:
@@ -143,7 +142,6 @@ def _lay_out(
     prompts: list[np.ndarray],
     answers: list[list[np.ndarray]],
     group_sizes: Sequence[int],
-    pad_id: int,
     device: torch.device,
 ) -> GroupBatch:
     """`group_sizes` decide which groups share a bucket."""
@@ -177,7 +175,7 @@ def _lay_out(
     positions_M = np.concatenate(positions)
     lengths_B1 = np.array([[len(completion)] for completion in rows])
     mask = np.arange(lengths_B1.max()) < lengths_B1
-    completion_ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    completion_ids = np.zeros(mask.shape, dtype=np.int64)
     completion_ids[mask] = np.concatenate(rows)
     return GroupBatch(
         token_ids_M=torch.from_numpy(np.concatenate(tokens)).to(device),

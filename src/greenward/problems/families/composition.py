@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.problems.families.kinds import Kind
-from greenward.problems.families.operations import OPERATIONS, OPERATIONS_TAKING, Operation, compiled
+from greenward.problems.families.operations import OPERATIONS, OPERATIONS_TAKING, Kind, Operation, compiled
 
 ENTRY_POINT = "solve"
 ID_PREFIX = "families/"

@@ -14,8 +14,8 @@ from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.problems.families.composition import Composition
-from greenward.problems.families.kinds import POOL_SIZE, Kind, input_pool
-from greenward.problems.families.operations import Operation, compiled
+from greenward.problems.families.generate import POOL_SIZE, input_pool
+from greenward.problems.families.operations import Kind, Operation, compiled
 from greenward.problems.problem import ProblemSet, stable_hash
 
 NEW_FUNCTION = "function_never_seen"

@@ -1,18 +1,29 @@
-"""Repair problems, made by putting one bug into the reference of each problem."""
+"""Repair problems, made by putting one plausible bug into the reference of each problem.
+
+A program with a bug is a candidate: only the tests of the program tell whether it computes anything else than
+the original.
+"""
 
 from __future__ import annotations
 
 import ast
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from greenward.problems.mutation.mutants import Mutant, mutants, normalised
+from greenward.problems.mutation.operators import Replacement, replacements
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import function_named, parse
 
 MUTANT_TAG = "mutant"
 KIND_TAG = "bug:"
+
+# Fields of nodes that declare a program's interface and do not compute anything.
+_DECLARING = ("args", "annotation", "returns", "decorator_list", "type_params", "bases")
+_DECLARING_OWNERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign)
+_EVALUATED_FIRST = ("value", "iter")  # before the names that they are bound to
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def repair_candidates(problems: ProblemSet, *, per_problem: int, seed: int) -> ProblemSet:
@@ -78,3 +89,104 @@ def _starter(code: str, entry_point: str) -> str:
         return ""
     statements = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
     return "".join(code.splitlines(keepends=True)[: statements[0].lineno - 1]) if statements else ""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A program with one bug and the kind of the bug, a key of `operators.KINDS`."""
+
+    kind: str
+    code: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A node, where it stands in the tree, and the names that are bound there."""
+
+    node: ast.AST
+    owner: ast.AST
+    field: str
+    index: int | None
+    names: tuple[str, ...]
+
+
+def normalised(source: str) -> str:
+    """The program in the layout of its mutants, without comments.
+
+    Raises `SyntaxError` or `ValueError` for what is not Python.
+    """
+    return f"{ast.unparse(parse(source))}\n"
+
+
+def mutants(source: str) -> list[Mutant]:
+    """All single-bug programs, each once, in the order of the places where they differ.
+
+    Their text is `normalised`; none is the normalised original, and all are valid Python. Signatures,
+    docstrings, annotations and imports stay. Raises `SyntaxError` or `ValueError` for what is not Python.
+    """
+    tree = parse(normalised(source))
+    seen = {f"{ast.unparse(tree)}\n"}
+    found = []
+    for place in _places_below(tree, {}):
+        before = getattr(place.owner, place.field)
+        for kind, replacement in replacements(place.node, place.names):
+            setattr(place.owner, place.field, _replaced(before, place.index, replacement))
+            code = f"{ast.unparse(tree)}\n"
+            setattr(place.owner, place.field, before)
+            if code not in seen and _is_python(code):
+                seen.add(code)
+                found.append(Mutant(kind, code))
+    return found
+
+
+def _replaced(before: Any, index: int | None, replacement: Replacement) -> Any:
+    """The value of a field with a replacement for its node, or for the node at `index` of its list."""
+    if index is None:
+        return replacement
+    inserted = replacement if isinstance(replacement, list) else [replacement]
+    return [*before[:index], *inserted, *before[index + 1 :]] or [ast.Pass()]
+
+
+def _is_python(code: str) -> bool:
+    try:
+        parse(code)
+    except (
+        SyntaxError,
+        ValueError,
+    ):  # for example, a pattern of `match` may hold fewer expressions than others
+        return False
+    return True
+
+
+def _places_below(owner: ast.AST, names: dict[str, None]) -> Iterator[_Place]:
+    """The places below a node, each before those inside it; adds to `names` what is bound on the way."""
+    if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        names = dict.fromkeys(part.arg for part in ast.walk(owner.args) if isinstance(part, ast.arg))
+    elif isinstance(owner, _COMPREHENSIONS):
+        names = dict(names)
+        for generator in owner.generators:
+            names.update(dict.fromkeys(_bound_by(generator.target)))
+    for field, value in sorted(ast.iter_fields(owner), key=lambda item: item[0] not in _EVALUATED_FIRST):
+        if field in _DECLARING and isinstance(owner, _DECLARING_OWNERS):
+            continue
+        bound = names
+        if isinstance(owner, ast.comprehension) and field == "iter":
+            own = set(_bound_by(owner.target))
+            bound = {name: None for name in names if name not in own}
+        for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
+            if isinstance(node, ast.AST) and not _is_excluded(node):
+                yield _Place(node, owner, field, index, tuple(bound))
+                yield from _places_below(node, bound)
+                names.update(dict.fromkeys(_bound_by(node)) if isinstance(node, ast.Name) else ())
+
+
+def _bound_by(target: ast.AST) -> Iterator[str]:
+    return (
+        part.id for part in ast.walk(target) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    )
+
+
+def _is_excluded(node: ast.AST) -> bool:
+    """Docstrings, imports, and formatted strings, whose parts cannot be parsed on their own."""
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_text or isinstance(node, (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.expr_context))
