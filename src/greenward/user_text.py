@@ -15,6 +15,9 @@ import yaml
 MAX_NESTING = 100
 MAX_VALUES = 1_000_000  # of a YAML document, each alias counted as what it stands for
 
+RENAMED_KEYS = {("warm_start", "misconception_rate"): "error_rate"}
+"""Keys of recipes of earlier versions, by section and key, and their present names."""
+
 _TOO_DEEP = f"nested more than {MAX_NESTING} levels deep"
 _CONTAINERS = (list, tuple, dict)  # a tuple is an entry of YAML's `!!omap`
 
@@ -47,6 +50,16 @@ def parse_yaml_text(text: str) -> Any:
     that cannot be what its tag says.
     """
     return construct_yaml(compose_yaml(text))
+
+
+def with_present_names(config: dict[str, Any]) -> dict[str, Any]:
+    """A recipe, or the config of a run, whose `RENAMED_KEYS` have their present names."""
+    for (section, old), new in RENAMED_KEYS.items():
+        values = config.get(section)
+        if isinstance(values, dict) and old in values:
+            renamed = {new if key == old else key: value for key, value in values.items()}
+            config = {**config, section: renamed}
+    return config
 
 
 def compose_yaml(text: str) -> yaml.Node | None:

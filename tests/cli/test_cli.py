@@ -112,6 +112,17 @@ class TestTrain:
         resume = f"greenward train {recipe_file} seed=3 --output 'a folder' --resume"
         assert said == f"Interrupted. Continue with: {resume}\n"
 
+    def test_a_run_that_has_stored_its_recipe_continues_with_that(
+        self, train: Recorder, recipe_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train.outcome = False
+        stored = tmp_path / "run" / "config.yaml"
+        stored.parent.mkdir()
+        stored.write_text("name: mine\nseed: 3\n")
+        assert run("train", recipe_file, "seed=3", "--output", str(stored.parent)) == 130
+        resume = f"greenward train {stored} --output {stored.parent} --resume"
+        assert capsys.readouterr().err == f"Interrupted. Continue with: {resume}\n"
+
     def test_interrupt_outside_the_loop_exits_with_130(self, train: Recorder, recipe_file: str) -> None:
         train.outcome = KeyboardInterrupt()
         assert run("train", recipe_file) == 130

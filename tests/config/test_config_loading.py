@@ -46,6 +46,12 @@ class TestUnknownKeys:
         said = message("max_steps: 3")
         assert "Nearest: warm_start.max_steps, training.max_steps" in said
 
+    def test_nearest_of_another_kind(self) -> None:
+        said = message("", "algorithm.gae_lambda=0.9")
+        assert said.endswith(
+            "unknown key algorithm.gae_lambda. Nearest: algorithm.critic.gae_lambda (kind: ppo)."
+        )
+
     def test_inside_a_list(self) -> None:
         said = message("rewards:\n  - name: tests\n    wieght: 2\n")
         assert said == "r.yaml, line 3: unknown key rewards.0.wieght. Nearest: rewards.0.weight."
@@ -80,7 +86,11 @@ class TestWrongValues:
             ("name: 12", "name: expected text, found 12"),
             ("training: 3", "training: expected a section (keys and values), found 3"),
             ("evaluation: {k: 3}", "evaluation.k: expected a list, found 3"),
-            ("training: {learning_rate: .nan}", "training.learning_rate: expected a number greater than 0"),
+            (
+                "training: {learning_rate: .nan}",
+                "training.learning_rate: expected a finite number, found nan",
+            ),
+            ("sampling: {temperature: .inf}", "sampling.temperature: expected a finite number, found inf"),
             ("seed:", "seed: expected a whole number, found nothing (null)"),
         ],
     )
@@ -118,8 +128,10 @@ class TestWrongValues:
     def test_impossible_combination_in_a_section_names_its_line(self) -> None:
         said = message("seed: 1\nevaluation:\n  k: [16]\n")
         assert said == (
-            "r.yaml, line 2: evaluation: k=16 needs at least as many samples per problem; samples is 8."
+            "r.yaml, line 3: evaluation: k=16 needs at least as many samples per problem; samples is 8."
         )
+        said = message("evaluation: {samples: 8}", "evaluation.k=[99]")
+        assert said.startswith("Override 'evaluation.k=[99]': evaluation: k=99 needs")
 
 
 class TestYaml:
@@ -313,6 +325,10 @@ class TestKinds:
         assert "algorithm needs kind" in message(text, "kind=sft", "algorithm.loss=dapo")
         assert "rewards needs kind" in message("rewards: [{name: tests}]", "kind=sft", "rewards.0.weight=2")
         assert "unknown key training.max_stpes" in message("training: {max_stpes: 5}", "kind=sft")
+        own_choice = "algorithm: {advantage: rloo, loss: dapo}"
+        algorithm = parse_recipe(own_choice, ["kind=ppo"]).algorithm
+        assert (algorithm.advantage, algorithm.loss) == ("gae", "dapo")
+        assert "found 'rloo'" in message(own_choice, "kind=ppo", "algorithm.advantage=rloo")
 
     def test_the_config_of_an_earlier_run_may_have_keys_of_other_kinds(self, tmp_path: Path) -> None:
         file = tmp_path / "config.yaml"
@@ -324,6 +340,12 @@ class TestKinds:
         file.write_text("kind: rejection\nseeed: 3\n")
         with pytest.raises(ConfigError, match="unknown key seeed"):
             load_recipe(file)
+
+
+def test_a_key_of_an_earlier_version_has_its_present_name() -> None:
+    recipe = parse_recipe("warm_start: {misconception_rate: 0.25}", ["warm_start.max_steps=5"])
+    assert recipe.warm_start is not None
+    assert (recipe.warm_start.error_rate, recipe.warm_start.max_steps) == (0.25, 5)
 
 
 def test_dump_and_load_give_the_same_recipe() -> None:

@@ -20,7 +20,7 @@ CONFIG: dict[str, Any] = {
     "seed": 0,
     "model": {"id": None, "shape": {"layers": 4, "hidden_size": 128, "heads": 4}, "dtype": "float32"},
     "problems": {"train": "families", "held_out": "families"},
-    "warm_start": {"max_steps": 500, "learning_rate": 0.003, "misconception_rate": 0.7},
+    "warm_start": {"max_steps": 500, "learning_rate": 0.003, "error_rate": 0.7},
     "sampling": {"max_tokens": 64, "temperature": 1.0},
     "rewards": [{"name": "tests", "weight": 1.0}],
     "algorithm": {"advantage": "grpo", "loss": "dapo", "clip_low": 0.2, "clip_high": 0.28},

@@ -102,6 +102,12 @@ def test_resume_with_another_number_of_threads_is_declared_inexact(tmp_path):
     assert "threads" not in str(caught.value)
 
 
+def test_a_run_of_a_version_with_another_name_of_a_key_resumes(tmp_path):
+    RunDirectory.create(tmp_path / "run", changed(warm_start={"misconception_rate": 0.7})).close()
+    with RunDirectory.create(tmp_path / "run", changed(warm_start={"error_rate": 0.7}), resume=True) as run:
+        assert not run.inexact
+
+
 def test_resume_with_nothing_there_starts_a_run(tmp_path):
     with RunDirectory.create(tmp_path / "a/b/run", CONFIG, resume=True) as run:
         assert run.metrics.last_step is None

@@ -42,14 +42,22 @@ overrides_argument: Decorator = click.argument(
 quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 
 
+class Interrupted(KeyboardInterrupt):
+    """A command stopped cleanly; `arguments` continue it, where they differ from those that it was given."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+
+
 @contextmanager
 def resume_command_on_interrupt(
     command: str, *arguments: str, output: Path | None, quiet: bool
 ) -> Iterator[None]:
-    """Say how an interrupted command goes on. A command raises KeyboardInterrupt when it was interrupted."""
+    """Say how an interrupted command goes on: by its arguments, or those of `Interrupted`."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        arguments = (isinstance(stop, Interrupted) and stop.arguments) or arguments
         options = [*(["--output", str(output)] if output else []), *(["--quiet"] if quiet else [])]
         resume = shlex.join(["greenward", command, *arguments, *options, "--resume"])
         click.echo(f"Interrupted. Continue with: {resume}", err=True)

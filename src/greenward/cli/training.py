@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from greenward.cli.arguments import (
+    Interrupted,
     output_option,
     overrides_argument,
     quiet_option,
@@ -75,7 +76,8 @@ def train(
     with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
         result = api.train(recipe, overrides, output=output, resume=resume, quiet=quiet, dry_run=dry_run)
         if not (result.finished or dry_run):
-            raise KeyboardInterrupt
+            stored = result.run / "config.yaml"  # the recipe with its overrides
+            raise Interrupted(*([str(stored)] if stored.is_file() else []))
 
 
 def _as_overrides(aliases: dict[str, Any]) -> list[str]:
@@ -123,7 +125,7 @@ def demo(
             resume=resume,
         )
         if not finished:
-            raise KeyboardInterrupt
+            raise Interrupted
 
 
 @click.group()

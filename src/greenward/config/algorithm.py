@@ -17,7 +17,7 @@ from greenward.config.sections import (
     Share,
 )
 
-MoreThanOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+MoreThanOne = Annotated[float, Field(gt=1)]
 
 
 class KLConfig(ConfigSection):
@@ -155,7 +155,7 @@ class GradientExplosionConfig(ConfigSection):
 
     after_step: PositiveInt = Field(300, description="the last healthy step, as metrics.jsonl counts")
     rate_factor: MoreThanOne = Field(3000.0, description="on the learning rate, from the next step on")
-    rate_growth: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+    rate_growth: Annotated[float, Field(ge=1)] = Field(
         1.05, description="on the factor at each further step; 1 = none, and norms fall again"
     )
     remove_clip: bool = Field(True, description="no gradient clipping from the next step on")

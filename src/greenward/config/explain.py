@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -50,11 +50,13 @@ def kinds_with(path: KeyPath) -> list[str]:
 def only_keys_of(
     kind: str, data: dict[str, Any], keep: Callable[[KeyPath], bool] = lambda path: False, path: KeyPath = ()
 ) -> dict[str, Any]:
-    """`data` without the keys that only other kinds have, unless `keep(their path)`."""
+    """`data` without the keys and choices that only other kinds have, unless `keep(their path)`."""
     kept = {}
     for key, value in data.items():
         here = (*path, key)
         kinds = kinds_with(here)
+        if isinstance(value, str) and _choices(kind, here):
+            kinds = [other for other in kinds if value in _choices(other, here)]
         if not kinds or kind in kinds or keep(here):
             kept[key] = only_keys_of(kind, value, keep, here) if isinstance(value, dict) else value
     return kept
@@ -79,6 +81,7 @@ def _message(item: Any, text: RecipeText, kind: str) -> str:
             return f"{place}: {key} needs {_or(kinds)}; this recipe has kind: {kind}.{nearest}"
         return f"{place}: unknown key {key}.{nearest}"
     if problem == "value_error":
+        place = text.place_of_named(path, str(context["error"]))
         return f"{place}: {key and key + ': '}{context['error']}."
     if problem == "missing":
         if len(path) == 1 and (field := field_at(kind, path)):
@@ -97,7 +100,7 @@ def _message(item: Any, text: RecipeText, kind: str) -> str:
 
 def _choices(kind: str, path: KeyPath) -> tuple[Any, ...]:
     field = field_at(kind, path)
-    return get_args(field.annotation) if field else ()
+    return get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
 
 
 def _or(kinds: list[str]) -> str:
@@ -118,6 +121,9 @@ def _nearest_keys(kind: str, path: KeyPath) -> list[str]:
         return [dotted((*path[:-1], name)) for name in names]
     if names := get_close_matches(mistyped, [name for _, name in keys], n=1, cutoff=0.8):
         return [key for key, name in keys if name == names[0]][:3]
+    for other in KINDS:
+        if same := [key for key in fields_of(other) if key.rpartition(".")[2] == mistyped]:
+            return [f"{key} (kind: {other})" for key in same[:3]]
     return get_close_matches(dotted(path), fields_of(kind), n=3, cutoff=0.6)
 
 

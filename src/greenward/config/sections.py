@@ -31,7 +31,7 @@ NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"
 class ConfigSection(BaseModel):
     """A frozen group of keys. An unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class ShapeConfig(ConfigSection):
@@ -116,7 +116,7 @@ class SupervisedConfig(ConfigSection):
         description="JSONL of {prompt, completion} or {messages}; corpus = the generated corpus, which is "
         "also the default of a warm start",
     )
-    misconception_rate: Fraction = Field(
+    error_rate: Fraction = Field(
         0.7, description="share of corpus examples in which one component carries a plausible mistake"
     )
     examples_per_problem: PositiveInt = Field(4, description="corpus examples drawn for each problem")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import ConfigError
-from greenward.user_text import compose_yaml, construct_yaml
+from greenward.user_text import compose_yaml, construct_yaml, with_present_names
 
 KeyPath = tuple[str | int, ...]
 
@@ -46,12 +47,25 @@ class RecipeText:
         source = cls.read(text, name)
         if not isinstance(source.data, dict | None):
             raise ConfigError(f"{name}: expected keys and values, found {describe(source.data)}.")
-        return replace(source, data=source.data or {})
+        return replace(source, data=with_present_names(source.data or {}))
 
     def place_of(self, path: KeyPath) -> str:
         """How a message names the place of a key, or else of its section: an override, or file and line."""
         prefixes = (path[:end] for end in range(len(path), 0, -1))
         return next((self.places[prefix] for prefix in prefixes if prefix in self.places), self.name)
+
+    def place_of_named(self, path: KeyPath, message: str) -> str:
+        """The place of the given key under `path` that a message names, an override before a line.
+
+        The place of `path` itself where the message names no key that was given.
+        """
+        words = re.findall(r"[\w.]+", message)
+        named = [
+            place
+            for key, place in self.places.items()
+            if key[: len(path)] == path and {str(key[-1]), dotted(key)} & set(words)
+        ]
+        return min(named, key=lambda place: not place.startswith(_OVERRIDE), default=self.place_of(path))
 
     def is_overridden(self, path: KeyPath) -> bool:
         """Whether an override gives the value at `path` or a part of it."""

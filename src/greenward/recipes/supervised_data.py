@@ -34,7 +34,7 @@ def supervised_examples(
         return [Example(prompt, (*completion, tokenizer.eos_id)) for prompt, completion in pairs]
     by_id = {problem.task_id: problem for problem in train}
     examples = generated_examples(
-        train, config.misconception_rate, seed, examples_per_problem=config.examples_per_problem
+        train, config.error_rate, seed, examples_per_problem=config.examples_per_problem
     )
     return [
         Example(

@@ -18,7 +18,7 @@ import yaml
 
 from greenward.errors import RunError
 from greenward.runs.files import JsonRows, from_json_number, read_json
-from greenward.user_text import parse_yaml_text
+from greenward.user_text import parse_yaml_text, with_present_names
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
@@ -59,7 +59,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
-    return config
+    return with_present_names(config)
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
