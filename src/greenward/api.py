@@ -249,8 +249,7 @@ def grade(
     `grading` are the options of `evaluate` from `timeout` on. Raises `ProblemError` for an unknown suite and
     for answers that cannot be read.
     """
-    from greenward.recipes.evaluation_session import undefined
-    from greenward.recipes.grade_samples import SampleGrading
+    from greenward.recipes.evaluation_session import SampleGrading, undefined
     from greenward.runs.progress import Progress
 
     session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)

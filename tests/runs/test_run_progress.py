@@ -9,6 +9,8 @@ from rich.text import Text
 
 from greenward.runs.progress import Progress
 
+METRICS = {"reward/mean": 0.25, "pass_rate": 0.5, "loss": 1.0, "perf/tokens_per_second": 12345.6, "kl": 1.0}
+
 
 class Clock:
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ def run_plain(steps: int, seconds_per_step: float, first: int = 1) -> list[str]:
         progress.phase("grpo", steps)
         for step in range(first, steps + 1):
             clock.now += seconds_per_step
-            progress.advance(step, reward=0.25, pass_rate=0.5, loss=1.0, tokens_per_second=12345.6)
+            progress.advance(step, METRICS)
     return out.getvalue().splitlines()
 
 
@@ -43,7 +45,7 @@ def test_the_eta_after_a_resume_counts_this_session_only():
 def test_quiet_prints_nothing(capsys):
     with Progress(quiet=True) as progress:
         progress.phase("grpo", 3)
-        progress.advance(1, reward=1.0)
+        progress.advance(1, METRICS)
         progress.message("hello")
     assert capsys.readouterr() == ("", "")
 
@@ -62,8 +64,8 @@ def test_a_terminal_shows_several_phases_at_once():
     with Progress(console=console) as progress:
         progress.phase("seed 0", 80)
         progress.phase("seed 1", 80)
-        progress.advance(20, phase="seed 0", pass_rate=0.3)
-        progress.advance(40, phase="seed 1", pass_rate=0.6)
+        progress.advance(20, {"pass_rate": 0.3}, phase="seed 0")
+        progress.advance(40, {"pass_rate": 0.6}, phase="seed 1")
         progress.message("held-out [bold]30 %")
     text = Text.from_ansi(out.getvalue()).plain
     assert "20/80" in text and "40/80" in text and "pass 60%" in text

@@ -172,14 +172,7 @@ class TrainingLoop:
         if torch.cuda.is_initialized() and self._trainer.policy.device.type == "cuda":
             metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._trainer.policy.device)
         self._record(metrics)
-        self._progress.advance(
-            self.steps_done,
-            reward=metrics.get("reward/mean"),
-            pass_rate=metrics.get("pass_rate"),
-            loss=metrics.get("loss"),
-            tokens_per_second=metrics.get("perf/tokens_per_second"),
-            warning=self._signal.brief,
-        )
+        self._progress.advance(self.steps_done, metrics, warning=self._signal.brief)
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         self._run.metrics.append(self.steps_done, metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.mutation.repair import original_id
-from greenward.problems.problem import ProblemSet
+from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
@@ -38,9 +38,10 @@ def build_problems(
     `problems.allow_test_ids` is set.
     """
     section = recipe.problems
-    train = given["train"] if "train" in given else load_verified(section.train, recipe, part="train")
-    held_out = (
-        given["held_out"] if "held_out" in given else load_verified(section.held_out, recipe, part="held_out")
+    parts: tuple[Literal["train", "held_out"], ...] = ("train", "held_out")
+    train, held_out = (
+        given[part] if part in given else load_verified(getattr(section, part), recipe, part=part)
+        for part in parts
     )
     if not section.allow_test_ids:
         refuse_test_ids(train, override="problems.allow_test_ids=true")
@@ -63,20 +64,28 @@ def load_verified(
     """
     section = recipe.problems
     problems = load_problems(source, section.families, part, bugs=section.bugs, skip_bad_rows=skip_bad_rows)
-    if source.startswith(BUGS):
-        return _with_verified_bugs(problems, recipe, source)
-    if section.bugs.show_failing_test and any(problem.buggy_code for problem in problems):
-        with build_grader(recipe.sandbox) as grader:
-            return with_failing_tests(grader.complete(problems), grader)
-    return problems
-
-
-def _with_verified_bugs(problems: ProblemSet, recipe: Recipe, source: str) -> ProblemSet:
+    made = source.startswith(BUGS)
+    if not made and not (section.bugs.show_failing_test and any(problem.buggy_code for problem in problems)):
+        return problems
     with build_grader(recipe.sandbox) as grader:
-        found = verified_bugs(grader.complete(problems), grader, per_problem=recipe.problems.bugs.per_problem)
-    if not found.problems:
+        if not made:
+            return with_failing_tests(grader.complete(problems), grader)
+        found = verified_bugs(
+            grader.complete(problems), grader, per_problem=section.bugs.per_problem
+        ).problems
+    if not found:
         raise ProblemError(f"{source}: no test finds any of the {len(problems)} bugs that were tried.")
-    return found.problems
+    return found
+
+
+def failing_references(problems: Sequence[Problem], grader: Grader) -> list[str]:
+    """A line for each reference solution that fails the tests of its problem, which must have one."""
+    verdicts = grader.grade([(problem, problem.reference) for problem in problems])
+    return [
+        f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
+        for problem, verdict in zip(problems, verdicts, strict=True)
+        if not verdict.passed
+    ]
 
 
 def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
@@ -93,13 +102,7 @@ def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet)
         for p in problems
         if p.reference and not p.task_id.startswith(ID_PREFIX)
     ]
-    verdicts = grader.grade([(problem, problem.reference) for problem in given])
-    failing = [
-        f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
-        for problem, verdict in zip(given, verdicts, strict=True)
-        if not verdict.passed
-    ]
-    if failing:
+    if failing := failing_references(given, grader):
         raise ProblemError(
             f"{len(failing)} of {len(given)} reference solutions fail their own tests:\n  "
             + "\n  ".join(failing[:10]),

@@ -9,6 +9,7 @@ corpus (would more of the same have done?).
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,12 +64,8 @@ def demo(
                 study.report(progress)
 
         try:
-            run_arms(
-                [arm for study in studies for arm in study.arms],
-                parallel=len(seeds),
-                resume=resume,
-                watch=watch,
-            )
+            arms = [arm for study in studies for arm in study.arms]
+            run_arms(arms, parallel=len(seeds), resume=resume, watch=watch)
         except KeyboardInterrupt:
             return False  # the terminal's Ctrl-C reached the arms as well
     show_report(output, quiet=quiet)
@@ -90,8 +87,6 @@ class SeedStudy:
         recipe = load_recipe(RECIPE, overrides)
         if not isinstance(recipe, GRPORecipe) or recipe.warm_start is None:
             raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
-        self._recipe = recipe
-        self._warm_start_steps = recipe.warm_start.max_steps
         rate = recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
         only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
         main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
@@ -106,46 +101,36 @@ class SeedStudy:
         own = [text for text in overrides if has_key("sft", text)]
         control = Arm(folder / CONTROL, RECIPE, [*own, *supervised], after=rejection, beside=main)
         self.arms = (main, rejection, control)
-        self._shown: dict[str, int] = {}
-        self._evaluations_shown: dict[str, int] = {}
-
-    def report(self, progress: Progress) -> None:
-        """Show where the seed is, from the files of its runs."""
-        recipe = self._recipe
-        phases = {
-            WARM_START: ("warm start", self._warm_start_steps),
+        self._phases = {
+            WARM_START: ("warm start", recipe.warm_start.max_steps),
             "": (recipe.algorithm.loss, recipe.training.max_steps),
             REJECTION: ("rejection sampling", None),
             CONTROL: ("control", None),
         }
-        for name, (label, total) in phases.items():
+        self._steps_shown: dict[str, int] = {}
+        self._evaluations_shown: Counter[str] = Counter()
+
+    def report(self, progress: Progress) -> None:
+        """Show where the seed is, from the files of its runs."""
+        for name, (label, total) in self._phases.items():
             phase = f"{self._folder.name} {label}".replace("_", " ")
-            if self._shown.get(phase) != total or total is None:
-                self._report_steps(progress, self._folder / name, phase, total)
-            self._report_evaluations(progress, self._folder / name, phase)
+            folder = self._folder / name
+            if total is None or self._steps_shown.get(phase) != total:
+                self._report_steps(progress, folder, phase, total)
+            for evaluation in read_evaluations(folder)[self._evaluations_shown[phase] :]:
+                progress.message(f"{phase} {evaluation_line(evaluation)}")
+                self._evaluations_shown[phase] += 1
 
     def _report_steps(self, progress: Progress, folder: Path, phase: str, total: int | None) -> None:
         rows = read_metrics(folder / "metrics.jsonl").rows
         if not rows:
             return
-        if phase not in self._shown:
-            self._shown[phase] = 0
+        if phase not in self._steps_shown:
+            self._steps_shown[phase] = 0
             progress.phase(phase, total)
-        if rows[-1]["step"] > self._shown[phase]:
-            self._shown[phase] = rows[-1]["step"]
+        step = rows[-1]["step"]
+        if step > self._steps_shown[phase]:
+            self._steps_shown[phase] = step
             without_signal = spells(rows[-MIN_STEPS:], read_config(folder))
-            progress.advance(
-                rows[-1]["step"],
-                phase=phase,
-                reward=rows[-1].get("reward/mean"),
-                pass_rate=rows[-1].get("pass_rate"),
-                loss=rows[-1].get("loss"),
-                tokens_per_second=rows[-1].get("perf/tokens_per_second"),
-                warning=without_signal[0].cause.brief if without_signal else None,
-            )
-
-    def _report_evaluations(self, progress: Progress, folder: Path, phase: str) -> None:
-        evaluations = read_evaluations(folder)
-        for evaluation in evaluations[self._evaluations_shown.get(phase, 0) :]:
-            progress.message(f"{phase} {evaluation_line(evaluation)}")
-        self._evaluations_shown[phase] = len(evaluations)
+            warning = without_signal[0].cause.brief if without_signal else None
+            progress.advance(step, rows[-1], phase=phase, warning=warning)

@@ -28,7 +28,7 @@ from greenward.problems.suites.mbpp import part_of
 from greenward.recipes.build import build_grader
 from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
 from greenward.recipes.models import FoundModel, find_model
-from greenward.recipes.suites import HELD_OUT, examples_for, find_suite, part_of_suite, renderer_for
+from greenward.recipes.suites import HELD_OUT, examples_for, find_suite, part_of_suite, renderer_for, without
 from greenward.runs.progress import Progress
 
 ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
@@ -60,6 +60,16 @@ class AnswerOptions:
     device: str | None = None
     skip_bad_rows: bool = False
 
+    @property
+    def resolved_temperature(self) -> float:
+        if self.temperature is not None:
+            return self.temperature
+        return USUAL_TEMPERATURE if self.samples > 1 else 0.0
+
+    def room(self, positions: int, longest_prompt: int) -> int:
+        """The tokens of an answer; prompts that leave less than a quarter of the positions get none."""
+        return self.max_tokens or min(MOST_TOKENS, max(positions - longest_prompt, positions // 4))
+
 
 class ModelEvaluation(EvaluationSession):
     """A model and what it is asked, ready to be shown or evaluated.
@@ -73,10 +83,9 @@ class ModelEvaluation(EvaluationSession):
         recipe = self.model.recipe
         suite = options.suite or HELD_OUT
         shots = examples_for(suite, options.fewshot)
-        shown = {shot.task_id for shot in shots}
         asked = find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
         asked = part_of_suite(asked, ids=options.ids, limit=options.limit)
-        self.problems = asked.filter(lambda problem: problem.task_id not in shown)
+        self.problems = without(asked, shots)
         self._left_out = len(asked) - len(self.problems)
         if not self.problems:
             raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
@@ -87,9 +96,7 @@ class ModelEvaluation(EvaluationSession):
         self.dtype = options.dtype or own.dtype
         self._device = resolve_device(options.device or own.device)
         self.device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else None
-        temperature = options.temperature
-        if temperature is None:
-            temperature = USUAL_TEMPERATURE if options.samples > 1 else 0.0
+        temperature = options.resolved_temperature
         if temperature == 0 and options.samples > 1:
             raise ConfigError(
                 f"--n {options.samples} at temperature 0 draws the same answer {options.samples} times.",
@@ -149,7 +156,13 @@ class ModelEvaluation(EvaluationSession):
         }
         self.facts = {"command": "eval", "model": self.model.to_json(), "prompt_hash": prompt_hash}
         self.notes = self._notes()
-        self._look_for_contamination()
+        self.facts["contamination"] = None
+        if self.model.recipe is not None:
+            section = self.model.recipe.problems
+            trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
+            overlap = contamination(trained, self.problems)
+            self.facts["contamination"] = overlap.to_json()
+            self.notes.append(overlap.summary)
         return super().run(out, grading, progress)
 
     def source(
@@ -166,16 +179,13 @@ class ModelEvaluation(EvaluationSession):
 
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
-        positions = self.model.max_positions
-        recipe = self.model.recipe
-        own = recipe is not None and type(self.renderer) is PromptRenderer
-        if own and recipe:
-            usual = recipe.sampling.max_tokens
-        elif positions is None:
-            usual = MOST_TOKENS
-        else:  # prompts that leave less than a quarter of the positions stay unanswered
-            usual = min(MOST_TOKENS, max(positions - max(lengths), positions // 4))
-        asked = self.options.max_tokens or usual
+        positions, recipe = self.model.max_positions, self.model.recipe
+        if recipe is not None and type(self.renderer) is PromptRenderer:  # asked as it was trained
+            asked = self.options.max_tokens or recipe.sampling.max_tokens
+        elif positions is not None:
+            asked = self.options.room(positions, max(lengths))
+        else:
+            asked = self.options.max_tokens or MOST_TOKENS
         if positions is None:
             return asked
         self._unanswerable = sum(length + asked > positions for length in lengths)
@@ -200,16 +210,6 @@ class ModelEvaluation(EvaluationSession):
                 f"on {self.problems.name}:test"
             )
         return notes
-
-    def _look_for_contamination(self) -> None:
-        """Records what the training set of the model's run, if it has one, shares with the suite."""
-        self.facts["contamination"] = None
-        if self.model.recipe is not None:
-            section = self.model.recipe.problems
-            trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
-            overlap = contamination(trained, self.problems)
-            self.facts["contamination"] = overlap.to_json()
-            self.notes.append(overlap.summary)
 
 
 def evaluate_in_memory(
@@ -236,21 +236,18 @@ def evaluate_in_memory(
             f"found {options.samples} answers and k {list(grading.k)}."
         )
     renderer, stops = renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
-    room = policy.max_positions - max(len(renderer.prompt_ids(problem)) for problem in chosen)
-    temperature = options.temperature
-    if temperature is None:
-        temperature = USUAL_TEMPERATURE if options.samples > 1 else 0.0
+    longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)
     config = EvaluationConfig(
         num_questions=len(chosen),
         samples=options.samples,
         k=grading.k or usual_ks(options.samples),
-        temperature=temperature,
+        temperature=options.resolved_temperature,
         greedy=False,
         seed=options.seed,
     )
     sampling = SamplingParams(
-        max_tokens=options.max_tokens or min(MOST_TOKENS, max(room, policy.max_positions // 4)),
-        temperature=temperature,
+        max_tokens=options.room(policy.max_positions, longest),
+        temperature=options.resolved_temperature,
         top_p=options.top_p,
         stop_strings=stops,
     )

@@ -1,4 +1,4 @@
-"""What evaluating a model and grading given answers have in common: judge, summarise, report."""
+"""Evaluations of answers to a suite: judged, summarised and reported; and that of answers from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,19 +6,30 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from greenward.config.sections import SandboxConfig
-from greenward.evaluation.engine import Seconds, flaky_samples, judge
-from greenward.evaluation.evalplus_files import EVALPLUS_RESULTS, evalplus_results
+from greenward.errors import ProblemError
+from greenward.evaluation.engine import Seconds, add_given, flaky_samples, judge
+from greenward.evaluation.evalplus_files import (
+    EVALPLUS_RESULTS,
+    Extract,
+    demand_samples,
+    evalplus_results,
+    extracted,
+    read_samples,
+)
 from greenward.evaluation.folder import SUMMARY, EvaluationFolder, refuse_other_settings
 from greenward.evaluation.rows import EvaluationRow, Sample
 from greenward.evaluation.summary import summarise, usual_ks
 from greenward.grading.verdict import Status
+from greenward.problems.catalog import load_suite
+from greenward.problems.json_rows import refuse
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_grader
+from greenward.recipes.suites import judgeable, naming_the_option
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
 from greenward.runs.machine import collect_provenance
@@ -33,10 +44,9 @@ _SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
 @dataclass(frozen=True)
 class GradingOptions:
-    """How answers are judged, and which figures and files are made of the verdicts.
+    """How answers are judged, for which pass@k (none: the usual ones), and which files are written.
 
-    Without `k`, the usual ones. With `recheck`, every answer is judged so often again to find verdicts
-    that vary.
+    With `recheck`, every answer is judged so often again to find verdicts that vary.
     """
 
     sandbox: SandboxConfig
@@ -121,10 +131,15 @@ class EvaluationSession(ABC):
                 most = max(Counter(task_id for task_id, _ in folder.rows).values(), default=0)
                 ks = grading.k or usual_ks(most)
                 figures = summarise(folder.rows.values(), ks, problems=len(problems))
+                failures, notes = _remarks(figures, ks)
                 checked = {}
                 if grading.recheck:
                     flaky = flaky_samples(folder.samples.values(), grader, grading.recheck)
                     checked = {"recheck": {"repeats": grading.recheck, "flaky": flaky}}
+                    notes.append(
+                        f"{len(flaky)} answers got different verdicts when judged {grading.recheck} times"
+                    )
+                notes += _notes_on_suite(problems, self.problems.skipped, grader.tests_by_mode["in_process"])
                 summary = {
                     "suite": problems.name,
                     "data_hash": settings["data_hash"],
@@ -132,23 +147,66 @@ class EvaluationSession(ABC):
                     "skipped_rows": list(self.problems.skipped),
                     **figures,
                     **checked,
-                    "failures": _failures(figures, ks),
+                    "failures": failures,
                     "settings": settings,
                     "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
                     "sessions": sessions,
-                    "notes": [
-                        *self.notes,
-                        *_notes(figures, ks, checked),
-                        *_notes_on_the_suite(
-                            problems, self.problems.skipped, grader.tests_by_mode["in_process"]
-                        ),
-                    ],
+                    "notes": [*self.notes, *notes],
                 }
                 folder.write(SUMMARY, summary)
                 if grading.eval_results:
                     folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
                 write_report(evaluation_report(out), out)
         return summary
+
+
+class SampleGrading(EvaluationSession):
+    """A file or folder of answers to a suite, ready to be graded.
+
+    `extract` says whether programs are taken out of the answers' texts (`evalplus_files.extracted`), and
+    `notes` what was done. With `skip_bad_rows`, answers to problems that were skipped are left out. Raises
+    `ProblemError` for an unknown suite and for answers that cannot be read.
+    """
+
+    def __init__(
+        self, samples: Path, suite: str, *, extract: Extract = "auto", skip_bad_rows: bool = False
+    ) -> None:
+        demand_samples(samples)
+        with naming_the_option():
+            problems = load_suite(suite, skip_bad_rows=skip_bad_rows)
+        self.problems = judgeable(problems) if skip_bad_rows else problems
+        unknown: list[ProblemError] = []
+        given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
+        self.samples, note = extracted(given, extract)
+        self.notes = [note] if note else []
+        if unknown:
+            self.notes.append(
+                f"rows or folders of answers that belong to no problem, since rows of the suite's file were "
+                f"skipped: {len(unknown)}. {unknown[0].message}"
+            )
+        name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
+        self.default_folder = Path("runs") / "grade" / f"{file_name(name)}-{file_name(self.problems.name)}"
+        self.answers = len(self.samples)
+        self.most_answers = max(Counter(sample.problem.task_id for sample in self.samples).values())
+        self.facts = {"command": "grade", "samples_file": samples.name}
+        self.settings = {
+            "command": "grade",
+            "suite": self.problems.name,
+            "data_hash": self.problems.data_hash,
+        }
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        problems = {sample.problem.task_id: sample.problem for sample in self.samples}
+        return {task_id: problem.starter_code or problem.prompt for task_id, problem in problems.items()}
+
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        """Adds the answers to `folder`, whence they are judged."""
+        samples = [replace(one, problem=problems.by_id(one.problem.task_id)) for one in self.samples]
+        add_given(folder, samples, str(folder.path))
+        return ()
 
 
 def undefined(ks: Iterable[int], most: int) -> list[str]:
@@ -178,59 +236,40 @@ def _progress_of(
     def show(row: EvaluationRow) -> None:
         nonlocal passed
         passed += row.success is True
-        progress.advance(len(folder.rows), pass_rate=passed / len(folder.rows))
+        progress.advance(len(folder.rows), {"pass_rate": passed / len(folder.rows)})
 
     return show
 
 
-def _lost(figures: Mapping[str, Any]) -> tuple[int, str]:
-    """How many answers the infrastructure lost, and a text for their share."""
-    lost = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0)
-    return lost, f"({lost / max(1, figures['answers']):.1%}) were lost to the infrastructure and count as"
-
-
-def _failures(figures: Mapping[str, Any], ks: tuple[int, ...]) -> list[str]:
-    """What was asked for and is missing, one sentence each."""
-    failures = undefined(ks, figures["most_answers"])
-    lost, share = _lost(figures)
-    if lost > MOST_LOST * figures["answers"]:
-        failures.append(
-            f"{lost} of {figures['answers']} answers {share} not passed; at most {MOST_LOST:.0%} may be. The "
-            "same command tries them again."
-        )
-    return failures
-
-
-def _notes(figures: Mapping[str, Any], ks: tuple[int, ...], checked: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of the figures."""
-    notes = []
-    if figures["answered"] < figures["problems"]:
-        notes.append(
-            f"scored {figures['answered']} of {figures['problems']} problems: all figures are over those"
-        )
+def _remarks(figures: Mapping[str, Any], ks: Iterable[int]) -> tuple[list[str], list[str]]:
+    """What was asked for and is missing, and what a reader must know of the figures."""
+    answers, answered = figures["answers"], figures["answered"]
+    failures, notes = undefined(ks, figures["most_answers"]), []
+    if answered < figures["problems"]:
+        notes.append(f"scored {answered} of {figures['problems']} problems: all figures are over those")
     for k in ks:
         metric = figures["metrics"].get(f"pass@{k}")
-        if metric is not None and metric["problems"] < figures["answered"]:
+        if metric is not None and metric["problems"] < answered:
             notes.append(f"pass@{k} is over the {metric['problems']} problems that have {k} answers or more")
-    lost, share = _lost(figures)
-    if 0 < lost <= MOST_LOST * figures["answers"]:
-        notes.append(f"{lost} answers {share} not passed; the same command tries them again")
-    if checked:
-        flaky, repeats = checked["recheck"]["flaky"], checked["recheck"]["repeats"]
-        notes.append(f"{len(flaky)} answers got different verdicts when judged {repeats} times")
-    return notes
+    lost = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0)
+    share = f"({lost / max(1, answers):.1%}) were lost to the infrastructure and count as not passed"
+    if lost > MOST_LOST * answers:
+        failures.append(
+            f"{lost} of {answers} answers {share}; at most {MOST_LOST:.0%} may be. The same command tries "
+            "them again."
+        )
+    elif lost:
+        notes.append(f"{lost} answers {share}; the same command tries them again")
+    return failures, notes
 
 
-def _notes_on_the_suite(problems: ProblemSet, skipped: Sequence[str], in_process: int) -> list[str]:
+def _notes_on_suite(problems: ProblemSet, skipped: Sequence[str], in_process: int) -> list[str]:
     """What of the suite was left out, and which of its tests an answer could forge."""
-    notes = []
-    if skipped:
-        more = " …" if len(skipped) > _SHOWN_ROWS else ""
-        first = " ".join(skipped[:_SHOWN_ROWS])
-        notes.append(f"skipped rows of the suite's file: {len(skipped)}. {first}{more}")
+    first = " ".join([*skipped[:_SHOWN_ROWS], *(["…"] if len(skipped) > _SHOWN_ROWS else [])])
     left_out = sum(problem.tests_left_out for problem in problems)
-    if left_out:
-        notes.append(f"{left_out} tests of the suite are left out: nothing could judge them here")
-    if in_process:
-        notes.append(f"{in_process} tests ran inside the answers' own processes, which could forge them")
-    return notes
+    notes = (
+        (skipped, f"skipped rows of the suite's file: {len(skipped)}. {first}"),
+        (left_out, f"{left_out} tests of the suite are left out: nothing could judge them here"),
+        (in_process, f"{in_process} tests ran inside the answers' own processes, which could forge them"),
+    )
+    return [note for occurs, note in notes if occurs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
 from greenward.policies.tokenizer import Tokenizer, read_json
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
+from greenward.runs.files import sha256_of
 from greenward.runs.reading import is_run
 
 _WEIGHTS = (
@@ -42,13 +42,8 @@ class FoundModel:
     @cached_property
     def weights_hash(self) -> str:
         """SHA-256, in hex, of all files that decide what the model answers."""
-        digest = hashlib.sha256()
-        for file in sorted({path for pattern in _WEIGHTS for path in self.folder.glob(pattern)}):
-            digest.update(file.name.encode() + b"\0")
-            with open(file, "rb") as opened:
-                while block := opened.read(1 << 20):
-                    digest.update(block)
-        return digest.hexdigest()
+        files = {path for pattern in _WEIGHTS for path in self.folder.glob(pattern)}
+        return sha256_of(sorted(files), named=True)
 
     @property
     def max_positions(self) -> int | None:

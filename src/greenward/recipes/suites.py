@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from greenward.config.recipe import GRPORecipe, Recipe
@@ -15,7 +15,7 @@ from greenward.grading.grading_plan import demand_judgeable
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes.build import build_grader, load_verified
+from greenward.recipes.build import build_grader, failing_references, load_verified
 
 HELD_OUT = "held_out"
 
@@ -32,6 +32,12 @@ def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False)
     with naming_the_option():
         problems = load_verified(name, recipe or GRPORecipe(), part="held_out", skip_bad_rows=skip_bad_rows)
     return judgeable(problems) if skip_bad_rows else problems
+
+
+def without(problems: ProblemSet, examples: Iterable[Problem]) -> ProblemSet:
+    """The problems that are not shown as `examples`."""
+    shown = {example.task_id for example in examples}
+    return problems.filter(lambda problem: problem.task_id not in shown)
 
 
 def judgeable(problems: ProblemSet) -> ProblemSet:
@@ -96,8 +102,7 @@ def renderer_for(
 ) -> tuple[PromptRenderer, tuple[str, ...]]:
     """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
-    Problems of our own kind are put as in training, public suites and files as in the published harnesses
-    (`SuitePrompts`).
+    Shipped problems are put as in training, others as in the published harnesses (`SuitePrompts`).
     """
     asked = style or (recipe.model.prompt_style if recipe else "auto")
     system_prompt = recipe.model.system_prompt if recipe else None
@@ -122,12 +127,7 @@ def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> tuple[str,
     """
     with build_grader(sandbox) as grader:
         given = [problem for problem in grader.complete(problems) if problem.reference]
-        verdicts = grader.grade([(problem, problem.reference) for problem in given])
-    failures = [
-        f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
-        for problem, verdict in zip(given, verdicts, strict=True)
-        if not verdict.passed
-    ]
+        failures = failing_references(given, grader)
     result = f"{problems.name}: {len(given) - len(failures)}/{len(given)} references pass"
     if len(given) < len(problems):
         result += f"; {len(problems) - len(given)} problems have none"

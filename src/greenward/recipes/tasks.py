@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Protocol
 
 from greenward.algorithms.collection import Environment
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.recipe import Recipe, ReinforcementRecipe
-from greenward.config.sections import SupervisedConfig
+from greenward.config.sections import EvaluationConfig, SuiteConfig, SupervisedConfig
 from greenward.environments.code import CodeEnvironment
 from greenward.environments.episode import POLICY
+from greenward.errors import ConfigError, ProblemError
+from greenward.evaluation.engine import evaluate
+from greenward.evaluation.suites import stable_subset
+from greenward.grading.grader import Grader
 from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
+from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.families.supervised import tokenizer_texts
-from greenward.problems.problem import ProblemSet
+from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import (
     build_grader,
     build_problems,
@@ -26,9 +32,11 @@ from greenward.recipes.build import (
     build_sampling,
     verify_references,
 )
+from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
+from greenward.recipes.suites import examples_for, find_suite, renderer_for, without
 from greenward.recipes.supervised_data import supervised_examples
-from greenward.recipes.training_evaluation import build_evaluators, find_tracked_suites
 from greenward.runs.directory import RunDirectory
+from greenward.runs.trackers import tracker_name
 
 
 class Tasks(Protocol):
@@ -66,6 +74,45 @@ class Tasks(Protocol):
         """The evaluations during training, by suite; None stands for held-out tasks."""
 
 
+@dataclass(frozen=True)
+class TrackedSuite:
+    """A suite with the problems that are asked, and the examples that come before each."""
+
+    name: str
+    config: SuiteConfig
+    problems: ProblemSet
+    shots: tuple[Problem, ...]
+    data_hash: str
+
+
+def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite, ...]:
+    """The suites that the recipe names; none when evaluation is disabled.
+
+    Raises `ProblemError` for an unknown suite and for one that shares problems with the training set,
+    `ConfigError` for two of one name.
+    """
+    if not recipe.evaluation.enabled:
+        return ()
+    suites: dict[str, TrackedSuite] = {}
+    trained = {problem.task_id for problem in train}
+    for config in recipe.evaluation.suites:
+        shots = examples_for(config.name, config.fewshot)
+        whole = without(find_suite(config.name, recipe), shots)
+        problems = stable_subset(whole, config.num_questions or len(whole))
+        shared = [problem.task_id for problem in problems if problem.task_id in trained]
+        if shared:
+            raise ProblemError(
+                f"evaluation.suites: {len(shared)} problems of {config.name} are trained on "
+                f"(first: {shared[0]!r}).",
+                remedy="Name a part that is not trained on (mbpp:test), or train on other problems.",
+            )
+        name = tracker_name(whole.name)
+        if name in suites:
+            raise ConfigError(f"evaluation.suites names {name} twice.")
+        suites[name] = TrackedSuite(name, config, problems, shots, problems.data_hash)
+    return tuple(suites.values())
+
+
 class CodeTasks:
     """Problems of code: those to train on, the held-out ones, public suites, and the terms of the reward."""
 
@@ -74,18 +121,17 @@ class CodeTasks:
     ) -> None:
         self.recipe = recipe
         self.train, self.held_out = build_problems(recipe, given)
-        self._suites = find_tracked_suites(recipe, self.train)
+        self.suites = find_tracked_suites(recipe, self.train)
         self._reward_terms = build_rewards(recipe, self.train, functions)
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, and verify the references of problems from files."""
-        self._grader = grader = stack.enter_context(build_grader(self.recipe.sandbox))
+        self.grader = stack.enter_context(build_grader(self.recipe.sandbox))
+        grader = self.grader
         run.add_provenance(sandbox=grader.isolation.to_json())
         self.train, self.held_out = grader.complete(self.train), grader.complete(self.held_out)
         verify_references(self.recipe, grader, self.train, self.held_out)
-        self._suites = tuple(
-            replace(suite, problems=grader.complete(suite.problems)) for suite in self._suites
-        )
+        self.suites = tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in self.suites)
 
     def texts(self) -> Iterable[str]:
         return tokenizer_texts(self.train)
@@ -113,7 +159,7 @@ class CodeTasks:
         return CodeEnvironment(
             self.train,
             build_renderer(recipe, policy.tokenizer),
-            self._grader,
+            self.grader,
             self._reward_terms,
             sampling=build_sampling(recipe),
             group_size=recipe.training.num_generations,
@@ -124,4 +170,53 @@ class CodeTasks:
         )
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
-        return build_evaluators(self.recipe, self.held_out, self._suites, policy.tokenizer, self._grader)
+        """Functions (policy, step, elapsed seconds) -> evaluation as plain data."""
+        recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
+        renderer, sampling = build_renderer(recipe, tokenizer), build_sampling(recipe)
+
+        def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+            return evaluate(
+                policy, self.held_out, renderer, grader, recipe.evaluation,
+                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds,
+            )  # fmt: skip
+
+        found: dict[str | None, Evaluator] = {None: evaluate_held_out}
+        return found | {one.name: _suite_evaluator(one, recipe, tokenizer, grader) for one in self.suites}
+
+
+def _suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
+    """The record says what moves scores: data, prompts, examples, token and time limits."""
+    config, problems = suite.config, suite.problems
+    renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
+    usual = build_sampling(recipe)
+    max_tokens = config.max_tokens or usual.max_tokens
+    sampling = replace(usual, max_tokens=max_tokens, top_p=1.0, top_k=0, stop_strings=stop_strings)
+    settings = EvaluationConfig(
+        num_questions=len(problems),
+        samples=1,
+        k=(1,),
+        temperature=config.temperature,
+        greedy=False,
+        seed=recipe.evaluation.seed,
+    )
+    seconds = config.timeout_seconds or DEFAULT_TIMEOUT
+    limits = replace(grader.limits, cpu_seconds=seconds, wall_seconds=WALL_PER_CPU * seconds)
+    prompts = "\0".join(map(renderer.prompt_text, problems))
+    facts = {
+        "data_hash": suite.data_hash,
+        "prompt_hash": sha256(prompts.encode()).hexdigest(),
+        "style": renderer.style,
+        "fewshot": config.fewshot,
+        "max_tokens": max_tokens,
+        "timeout_seconds": config.timeout_seconds,
+    }
+
+    def evaluate_suite(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+        with grader.with_limits(limits, by_suite=config.timeout_seconds is None) as own:
+            record = evaluate(
+                policy, problems, renderer, own, settings,
+                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds,
+            )  # fmt: skip
+        return record | facts
+
+    return evaluate_suite

@@ -7,7 +7,6 @@ relative link to the newest, usable as a plain model folder.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import warnings
@@ -17,7 +16,7 @@ from typing import Any
 
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
-from greenward.runs.files import fsync, read_json, remove_tree, write_json, writing
+from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, write_json, writing
 from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
 
 MANIFEST = "manifest.json"
@@ -27,13 +26,10 @@ _DAMAGED = "Use an earlier checkpoint, or restore this one from a copy."
 
 
 def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None], keep: int = 2) -> Path:
-    """Save a checkpoint: `write` fills an empty folder, which then takes its place at once.
+    """Save a checkpoint, which `write` puts into an empty folder, and keep the newest `keep` ones.
 
-    Keeps the newest `keep` checkpoints. The metrics written so far are forced to disk first, so
-    that a checkpoint never stands without the rows before it.
-
-    Raises:
-        RunError: the file system refused; earlier checkpoints are untouched.
+    The metrics written so far are forced to disk first, so that a checkpoint never stands without the rows
+    before it. Raises `RunError` when the file system refuses; earlier checkpoints are untouched.
     """
     run.metrics.sync()
     final = run.checkpoints / step_name(step)
@@ -69,12 +65,9 @@ def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None],
 
 
 def latest_checkpoint(run: RunDirectory | Path) -> Path | None:
-    """The newest whole checkpoint, None when none was ever saved.
+    """The newest whole checkpoint, None when none was ever saved. Damaged ones are left out with a warning.
 
-    A damaged one is passed over with a warning.
-
-    Raises:
-        CheckpointError: there are checkpoints and all are damaged.
+    Raises `CheckpointError` when there are checkpoints and all are damaged.
     """
     folder = run.checkpoints if isinstance(run, RunDirectory) else Path(run) / CHECKPOINTS
     damage: CheckpointError | None = None
@@ -98,10 +91,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
     """The checkpoint of the run at `run` that is meant by "last", "best" or a name such as step_000020.
 
     The best is the one with the highest pass@1 on the held-out problems among those that are kept and
-    were evaluated; of equals the newest.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
+    were evaluated; of equals the newest. Raises `CheckpointError` when there is none, or it is damaged.
     """
     if which == LAST:
         newest = latest_checkpoint(run)
@@ -134,8 +124,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
 def verify(path: str | Path) -> None:
     """Check every file of a checkpoint against its manifest.
 
-    Raises:
-        CheckpointError: a file is missing, cut short or changed; the message names it.
+    Raises `CheckpointError` naming a file that is missing, cut short or changed.
     """
     for name, expected in _manifest(Path(path))["files"].items():
         file = Path(path) / name
@@ -145,17 +134,13 @@ def verify(path: str | Path) -> None:
         if size != expected["bytes"]:
             found = f"expected {expected['bytes']:,} bytes, found {size:,}; it was cut short or changed"
             raise CheckpointError(f"{file}: {found}", remedy=_DAMAGED)
-        if _sha256(file) != expected["sha256"]:
+        if sha256_of([file]) != expected["sha256"]:
             found = f"its content is not what was saved (SHA-256 differs from {MANIFEST})"
             raise CheckpointError(f"{file}: {found}", remedy=_DAMAGED)
 
 
 def checkpoint_step(path: str | Path) -> int:
-    """The step after which the checkpoint at `path` was saved.
-
-    Raises:
-        CheckpointError: there is no readable manifest.
-    """
+    """The step after which `path` was saved. Raises `CheckpointError` without a readable manifest."""
     return int(_manifest(Path(path))["step"])
 
 
@@ -176,15 +161,7 @@ def _seal(folder: Path, step: int) -> None:
     for file in filter(Path.is_file, entries):
         fsync(file)
         name = file.relative_to(folder).as_posix()
-        files[name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+        files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of([file])}
     write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
     for inner in filter(Path.is_dir, entries):
         fsync(inner)
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with open(file, "rb") as opened:
-        while block := opened.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

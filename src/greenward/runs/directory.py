@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,8 +76,8 @@ INEXACT_ON_RESUME = ("training.threads",)
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
 
-class RunDirectory:
-    """One run, opened for writing; made by `create`, given free by `close` or `with`."""
+class RunDirectory(AbstractContextManager["RunDirectory"]):
+    """One run, open for writing: made by `create`, closed by `close` or `with`."""
 
     def __init__(
         self, path: Path, config: dict[str, Any], lock: RunLock, inexact: Mapping[str, str] | None = None
@@ -94,16 +95,14 @@ class RunDirectory:
     ) -> RunDirectory:
         """Open `path` for a new run, or to go on with the run that is there.
 
-        `resume` with nothing there starts a new run, so that one command serves a job that may
-        be requeued. `device` names the accelerator for provenance.json.
-
-        Raises:
-            RunError: a run is there and `resume` is False; it was made with another config; another
-                process writes it; or the folder cannot be written.
+        `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
+        So does a run that failed before its first number. `device` names the accelerator for provenance.json.
+        Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
+        that another process writes, and a folder that cannot be written.
         """
         path = Path(path)
         resolved: dict[str, Any] = to_json(config)
-        exists = is_run(path) and _has_recorded(path)
+        exists = is_run(path) and (any(path.rglob(METRICS)) or any((path / EVALUATIONS).glob("*.json")))
         if exists and not resume:
             raise RunError(
                 f"{path} already holds a run",
@@ -118,20 +117,18 @@ class RunDirectory:
                 for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
                     (path / name).mkdir(exist_ok=True)
             record = read_json(path / PROVENANCE) or {"sessions": []}
-            record["sessions"].append(collect_provenance(device))
+            facts = {"inexact_resume": inexact} if inexact else {}
+            record["sessions"].append(collect_provenance(device) | facts)
             write_json(path / PROVENANCE, record)
             text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
             write_atomically(path / CONFIG, text.encode())
-            run = cls(path, resolved, lock, inexact)
-            if inexact:
-                run.add_provenance(inexact_resume=inexact)
-            return run
+            return cls(path, resolved, lock, inexact)
         except BaseException:
             lock.release()
             raise
 
     def add_provenance(self, **facts: Any) -> None:
-        """Adds plain facts about this session to provenance.json."""
+        """Add plain facts about this session to provenance.json."""
         record = read_json(self.path / PROVENANCE) or {"sessions": [{}]}
         record["sessions"][-1].update(to_json(facts))
         write_json(self.path / PROVENANCE, record)
@@ -140,11 +137,9 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
 
-    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write the answers of one step, one object a line; replaces the file of that step."""
-        path = self.path / ROLLOUTS / f"{step_name(step)}.jsonl"
-        write_rows(path, rows)
-        return path
+        write_rows(self.path / ROLLOUTS / f"{step_name(step)}.jsonl", rows)
 
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
         """Write the evaluation after `step` steps; replaces the file of that step (and suite).
@@ -156,10 +151,9 @@ class RunDirectory:
         return path
 
     def truncate_after(self, step: int) -> None:
-        """Forget everything newer than `step`, so that a resumed run repeats it exactly.
+        """Remove everything newer than `step`, and summary and reports, so that a resumed run repeats it.
 
-        Rollouts, evaluations, checkpoints and metrics go; the summary and the report, which
-        describe a later state, go too. Safe to repeat after a kill.
+        Safe to repeat after a kill.
         """
         for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
             for found, path in steps_in(self.path / name):
@@ -171,28 +165,25 @@ class RunDirectory:
         self.predictions.truncate_after(step)
 
     def close(self) -> None:
-        """Give the run free for other writers."""
+        """Let others write the run."""
         self._lock.release()
-
-    def __enter__(self) -> RunDirectory:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _has_recorded(path: Path) -> bool:
-    """Whether there is anything to lose: a run that failed before its first number may be begun anew."""
-    return any(path.rglob(METRICS)) or any((path / EVALUATIONS).glob("*.json"))
-
-
 def _compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """The changes that make a resumed run inexact. Raises `RunError` for those that forbid to resume."""
     before, after = dict(flattened(old)), dict(flattened(new))
+
+    def shown(values: Mapping[str, Any], key: str) -> str:
+        return json.dumps(values[key]) if key in values else "not set"
+
     changes = {
-        key: f"{_shown(before, key)} -> {_shown(after, key)}"
+        key: f"{shown(before, key)} -> {shown(after, key)}"
         for key in {**before, **after}
-        if before.get(key, _ABSENT) != after.get(key, _ABSENT) and not _may_change(key)
+        if (key in before, before.get(key)) != (key in after, after.get(key))
+        and not any(f"{key}.".startswith(f"{free}.") for free in MAY_CHANGE_ON_RESUME)
     }
     forbidden = [f"    {key}: {change}" for key, change in changes.items() if key not in INEXACT_ON_RESUME]
     if forbidden:
@@ -201,17 +192,6 @@ def _compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any])
             remedy="Resume with the old values, or choose another directory.",
         )
     return changes
-
-
-_ABSENT = object()
-
-
-def _shown(values: Mapping[str, Any], key: str) -> str:
-    return json.dumps(values[key]) if key in values else "not set"
-
-
-def _may_change(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE_ON_RESUME)
 
 
 def write_summary(
@@ -223,15 +203,11 @@ def write_summary(
     peak_rss_mb: float | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write and return the summary of a run.
+    """Write and return the summary of a run. Raises `RunError` when the file system refuses.
 
     `before` and `after` are the metrics of its first and newest evaluation (None without one), `suites`
     the same for each suite, `arms` the summaries of the runs inside it. `warnings` names the steps that gave
-    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions, `extra` adds keys of the
-    caller's own.
-
-    Raises:
-        RunError: the file system refused.
+    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions; `extra` adds keys.
     """
     rows = read_metrics(run.path / METRICS).rows
     summary = {

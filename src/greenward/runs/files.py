@@ -7,6 +7,7 @@ tolerates exactly one defect, a torn last line, which is what a killed writer le
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -39,10 +40,9 @@ def writing(what: str) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: temporary file, fsync, rename.
+    """Write a whole file by way of a temporary one, forced to disk and renamed.
 
-    Raises:
-        RunError: the file system refused; a file that stood at `path` before is untouched.
+    Raises `RunError` when the file system refuses; a file that stood at `path` before is untouched.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(str(path)):
@@ -80,8 +80,7 @@ def fsync(path: Path) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append one line, whole or not at all, and hand it to the operating system at once.
 
-    Raises:
-        RunError: the file system refused; the lines written before are untouched.
+    Raises `RunError` when the file system refuses; the lines written before are untouched.
     """
     content = line.encode() + b"\n"
     with writing(str(path)):
@@ -111,11 +110,8 @@ def remove_tree(path: Path) -> None:
 def to_json(value: Any) -> Any:
     """Plain JSON data for `value`. NaN and infinities become the strings NaN, Infinity, -Infinity.
 
-    JSON has no such numbers, `null` would forget which one it was, and a diverged gradient must
-    not look like a missing one. Scalars of numpy and torch are taken by their `item()`.
-
-    Raises:
-        TypeError: something that is neither plain data nor a scalar.
+    JSON has no such numbers, and a diverged gradient must not look like a missing one (`null`). Scalars of
+    numpy and torch are taken by their `item()`. Raises `TypeError` for what is no plain data.
     """
     if isinstance(value, float):
         if math.isfinite(value):
@@ -137,6 +133,18 @@ def dump_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
+def sha256_of(files: Iterable[Path], *, named: bool = False) -> str:
+    """SHA-256, in hex, of the contents of `files` in their order; of their names, too, if `named`."""
+    digest = hashlib.sha256()
+    for file in files:
+        if named:
+            digest.update(file.name.encode() + b"\0")
+        with open(file, "rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
 def from_json_number(value: Any) -> Any:
     """The number that `to_json` wrote as a string, or the value as it is."""
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
@@ -153,11 +161,9 @@ class Lines:
 class JsonRows:
     """The rows of a JSONL file, one at a time: for files that need not fit into memory.
 
-    `torn` is the unfinished last line once all rows were taken, None when there is none. A missing file
-    has no rows. A `lenient` reader leaves out what is no JSON object and counts it in `broken`.
-
-    Raises (while it is read, unless lenient):
-        RunError: a broken line that is not the last one.
+    `torn` is the unfinished last line once all rows were taken, None when there is none. A missing file has
+    no rows. Raises `RunError` for a broken line that is not the last one; a `lenient` reader leaves out what
+    is no JSON object and counts it in `broken`.
     """
 
     def __init__(self, path: Path, *, lenient: bool = False) -> None:
@@ -188,21 +194,13 @@ class JsonRows:
 
 
 def read_jsonl(path: Path) -> Lines:
-    """Read one JSON object a line. A missing file has no rows; a torn last line is reported.
-
-    Raises:
-        RunError: a broken line that is not the last one.
-    """
+    """Read all rows as `JsonRows` does, with the torn last line."""
     rows = JsonRows(path)
     return Lines(tuple(rows), rows.torn)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read one JSON object; None when there is no such file.
-
-    Raises:
-        RunError: the file is not a JSON object.
-    """
+    """Read one JSON object; None when there is no such file. Raises `RunError` for anything else in it."""
     if not path.exists():
         return None
     record = _json_object(path.read_bytes())

@@ -33,8 +33,7 @@ _held_here: set[Path] = set()
 class RunLock:
     """Held from construction to `release`.
 
-    Raises:
-        RunError: another process, or another object in this one, writes the same run.
+    Raises `RunError` when another process, or another object in this one, writes the same run.
     """
 
     def __init__(self, folder: Path) -> None:

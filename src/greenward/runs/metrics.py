@@ -38,11 +38,7 @@ def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> Lines:
-    """The rows of a metrics.jsonl, oldest first; a torn last line is reported, not an error.
-
-    Raises:
-        RunError: a broken line that is not the last one.
-    """
+    """The rows of a metrics.jsonl, oldest first. Raises `RunError` for a broken line that is not the last."""
     lines = read_jsonl(path)
     rows = tuple({key: from_json_number(value) for key, value in row.items()} for row in lines.rows)
     return Lines(rows, lines.torn)
@@ -81,11 +77,9 @@ class MetricsFile(StepFile):
     """The writer of metrics.jsonl."""
 
     def append(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one row. `values` is flat: numbers, booleans, strings or None.
+        """Append one row. `values` is flat: numbers, booleans, strings or None (else `TypeError`).
 
-        Raises:
-            RunError: a step older than the newest one, or a file system that refused.
-            TypeError: a value that is not a scalar.
+        Raises `RunError` for a step older than the newest one, and when the file system refuses.
         """
         if self.last_step is not None and step < self.last_step:
             raise RunError(
@@ -127,10 +121,7 @@ def read_predictions(run: Path, newest: int | None = None) -> Predictions:
     """The predictions of the run at `run`; empty where it made none.
 
     With `newest`, only the last whole steps that have about so many (all of a step or none, one step at
-    least), without holding more in memory.
-
-    Raises:
-        RunError: a row that is not of this shape, or a broken line that is not the last one.
+    least), without holding more in memory. Raises `RunError` for a row that is not of this shape.
     """
     rows: deque[tuple[int, list[float], list[int]]] = deque()
     count = 0

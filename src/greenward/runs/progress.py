@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from greenward.text import visible
@@ -75,12 +76,14 @@ class Progress:
             self._print(name if total is None else f"{name}: {total} steps")
 
     def advance(
-        self, step: int, *, phase: str | None = None, warning: str | None = None, **measured: float | None
+        self,
+        step: int,
+        metrics: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        phase: str | None = None,
+        warning: str | None = None,
     ) -> None:
-        """Show that `step` steps of a phase are done, what the last one measured, and what is wrong.
-
-        `measured` has any of reward, pass_rate, loss and tokens_per_second.
-        """
+        """Show that `step` steps of a phase are done, the metrics of the last one, and what is wrong."""
         if self._console is None:
             return
         name = phase or self._newest
@@ -88,7 +91,7 @@ class Progress:
         now = self._clock()
         if state.first_step is None:
             state.first_step, state.started = step, now
-        numbers = _numbers(measured)
+        numbers = _numbers(metrics)
         if warning is not None:
             numbers = f"{numbers}  ! {warning}".lstrip()
         eta = _eta(state, step, now)
@@ -110,19 +113,19 @@ class Progress:
 
 
 _SHOWN_AS = {
-    "reward": "reward {:+.2f}",
+    "reward/mean": "reward {:+.2f}",
     "pass_rate": "pass {:.0%}",
     "loss": "loss {:.3f}",
-    "tokens_per_second": "{:,.0f} tok/s",
+    "perf/tokens_per_second": "{:,.0f} tok/s",
 }
 
 
-def _numbers(measured: Mapping[str, float | None]) -> str:
-    """The measured numbers as text. The loss of a policy gradient has no level and is left out."""
-    found = {name: measured.get(name) for name in _SHOWN_AS}
-    if found["reward"] is not None:
-        found["loss"] = None
-    return "  ".join(_SHOWN_AS[name].format(value) for name, value in found.items() if value is not None)
+def _numbers(metrics: Mapping[str, Any]) -> str:
+    """The metrics of a step as text. The loss of a policy gradient has no level and is left out."""
+    found = {name: metrics[name] for name in _SHOWN_AS if metrics.get(name) is not None}
+    if "reward/mean" in found:
+        found.pop("loss", None)
+    return "  ".join(_SHOWN_AS[name].format(value) for name, value in found.items())
 
 
 def _eta(state: _Phase, step: int, now: float) -> str:

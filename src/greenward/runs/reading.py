@@ -45,11 +45,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The resolved config of the run at `path`.
-
-    Raises:
-        RunError: there is none, or it is not a mapping.
-    """
+    """The resolved config of the run at `path`. Raises `RunError` for none, and for what is no mapping."""
     file = path / CONFIG
     if not file.is_file():
         raise RunError(f"{path} has no {CONFIG}, so it is not a run directory")

@@ -30,11 +30,7 @@ class MetricSink(Protocol):
 
 
 def check_trackers(tracking: Mapping[str, Any]) -> None:
-    """Check that the trackers which the `tracking` section of a recipe asks for can be made.
-
-    Raises:
-        ConfigError: a package is missing, or W&B is online without a key.
-    """
+    """Raises `ConfigError` if a tracker of the section `tracking` lacks its package, or online W&B a key."""
     wandb = tracking.get("wandb")
     for package, wanted in (("tensorboard", tracking.get("tensorboard")), ("wandb", wandb is not None)):
         if not wanted:
@@ -54,12 +50,9 @@ def check_trackers(tracking: Mapping[str, Any]) -> None:
 
 
 def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> list[MetricSink]:
-    """The trackers that the `tracking` section of a recipe asks for, each of them fail-safe.
+    """The trackers of a recipe's section `tracking`, each of them fail-safe; errors as `check_trackers`.
 
     `path` is the run directory and `config` the resolved recipe.
-
-    Raises:
-        ConfigError: as `check_trackers`.
     """
     check_trackers(tracking)
     sinks: list[MetricSink] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,9 +13,9 @@ from greenward.errors import ConfigError, ProblemError
 from greenward.grading.grader import Grader
 from greenward.policies.tokenizer import train_tokenizer
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes import training_evaluation
+from greenward.recipes import tasks
+from greenward.recipes.tasks import CodeTasks, find_tracked_suites
 from greenward.recipes.train import train
-from greenward.recipes.training_evaluation import find_tracked_suites
 from greenward.runs.reading import read_evaluations
 from greenward.sandbox.protocol import Limits
 from tiny_model import REINFORCED
@@ -77,12 +78,10 @@ def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkey
     class Stop(Exception):
         pass
 
-    monkeypatch.setattr(training_evaluation, "evaluate", evaluate)
-    (suite,) = find_tracked_suites(recipe, ProblemSet([]))
-    with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as grader:
-        evaluators = training_evaluation.build_evaluators(
-            recipe, ProblemSet([]), (suite,), train_tokenizer(["x"], 300), grader
-        )
+    monkeypatch.setattr(tasks, "evaluate", evaluate)
+    found = CodeTasks(recipe, {"train": ProblemSet([]), "held_out": ProblemSet([])}, {})
+    with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as found.grader:
+        evaluators = found.evaluators(SimpleNamespace(tokenizer=train_tokenizer(["x"], 300)))
         with pytest.raises(Stop):
             evaluators["mbpp"](None, 0, 0.0)
     own = seconds or 10.0
