@@ -31,6 +31,10 @@ class SandboxError(GreenwardError):
     """The sandbox cannot offer what was asked of it."""
 
 
+class EngineError(GreenwardError):
+    """A rollout engine cannot answer: its server has died, or gives no completions."""
+
+
 class RewardError(GreenwardError):
     """A reward function broke its contract (raised, hung, wrong length, not finite)."""
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from greenward.environments.episode import Episode
+from greenward.environments.episode import Episode, Turn
 
 PerToken = list[tuple[np.ndarray, ...]]
 """One float32 array of shape (T,) for each turn of each episode."""
@@ -144,6 +144,69 @@ A group of equal rewards keeps its signal here: it is better or worse than the o
 ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
     {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo, "reinforce": reinforce}
 )
+
+
+class RoleBaselineEstimator:
+    """Role-conditioned advantages of self-play (SPIRAL, arXiv 2506.24119, eq. 8-10 and Algorithm 1).
+
+    Each task and role has a running mean of its returns, b <- `decay` b + (1 - `decay`) R, which starts at 0
+    and is updated once for each scored episode in order, and A = R - b with b *before* its update, as in
+    the official code. With `updated_first` b is taken after it, as printed in the paper: then
+    A = `decay` (R - b before), the same up to a factor. Only roles that the trained policy played count.
+
+    The return of the k-th of n turns of a role is R = `discount`^(n - 1 - k) times its reward. With a
+    discount below 1 the returns of different turns differ in scale, so each k has a baseline of its own.
+    """
+
+    def __init__(self, decay: float = 0.95, *, updated_first: bool = False, discount: float = 1.0) -> None:
+        self._decay = decay
+        self._updated_first = updated_first
+        self._discount = discount
+        self._baselines: dict[str, float] = {}
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        advantages = [self._of_episode(episode) for episode in episodes]
+        by_role: dict[str, list[float]] = defaultdict(list)
+        for name, value in self._baselines.items():
+            by_role["baseline/" + name.partition("#")[0]].append(value)
+        metrics = {name: float(np.mean(values)) for name, values in by_role.items()}
+        return AdvantageBatch(advantages, metrics=metrics)
+
+    def _of_episode(self, episode: Episode) -> tuple[np.ndarray, ...]:
+        values: dict[int, float] = {}
+        if episode.scored:
+            turns: dict[str, list[Turn]] = defaultdict(list)
+            for turn in episode.trained_turns:
+                turns[turn.role].append(turn)
+            for role, of_role in turns.items():
+                values |= self._of_role(f"{episode.task_id}/{role}", of_role, episode.rewards[role])
+        return tuple(
+            np.full(len(turn.completion_ids), values.get(id(turn), 0.0), dtype=np.float32)
+            for turn in episode.turns
+        )
+
+    def _of_role(self, name: str, turns: Sequence[Turn], reward: float) -> dict[int, float]:
+        """The advantage of each turn, by its id."""
+        if self._discount == 1:
+            advantage = self._advantage(name, reward)
+            return {id(turn): advantage for turn in turns}
+        last = len(turns) - 1
+        return {
+            id(turn): self._advantage(f"{name}#{number}", reward * self._discount ** (last - number))
+            for number, turn in enumerate(turns)
+        }
+
+    def _advantage(self, name: str, value: float) -> float:
+        before = self._baselines.get(name, 0.0)
+        after = self._decay * before + (1 - self._decay) * value
+        self._baselines[name] = after
+        return value - (after if self._updated_first else before)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baselines": dict(self._baselines)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._baselines = dict(state["baselines"])
 
 
 @dataclass(frozen=True)

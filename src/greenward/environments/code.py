@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from greenward.environments.dialogue import Request, Waiting, run_dialogues
+from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.grader import Grader
@@ -106,7 +106,7 @@ class CodeEnvironment:
         return -self._penalty * float(np.clip(excess / self._penalty_buffer, 0.0, 1.0))
 
 
-class CodeDialogue:
+class CodeDialogue(Dialogue):
     """One episode: an answer, and while it is wrong and turns are left, feedback and another answer.
 
     The transcript is one turn: answers as they were sampled, and between them the tokens of the feedback,

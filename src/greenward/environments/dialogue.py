@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Protocol
 
 from greenward.environments.episode import POLICY, Episode
-from greenward.errors import GreenwardError
+from greenward.errors import EngineError, GreenwardError
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
 from greenward.seeding import step_seed
 
@@ -38,8 +40,7 @@ class Waiting:
 class Dialogue(Protocol):
     """One running episode. Dialogues with the same `group_id` go on together."""
 
-    @property
-    def group_id(self) -> int: ...
+    group_id: int
 
     def request(self) -> Request | Waiting | None:
         """What comes next, None when the episode is over. Asking again before an answer changes nothing."""
@@ -48,6 +49,13 @@ class Dialogue(Protocol):
     def respond(self, completion: Completion) -> None:
         """Take the completion that was requested."""
         ...
+
+    def abandon(self, reason: str) -> None:
+        """End without an outcome: the engine of an opponent has failed, which is no fault of the policy.
+
+        Raises `EngineError` where there can be no opponent.
+        """
+        raise EngineError(reason)
 
     def finish(self) -> Episode:
         """The episode, once it is over."""
@@ -117,6 +125,13 @@ class _Group:
         self.requests = [] if self.waits_for else requests
         self.unanswered = len(self.requests)
 
+    def answered(self, requests: int) -> None:
+        """Count requests as answered; after the last one of the round ask for the next."""
+        self.unanswered -= requests
+        if not self.unanswered:
+            self.rounds += 1
+            self.ask()
+
 
 @dataclass
 class _Batch:
@@ -132,13 +147,15 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
     batches: dict[tuple[str, SamplingParams], _Batch] = {}
     for group in ready:
         places: dict[tuple[str, SamplingParams, tuple[int, ...]], list[Dialogue]] = {}
+        batches_with: Counter[tuple[int, ...]] = Counter()
+        seed_of = cache(partial(_seed_of_round, seed, group))
         for dialogue, request in group.requests:
             key = request.player, request.params, request.prompt_ids
             if key not in places:
                 batch = batches.setdefault((request.player, request.params), _Batch())
                 # The same prompt with another player or setting gets random numbers of its own.
-                others = sum(request.prompt_ids == prompt_ids for *_, prompt_ids in places)
-                batch.seeds.append(_seed_of_round(seed, group, others))
+                batch.seeds.append(seed_of(batches_with[request.prompt_ids]))
+                batches_with[request.prompt_ids] += 1
                 batch.groups.append(group)
                 batch.prompts.append(request.prompt_ids)
                 batch.dialogues.append(places.setdefault(key, []))
@@ -153,13 +170,19 @@ def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed:
             group = batch.groups[index]
             for dialogue, completion in zip(batch.dialogues[index], completions, strict=True):
                 dialogue.respond(completion)
-            group.unanswered -= len(completions)
-            if not group.unanswered:
-                group.rounds += 1
-                group.ask()
+            group.answered(len(completions))
 
         sizes = [len(sharers) for sharers in batch.dialogues]
-        groups = players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+        try:
+            groups = players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+        except EngineError as error:
+            if player == POLICY:
+                raise
+            for index in sorted(missing):
+                for dialogue in batch.dialogues[index]:
+                    dialogue.abandon(str(error))
+                batch.groups[index].answered(sizes[index])
+            continue
         for index in sorted(missing):  # an engine need not call `on_group`
             answered(index, groups[index])
 

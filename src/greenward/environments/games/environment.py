@@ -1,0 +1,277 @@
+"""The environment of games: a policy plays itself, earlier versions of itself, and scripted players."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from greenward.environments.dialogue import Dialogue, Request, run_dialogues
+from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.environments.games.game import Game, ScriptedPlayer, checked_returns
+from greenward.environments.games.prompts import MovePrompts
+from greenward.errors import GreenwardError
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
+from greenward.seeding import step_seed
+
+SELF = "self"
+"""The opponent that is the trained policy itself: it plays both roles."""
+
+IllegalMoves = Literal["lose", "retry"]
+Seat = str | ScriptedPlayer
+"""Who plays a role: a rollout engine by name, or a scripted player."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A game with the prompts that its positions have, and its share of the games that are played."""
+
+    game: Game
+    prompts: MovePrompts
+    weight: float = 1.0
+
+
+class Opponents:
+    """Chooses who plays against the policy: `shares` of the games by the opponent's name.
+
+    `scripted` are the opponents that need no tokens; all other names but `SELF` are engines.
+    """
+
+    def __init__(self, shares: Mapping[str, float], scripted: Mapping[str, ScriptedPlayer]) -> None:
+        total = sum(shares.values())
+        self._names = [name for name, share in shares.items() if share > 0]
+        self._bounds = np.cumsum([shares[name] / total for name in self._names])
+        self._scripted = scripted
+
+    def of_game(self, number: int, games: int, group_id: int) -> tuple[str, Seat]:
+        """The name and the seat of the opponent in game `number` of a group of `games`."""
+        index = int(np.searchsorted(self._bounds, (number + 0.5) / games))
+        name = self._names[min(index, len(self._names) - 1)]
+        return name, POLICY if name == SELF else self._scripted.get(name, name)
+
+
+class GameEnvironment:
+    """Plays `games_per_group` games of one table in each group, the policy on both sides in turn.
+
+    The table of group i is drawn by weight from i and the seed. The task of an episode is the game and the
+    opponent, as in `tictactoe/random`. Both roles of a game against `self` are trained. An illegal move loses
+    the game; with `illegal_moves` "retry" the player may answer once more, and the rejected answer becomes an
+    episode of its own that earned the loss, so that it gets no credit for what followed.
+    A move that keeps the format adds `format_weight` over the number of the player's moves to its reward.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        opponents: Opponents,
+        *,
+        sampling: SamplingParams,
+        games_per_group: int,
+        seed: int,
+        illegal_moves: IllegalMoves = "lose",
+        format_weight: float = 0.0,
+    ) -> None:
+        self._tables = tables
+        self._opponents = opponents
+        self._sampling = sampling
+        self._games = games_per_group
+        self._seed = seed
+        self._retries = 1 if illegal_moves == "retry" else 0
+        self._format_weight = format_weight
+
+    def collect(
+        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+    ) -> Collection:
+        """The episodes of these groups; the same seed gives the same ones."""
+        dialogues = [dialogue for group_id in groups for dialogue in self._group(group_id, seed)]
+        sampling_seconds = run_dialogues(dialogues, players, seed=seed)
+        episodes: list[Episode] = []
+        metrics: dict[str, list[float]] = defaultdict(list)
+        for dialogue in dialogues:
+            episodes += [*dialogue.rejected_moves(), dialogue.finish()]
+            dialogue.add_metrics(metrics)
+        return Collection(episodes, sampling_seconds, 0.0, metrics)
+
+    def _group(self, group_id: int, seed: int) -> list[GameDialogue]:
+        weights = [table.weight for table in self._tables]
+        (table,) = random.Random(step_seed(self._seed, group_id, "game")).choices(self._tables, weights)
+        rng = random.Random(step_seed(seed, group_id, "chance"))
+        dialogues = []
+        for number in range(self._games):
+            opponent, seat = self._opponents.of_game(number, self._games, group_id)
+            seats: tuple[Seat, Seat] = (POLICY, seat) if number % 2 == 0 else (seat, POLICY)
+            dialogues.append(
+                GameDialogue(
+                    group_id,
+                    table,
+                    opponent,
+                    seats,
+                    sampling=self._sampling,
+                    rng=random.Random(rng.getrandbits(64)),
+                    retries=self._retries,
+                    format_weight=self._format_weight,
+                )
+            )
+        return dialogues
+
+
+class GameDialogue(Dialogue):
+    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own."""
+
+    def __init__(
+        self,
+        group_id: int,
+        table: Table,
+        opponent: str,
+        seats: tuple[Seat, Seat],
+        *,
+        sampling: SamplingParams,
+        rng: random.Random,
+        retries: int = 0,
+        format_weight: float = 0.0,
+    ) -> None:
+        self.group_id = group_id
+        self._game = table.game
+        self._prompts = table.prompts
+        self._task_id = f"{table.game.name}/{opponent}"
+        self._seats = seats
+        self._sampling = sampling
+        self._rng = rng
+        self._retries = retries
+        self._format_weight = format_weight
+        self._state = table.game.start(rng)
+        self._turns: list[Turn] = []
+        self._rejected: list[Turn] = []
+        self._moves: list[tuple[str, str]] = []  # role and text of every move, for people
+        self._well_formed: list[tuple[int, bool]] = []
+        self._request: Request | None = None
+        self._attempts = 0
+        self._forfeited: int | None = None
+        self._void = ""
+        self._returns = (0.0, 0.0)
+
+    def request(self) -> Request | None:
+        if self._request is None:
+            self._go_on()
+        return self._request
+
+    def _go_on(self) -> None:
+        """Let scripted players move until an engine has to, or the game is over."""
+        game = self._game
+        while self._forfeited is None and (player := game.player(self._state)) is not None:
+            if len(self._moves) >= game.max_moves:
+                self._void = f"the game has not ended after {game.max_moves} moves"
+                return
+            seat = self._seats[player]
+            if isinstance(seat, str):
+                prompt_ids = self._prompts.prompt_ids(self._state, player)
+                self._request = Request(game.roles[player], prompt_ids, self._sampling, seat)
+                return
+            action = seat.act(game, self._state, self._rng)
+            self._moves.append((game.roles[player], action))
+            self._state = game.step(self._state, action)
+
+    def respond(self, completion: Completion) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        turn = Turn(
+            role=request.role,
+            prompt_ids=request.prompt_ids,
+            completion_ids=completion.token_ids,
+            logprobs_T=completion.logprobs,
+            policy_wrote_T=np.ones(len(completion.token_ids), dtype=bool),
+            stop_reason=completion.stop_reason,
+            policy_version=completion.policy_version,
+            player=request.player,
+            temperature=self._sampling.temperature,
+        )
+        player = self._game.roles.index(request.role)
+        move = self._prompts.move(completion)
+        self._well_formed.append((player, move.well_formed))
+        if move.action in self._game.legal_actions(self._state):
+            assert move.action is not None
+            self._turns.append(turn)
+            self._moves.append((request.role, move.action))
+            self._state = self._game.step(self._state, move.action)
+            self._attempts = 0
+        elif self._attempts < self._retries:
+            self._attempts += 1
+            self._rejected.append(turn)
+        else:
+            self._turns.append(turn)
+            self._moves.append((request.role, f"illegal: {move.text[:200]}"))
+            self._forfeited = player
+
+    def abandon(self, reason: str) -> None:
+        """End the game without a result: the engine of an opponent has failed."""
+        self._request = None
+        self._void = reason
+
+    def finish(self) -> Episode:
+        game = self._game
+        rewards, outcome = (0.0, 0.0), "void"
+        if self._forfeited is not None:
+            rewards = (-game.forfeit, game.forfeit) if self._forfeited == 0 else (game.forfeit, -game.forfeit)
+            outcome = "illegal"
+        elif not self._void:
+            try:
+                rewards = checked_returns(game, self._state)
+                outcome = "drawn" if not rewards[0] else f"{game.roles[0 if rewards[0] > 0 else 1]}_won"
+            except GreenwardError as error:
+                self._void = str(error)
+        self._returns = rewards
+        kept = [self._kept_format(player) for player in (0, 1)]
+        return Episode(
+            turns=tuple(self._turns),
+            rewards={
+                role: rewards[player] + self._format_weight * kept[player]
+                for player, role in enumerate(game.roles)
+            },
+            group_id=self.group_id,
+            task_id=self._task_id,
+            outcome=outcome,
+            scored=not self._void,
+            answer=" ".join(action for _, action in self._moves),
+            extra={"void": self._void} if self._void else {},
+            transcript=tuple(self._moves),
+        )
+
+    def rejected_moves(self) -> list[Episode]:
+        """The answers that had to be repeated, each as an episode that lost."""
+        loss = -self._game.forfeit
+        return [
+            Episode((turn,), {turn.role: loss}, self.group_id, self._task_id, "illegal", answer="illegal")
+            for turn in self._rejected
+        ]
+
+    def _kept_format(self, player: int) -> float:
+        kept = [well_formed for mover, well_formed in self._well_formed if mover == player]
+        return sum(kept) / len(kept) if kept else 0.0
+
+    def add_metrics(self, metrics: dict[str, list[float]]) -> None:
+        """Results, illegal moves, length and entropy of each role that the policy played, by name.
+
+        `illegal` is a share of moves, `length` is tokens per move, and `entropy` is the mean of -log p of the
+        sampled tokens, which estimates it in nats.
+        """
+        if self._void:
+            return
+        for player, role in enumerate(self._game.roles):
+            if self._seats[player] != POLICY:
+                continue
+            name = f"games/{self._task_id}/{role}"
+            result = self._returns[player]
+            metrics[f"{name}/win"].append(float(result > 0))
+            metrics[f"{name}/draw"].append(float(result == 0))
+            metrics[f"{name}/loss"].append(float(result < 0))
+            turns = [turn for turn in self._turns if turn.role == role]
+            rejected = [turn for turn in self._rejected if turn.role == role]
+            legal = len(turns) - (self._forfeited == player)
+            metrics[f"{name}/illegal"] += [0.0] * legal + [1.0] * (len(turns) - legal + len(rejected))
+            for turn in (*turns, *rejected):
+                metrics[f"{name}/length"].append(float(len(turn.completion_ids)))
+                metrics[f"{name}/entropy"].append(-sum(turn.logprobs_T.tolist()) / len(turn.logprobs_T))

@@ -1,0 +1,85 @@
+"""From a position to the tokens that a policy sees, and from its tokens back to a move."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from greenward.environments.games.game import Game
+from greenward.environments.prompts import PromptTokenizer
+from greenward.policies.engine import Completion
+
+MoveFormat = Literal["bare", "boxed"]
+
+INSTRUCTION = (
+    "You play {role} in a game.\n\n{rules}\n\nWhat you see: {observation}\nYour possible moves: {actions}\n\n"
+    "Reason between <think> and </think>, then give your move as \\boxed{{move}}."
+)
+_BOXED = re.compile(r"\\boxed\{\s*([^{}]*?)\s*\}")
+_REASONED = re.compile(r"\s*<think>.*?</think>\s*\\boxed\{[^{}]*\}\s*", re.DOTALL)
+_SHOWN_ACTIONS = 60
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a completion says: the action, None where there is none, and whether the format was kept."""
+
+    action: str | None
+    well_formed: bool
+    text: str
+
+
+class MovePrompts:
+    """Renders the positions of one game for one tokenizer.
+
+    In the format `bare` the prompt is the observation and the completion is the move; in `boxed` the prompt
+    explains the game and the completion reasons and then gives \\boxed{move}.
+    """
+
+    def __init__(self, game: Game, tokenizer: PromptTokenizer, move_format: MoveFormat) -> None:
+        self._game = game
+        self._tokenizer = tokenizer
+        self._boxed = move_format == "boxed"
+        self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._moves: dict[bytes, Move] = {}
+
+    def prompt_ids(self, state: Any, player: int) -> tuple[int, ...]:
+        """The tokens that the policy continues, one tuple for equal observations."""
+        observation = self._game.observation(state, player)
+        key = observation, player
+        if key not in self._ids:
+            if len(self._ids) > 100_000:
+                self._ids.clear()
+            self._ids[key] = tuple(self._render(state, player, observation))
+        return self._ids[key]
+
+    def move(self, completion: Completion) -> Move:
+        """The move in a completion; the last box counts."""
+        key = completion.token_ids.tobytes()
+        if len(key) > 256:
+            return self._parsed(completion)
+        if key not in self._moves:
+            if len(self._moves) > 100_000:
+                self._moves.clear()
+            self._moves[key] = self._parsed(completion)
+        return self._moves[key]
+
+    def _parsed(self, completion: Completion) -> Move:
+        text = self._tokenizer.decode(completion.token_ids)
+        if not self._boxed:
+            return Move(text.strip(), True, text)
+        boxes = _BOXED.findall(text)
+        return Move(boxes[-1] if boxes else None, _REASONED.fullmatch(text) is not None, text)
+
+    def _render(self, state: Any, player: int, observation: str) -> list[int]:
+        if not self._boxed:
+            return self._tokenizer.encode(observation, add_special_tokens=True)
+        actions = self._game.legal_actions(state)
+        shown = ", ".join(actions[:_SHOWN_ACTIONS]) + (" …" if len(actions) > _SHOWN_ACTIONS else "")
+        text = INSTRUCTION.format(
+            role=self._game.roles[player], rules=self._game.rules, observation=observation, actions=shown
+        )
+        if self._tokenizer.chat_template:
+            return self._tokenizer.render_chat([{"role": "user", "content": text}])
+        return self._tokenizer.encode(f"{text}\n", add_special_tokens=True)
