@@ -9,9 +9,10 @@ over problems. What is said of a difference follows from that interval alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from greenward.runs.reading import RecordedRun
 
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
 
+T = TypeVar("T")
 Evaluations = Sequence[Evaluation | None]  # one entry for each seed; None where there is no evaluation
 
 
@@ -97,33 +99,25 @@ def compare(study: Study) -> Results:
     """
     before = first_evaluations(study)
     after = {label: final_evaluations(study, label) for label in study.arms}
-    names = {
-        name for evaluation in (*before, *after[study.main]) if evaluation for name in evaluation["metrics"]
-    }
-    metrics = tuple(sorted(names, key=metric_order))
-    return Results(
-        metrics,
-        _pooled_by_name(before, metrics),
-        {name: seed_values(before, name) for name in metrics},
-        tuple(
-            ArmResult(
-                label,
-                _pooled_by_name(evaluations, metrics),
-                {name: seed_values(evaluations, name) for name in metrics},
-                {
-                    name: change
-                    for name in metrics
-                    if (change := paired_difference(before, evaluations, name)) is not None
-                },
-                paired_difference(evaluations, after[study.main]) if label != study.main else None,
-            )
-            for label, evaluations in after.items()
-        ),
+    both = (*before, *after[study.main])
+    metrics = sorted({name for one in both if one for name in one["metrics"]}, key=metric_order)
+
+    def of_each(figure: Callable[..., T | None], *evaluations: Evaluations) -> dict[str, T]:
+        """A figure of each metric that has it."""
+        found = ((name, figure(*evaluations, name)) for name in metrics)
+        return {name: one for name, one in found if one is not None}
+
+    arms = (
+        ArmResult(
+            label,
+            of_each(pooled, evaluations),
+            of_each(seed_values, evaluations),
+            of_each(paired_difference, before, evaluations),
+            paired_difference(evaluations, after[study.main]) if label != study.main else None,
+        )
+        for label, evaluations in after.items()
     )
-
-
-def _pooled_by_name(evaluations: Evaluations, metrics: Sequence[str]) -> dict[str, Estimate]:
-    return {name: found for name in metrics if (found := pooled(evaluations, name)) is not None}
+    return Results(tuple(metrics), of_each(pooled, before), of_each(seed_values, before), tuple(arms))
 
 
 def pooled(evaluations: Evaluations, name: str, of: str = "metrics") -> Estimate | None:

@@ -50,56 +50,60 @@ TRAINING_CURVES = (
 )
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The seeds of an arm, or of a study: one line for their mean, with its name and colour.
+
+    Their evaluations are paired by steps, or `by_order` where each seed took other steps.
+    """
+
+    name: str
+    role: Role
+    runs: Sequence[RecordedRun]
+    by_order: bool = False
+
+
 def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
     """Held-out pass@1 of the main arm and those beside it: over training time, and over steps."""
     metric = results.primary
     if metric is None or all(len(run.evaluations) < 2 for run in study.main_runs):
         return ()
-    time, seconds = time_unit([run for label in study.arms for run in study.runs(label)])
-    over_time = evaluation_series(
-        study.main_runs, metric, study.main, "main", "elapsed_seconds", unit=seconds
-    )
-    over_steps = evaluation_series(study.main_runs, metric, study.main, "main")
-    last_step = max(line.points[-1][0] for line in over_steps)
+    main = Drawn(study.main, "main", study.main_runs)
+    by_step = evaluation_chart([main], metric)
+    last_step = max(line.points[-1][0] for line in by_step.series)
+    drawn, ends = [main], []
     for arm in results.arms[1:]:
         role, name = _ROLES_BESIDE.get(arm.label, "third"), in_a_sentence(arm.label)
-        runs = [
-            _from_the_start(run, main)
-            for run, main in zip(study.arms[arm.label], study.main_runs, strict=True)
-            if run is not None
-        ]
+        pairs = zip(study.arms[arm.label], study.main_runs, strict=True)
+        runs = [_from_the_start(run, started) for run, started in pairs if run is not None]
         # An arm beside trains for a time, not for a number of steps.
-        over_time += evaluation_series(
-            runs, metric, name, role, "elapsed_seconds", unit=seconds, by_order=True
-        )
+        drawn.append(Drawn(name, role, runs, by_order=True))
         if end := arm.after.get(metric):
-            level = ((0.0, end.value), (last_step, end.value))
-            over_steps.append(Series(name, role, level, weight="dashed"))
+            ends.append(Series(name, role, ((0.0, end.value), (last_step, end.value)), weight="dashed"))
     seeds = "Thin lines are single seeds. " if len(study.seeds) > 1 else ""
-    dashed = any(line.weight == "dashed" for line in over_steps)
-    title = f"Held-out {metric_label(metric)}"
+    dashed = "Dashed lines are where the arms beside it ended." if ends else ""
     return (
-        Chart(
-            f"{title}, by training time",
-            f"training time ({time}), evaluation aside",
-            tuple(over_time),
-            "share",
-            f"{seeds}Bands are 95 % intervals over problems.",
+        replace(
+            evaluation_chart(drawn, metric, over_time=True),
+            caption=f"{seeds}Bands are 95 % intervals over problems.",
         ),
-        Chart(
-            f"{title}, by step",
-            "step",
-            tuple(over_steps),
-            "share",
-            "Dashed lines are where the arms beside it ended." if dashed else "",
-        ),
+        replace(by_step, series=(*by_step.series, *ends), caption=dashed),
     )
 
 
-def time_unit(runs: Sequence[RecordedRun]) -> tuple[str, float]:
-    """The unit in which the training time of these runs is read best, and its seconds."""
-    times = (float(e.get("elapsed_seconds", 0.0)) for run in runs for e in run.evaluations)
-    return ("s", 1.0) if max(times, default=0.0) < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
+def evaluation_chart(drawn: Sequence[Drawn], metric: str, *, over_time: bool = False) -> Chart:
+    """Held-out `metric` over the steps, or over the training time in minutes or seconds."""
+    title = f"Held-out {metric_label(metric)}"
+    if not over_time:
+        lines = [line for one in drawn for line in evaluation_series(one, metric)]
+        return Chart(f"{title}, by step", "step", tuple(lines), "share")
+    times = (
+        float(e.get("elapsed_seconds", 0.0)) for one in drawn for run in one.runs for e in run.evaluations
+    )
+    name, unit = ("s", 1.0) if max(times, default=0.0) < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
+    lines = [line for one in drawn for line in evaluation_series(one, metric, "elapsed_seconds", unit)]
+    label = f"training time ({name}), evaluation aside"
+    return Chart(f"{title}, by training time", label, tuple(lines), "share")
 
 
 def _from_the_start(run: RecordedRun, main: RecordedRun) -> RecordedRun:
@@ -114,7 +118,7 @@ def suite_charts(study: Study) -> tuple[Chart, ...]:
     charts = []
     for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
         runs = [replace(run, evaluations=run.suites.get(name, ())) for run in study.main_runs]
-        lines = evaluation_series(runs, PRIMARY, study.main, "main")
+        lines = evaluation_series(Drawn(study.main, "main", runs), PRIMARY)
         if any(len(line.points) > 1 for line in lines):
             caption = "One answer to each problem. Bands are 95 % intervals over problems."
             charts.append(Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption))
@@ -127,7 +131,7 @@ def warm_start_charts(study: Study, results: Results) -> tuple[Chart, ...]:
     found = step_charts(runs, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
     if metric is None or not any(map(final_evaluation, runs)):
         return found
-    lines = evaluation_series(runs, metric, "", "main")
+    lines = evaluation_series(Drawn("", "main", runs), metric)
     return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
 
 
@@ -136,25 +140,22 @@ def step_charts(runs: Sequence[RecordedRun], curves: Sequence[Curve] = TRAINING_
     charts: dict[str, Chart] = {}
     for curve in curves:
         chart = charts.get(curve.title) or Chart(curve.title, "step", (), curve.unit)
-        lines = metric_series(runs, curve.key, curve.name, curve.role)
+        lines = metric_series(Drawn(curve.name, curve.role, runs), curve.key)
         charts[curve.title] = replace(chart, series=(*chart.series, *lines))
     return tuple(chart for chart in charts.values() if chart.series)
 
 
-def metric_series(runs: Sequence[RecordedRun], key: str, name: str, role: Role) -> list[Series]:
+def metric_series(drawn: Drawn, key: str) -> list[Series]:
     """Each seed faint, and the smoothed mean over seeds; nothing where it was not measured."""
-    seeds = [points for run in runs if (points := finite_points(run.metrics, key))]
+    seeds = [points for run in drawn.runs if (points := finite_points(run.metrics, key))]
     if not seeds or (key in _ZERO_IS_UNUSED and not any(y for points in seeds for _, y in points)):
         return []
     by_step: dict[float, list[float]] = {}
-    for points in seeds:
-        for step, value in points:
-            by_step.setdefault(step, []).append(value)
+    for step, value in (point for points in seeds for point in points):
+        by_step.setdefault(step, []).append(value)
     mean = _smooth([(step, fmean(values)) for step, values in sorted(by_step.items())])
-    return [
-        *(Series("", role, points, "faint") for points in seeds if points != mean),
-        Series(name, role, mean),
-    ]
+    faint = [Series("", drawn.role, points, "faint") for points in seeds if points != mean]
+    return [*faint, Series(drawn.name, drawn.role, mean)]
 
 
 def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -168,27 +169,14 @@ def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
     )
 
 
-def evaluation_series(
-    runs: Sequence[RecordedRun],
-    metric: str,
-    name: str,
-    role: Role,
-    x: str = "step",
-    *,
-    unit: float = 1.0,
-    by_order: bool = False,
-) -> list[Series]:
-    """The mean over seeds with its band over the field `x` in units of `unit`, and each seed faint.
-
-    The seeds' evaluations are paired by their steps, or `by_order` where each seed took other steps.
-    """
+def evaluation_series(drawn: Drawn, metric: str, x: str = "step", unit: float = 1.0) -> list[Series]:
+    """The mean over seeds with its band over the field `x` in units of `unit`, and each seed faint."""
+    kept = [{e["step"]: e for e in run.evaluations if metric in e["metrics"]} for run in drawn.runs]
     seeds: list[dict[int, Evaluation]] = [
-        found for run in runs if (found := {e["step"]: e for e in run.evaluations if metric in e["metrics"]})
+        dict(enumerate(found.values())) if drawn.by_order else found for found in kept if found
     ]
     if not seeds:
         return []
-    if by_order:
-        seeds = [dict(enumerate(found.values())) for found in seeds]
     points, band, hints = [], [], []
     for key in sorted(set.intersection(*map(set, seeds))):
         evaluations = [found[key] for found in seeds]
@@ -197,13 +185,19 @@ def evaluation_series(
         assert estimate is not None  # only evaluations with this metric were kept
         points.append((at, estimate.value))
         band.append((at, estimate.low, estimate.high))
-        hints.append(f"{name or 'step'} {at:,.0f}: {percent(estimate)}")
-    faint = [
-        tuple((float(e.get(x, 0.0)) / unit, float(e["metrics"][metric]["value"])) for e in found.values())
+        hints.append(f"{drawn.name or 'step'} {at:,.0f}: {percent(estimate)}")
+    lines = [
+        Series(
+            "",
+            drawn.role,
+            tuple(
+                (float(e.get(x, 0.0)) / unit, float(e["metrics"][metric]["value"])) for e in found.values()
+            ),
+            "faint",
+        )
         for found in seeds
         if len(seeds) > 1
     ]
-    lines = [Series("", role, line, "faint") for line in faint]
     if points:
-        lines.append(Series(name, role, tuple(points), "bold", tuple(band), tuple(hints)))
+        lines.append(Series(drawn.name, drawn.role, tuple(points), "bold", tuple(band), tuple(hints)))
     return lines
