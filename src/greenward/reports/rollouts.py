@@ -48,31 +48,31 @@ class RolloutFilter:
 
     def matches(self, row: Row) -> bool:
         """Whether a row of the steps asked for is to be shown."""
-        bounds = (self.reward_min, self.reward_max)
-        unbounded = bounds == (-math.inf, math.inf)
+        least, most = self.reward_min, self.reward_max
+        unbounded = (least, most) == (-math.inf, math.inf)
         return (
             (not self.statuses or _status(row) in self.statuses)
             and self.task in _task_id(row)
-            and (unbounded or any(bounds[0] <= reward <= bounds[1] for reward in _rewards(row).values()))
+            and (unbounded or any(least <= reward <= most for reward in _numbers(row, "rewards").values()))
         )
 
     def __str__(self) -> str:
-        parts = []
-        if self.first_step is not None or self.last_step is not None:
-            steps = dict.fromkeys((self.first_step, self.last_step))
-            parts.append(f"step {' to '.join('…' if step is None else str(step) for step in steps)}")
-        parts += [f"status {' or '.join(map(words, self.statuses))}"] if self.statuses else []
-        parts += [f"task {self.task}"] if self.task else []
-        parts += [f"reward at least {self.reward_min:g}"] if self.reward_min > -math.inf else []
-        parts += [f"reward at most {self.reward_max:g}"] if self.reward_max < math.inf else []
-        return ", ".join(parts)
+        steps = ["…" if step is None else str(step) for step in (self.first_step, self.last_step)]
+        parts = {
+            f"step {' to '.join(dict.fromkeys(steps))}": steps != ["…", "…"],
+            f"status {' or '.join(map(words, self.statuses))}": self.statuses,
+            f"task {self.task}": self.task,
+            f"reward at least {self.reward_min:g}": self.reward_min > -math.inf,
+            f"reward at most {self.reward_max:g}": self.reward_max < math.inf,
+        }
+        return ", ".join(part for part, given in parts.items() if given)
 
 
 class Rollouts:
     """The answers of the run at `path` that a filter lets through; read anew for each page.
 
-    Raises:
-        RunError: there is no run, or it kept no rollouts, or a file is broken.
+    `matching` is how many there are, `pages` how many pages they fill, at least one. Raises `RunError` when
+    there is no run, or it kept no rollouts, or a file is broken.
     """
 
     def __init__(self, path: Path, wanted: RolloutFilter, page_size: int) -> None:
@@ -86,46 +86,39 @@ class Rollouts:
                 remedy="Reinforcement learning keeps the answers that it trains on; other training has none.",
             )
         self._path, self._wanted, self._page_size = path, wanted, page_size
-        self._all = 0
-        self._found: set[str] = set()  # statuses, whether or not they are wanted
+        every: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
         self._rewards: defaultdict[str, float] = defaultdict(float)  # sums
         for _, row in self._rows():
-            self._all += 1
-            self._found.add(_status(row))
+            every[_status(row)] += 1
             if wanted.matches(row):
                 self._statuses[_status(row)] += 1
-                self._rewards[_status(row)] += sum(_rewards(row).values())
-
-    @property
-    def matching(self) -> int:
-        """How many answers match."""
-        return self._statuses.total()
-
-    @property
-    def pages(self) -> int:
-        """How many pages they fill, at least one."""
-        return max(1, -(-self.matching // self._page_size))
+                self._rewards[_status(row)] += sum(_numbers(row, "rewards").values())
+        self._every = every  # whether or not they are wanted
+        self.matching = self._statuses.total()
+        self.pages = max(1, -(-self.matching // page_size))
 
     def report(self, page: int = 1, *, linked: bool = False) -> Report:
-        """One page, from 1; `linked` as HTML to its neighbours.
-
-        Raises:
-            RunError: there is no such page.
-        """
+        """One page, from 1; `linked` as HTML to its neighbours. Raises `RunError` without such a page."""
         if not 1 <= page <= self.pages:
             raise RunError(f"there is no page {page}: the {self.matching} answers fill {self.pages}")
         first = (page - 1) * self._page_size
-        shown = tuple(islice(self._tasks(), first, first + self._page_size))
+        wanted = (_task(step, row) for step, row in self._rows() if self._wanted.matches(row))
+        shown = tuple(islice(wanted, first, first + self._page_size))
         of = f" of {self._wanted}" if str(self._wanted) else ""
-        headline = f"{self.matching:,} of {self._all:,} answers{of}"
+        headline = f"{self.matching:,} of {self._every.total():,} answers{of}"
         if shown:
             headline += f"; {first + 1:,} to {first + len(shown):,} are shown"
         notes = []
-        if self._found and not self._found.intersection(self._wanted.statuses or self._found):
-            notes.append(f"The statuses of these steps are: {', '.join(map(words, sorted(self._found)))}.")
+        if self._every and not self._every.keys() & (self._wanted.statuses or self._every.keys()):
+            notes.append(f"The statuses of these steps are: {', '.join(map(words, sorted(self._every)))}.")
         if linked and self.pages > MAX_PAGES:
             notes.append(f"HTML has the first {MAX_PAGES} pages only. Narrow the filter to see the others.")
+        statuses = (
+            (words(status), f"{count:,}", share(count, self.matching), f"{self._rewards[status] / count:.3g}")
+            for status, count in self._statuses.most_common()
+        )
+        columns = ("Status", "Answers", "Share", "Mean reward")
         return Report(
             kind="rollouts",
             title=f"Answers of {self._path.resolve().name}",
@@ -133,7 +126,7 @@ class Rollouts:
             facts=(Fact("page", f"{page} of {self.pages}"),),
             notes=tuple(notes),
             sections=(
-                section("Statuses", self._status_table()),
+                section("Statuses", Table("", columns, tuple(statuses)) if shown else None),
                 section("Answers", Answers(shown) if shown else None, self._links(page) if linked else None),
             ),
             footer="Written by greenward from the rollouts of the run.",
@@ -149,18 +142,6 @@ class Rollouts:
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         return read_rollouts(self._path, self._wanted.first_step, self._wanted.last_step)
-
-    def _tasks(self) -> Iterator[AnsweredTask]:
-        for step, row in self._rows():
-            if self._wanted.matches(row):
-                yield _task(step, row)
-
-    def _status_table(self) -> Table | None:
-        rows = []
-        for status, count in self._statuses.most_common():
-            mean = f"{self._rewards[status] / count:.3g}"
-            rows.append((words(status), f"{count:,}", share(count, self.matching), mean))
-        return Table("", ("Status", "Answers", "Share", "Mean reward"), tuple(rows)) if rows else None
 
     def _links(self, page: int) -> Links | None:
         last = min(self.pages, MAX_PAGES)
@@ -179,10 +160,10 @@ def _page_name(page: int) -> str:
 
 def _task(step: int, row: Row) -> AnsweredTask:
     status = _status(row)
-    rewards = _rewards(row)
+    rewards = _numbers(row, "rewards")
     if len(rewards) == 1:
         rewards = {"reward": next(iter(rewards.values()))}
-    figures = {**rewards, **_numbers(row.get("terms"))}
+    figures = {**rewards, **_numbers(row, "terms")}
     remarks = [f"step {step}", *(f"{name} {value:.3g}" for name, value in figures.items())]
     remarks += [f"{row['tokens']} tokens"] if "tokens" in row else []
     remarks += [f"ended by {words(str(row['stop']))}"] if "stop" in row else []
@@ -206,10 +187,7 @@ def _task_id(row: Row) -> str:
     return str(row.get("task_id", row.get("problem", "")))
 
 
-def _rewards(row: Row) -> dict[str, float]:
-    return _numbers(row.get("rewards"))
-
-
-def _numbers(found: Any) -> dict[str, float]:
+def _numbers(row: Row, key: str) -> dict[str, float]:
+    found = row.get(key)
     items = found.items() if isinstance(found, dict) else ()
     return {str(name): float(value) for name, value in items if isinstance(value, (int, float))}

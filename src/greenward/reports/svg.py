@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from itertools import pairwise
 from operator import itemgetter
@@ -132,16 +132,20 @@ class _Drawing:
     def __init__(self, chart: Chart, width: int, height: int) -> None:
         self._chart = chart
         self._width, self._height = width, height
-        self._x_low, self._x_high = self._x_range()
-        self._y_low, self._y_high = self._log_range() if chart.log else self._y_range()
-        self._y_ticks = (
-            log_ticks(self._y_low, self._y_high) if chart.log else ticks(self._y_low, self._y_high, 5)
-        )
+        self._scale: Callable[[float], float] = math.log if chart.log else float
+        xs = [x for line in chart.series for x, _ in line.points]
+        self._x_low, self._x_high = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1
+        self._y_low, self._y_high = self._y_range()
+        if chart.log:
+            self._y_ticks = log_ticks(math.exp(self._y_low), math.exp(self._y_high))
+        else:
+            self._y_ticks = ticks(self._y_low, self._y_high, 5)
         axis_texts = [value_text(tick, chart.unit) for tick in self._y_ticks]
         longest_label = max((len(_label(line.name)) for line in chart.series), default=0)
         self._left = 12 + _CHARACTER_WIDTH * max(map(len, axis_texts), default=1)
         self._right = 14 + _CHARACTER_WIDTH * longest_label
         self._top, self._bottom = 10, 34
+        self._end, self._floor = width - self._right, height - self._bottom
 
     def svg(self) -> Markup:
         series = sorted(self._chart.series, key=lambda line: ("faint", "dashed", "bold").index(line.weight))
@@ -154,13 +158,12 @@ class _Drawing:
         body += self._labels(series)
         return _element("svg", *body, class_="chart", viewBox=box, role="img", aria_label=self._chart.title)
 
-    def _x_range(self) -> Point:
-        xs = [x for line in self._chart.series for x, _ in line.points]
-        low, high = min(xs), max(xs)
-        return (low, high) if high > low else (low, low + 1)
-
     def _y_range(self) -> Point:
-        ys = [y for line in self._chart.series for _, y in line.points]
+        """The ends of the y axis; of a logarithmic one, their logarithms."""
+        ys = [self._scale(y) for line in self._chart.series for _, y in line.points]
+        if self._chart.log:
+            pad = 0.06 * (max(ys) - min(ys)) or 0.4
+            return max(min(ys) - pad, -_LOG_LIMIT), min(max(ys) + pad, _LOG_LIMIT)
         ys += [y for line in self._chart.series for _, low, high in line.band for y in (low, high)]
         low, high = min(ys), max(ys)
         if low >= 0 and low < 0.5 * high:
@@ -170,41 +173,29 @@ class _Drawing:
         pad = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
         return (low if low == 0 else low - pad), high + pad
 
-    def _log_range(self) -> Point:
-        logs = [math.log(y) for line in self._chart.series for _, y in line.points]
-        pad = 0.06 * (max(logs) - min(logs)) or 0.4
-        return math.exp(max(min(logs) - pad, -_LOG_LIMIT)), math.exp(min(max(logs) + pad, _LOG_LIMIT))
+    def _x(self, x: float) -> float:
+        width = self._end - self._left
+        return self._left + width * (x - self._x_low) / (self._x_high - self._x_low)
 
-    def _height_share(self, y: float) -> float:
-        """How far up the axis a value lies, 0 to 1."""
-        if self._chart.log:
-            return math.log(y / self._y_low) / math.log(self._y_high / self._y_low)
-        return (y - self._y_low) / (self._y_high - self._y_low)
-
-    def _at(self, x: float, y: float) -> Point:
-        inner_width = self._width - self._left - self._right
-        inner_height = self._height - self._top - self._bottom
-        return (
-            self._left + inner_width * (x - self._x_low) / (self._x_high - self._x_low),
-            self._top + inner_height * (1 - self._height_share(y)),
-        )
+    def _y(self, y: float) -> float:
+        share = (self._scale(y) - self._y_low) / (self._y_high - self._y_low)
+        return self._top + (self._floor - self._top) * (1 - share)
 
     def _path(self, points: Sequence[Point]) -> str:
-        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in (self._at(*point) for point in points))
+        return "M" + "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
 
     def _axes(self) -> Iterator[Markup]:
-        end, floor = self._width - self._right, self._height - self._bottom
         for tick in self._y_ticks:
-            _, y = self._at(self._x_low, tick)
-            yield _element("path", class_="gridline", d=f"M{self._left:.1f} {y:.1f}H{end:.1f}")
+            y = self._y(tick)
+            yield _element("path", class_="gridline", d=f"M{self._left:.1f} {y:.1f}H{self._end:.1f}")
             text = value_text(tick, self._chart.unit)
             yield _element("text", text, x=self._left - 6, y=y + 3.5, text_anchor="end")
-        for tick in ticks(self._x_low, self._x_high, max(3, int((end - self._left) / 70))):
+        for tick in ticks(self._x_low, self._x_high, max(3, int((self._end - self._left) / 70))):
             if self._chart.x_label != "step" or tick == round(tick):
-                x, _ = self._at(tick, self._y_low)
-                yield _element("text", value_text(tick, "number"), x=x, y=floor + 14, text_anchor="middle")
-        yield _element("path", class_="axis", d=f"M{self._left:.1f} {floor}H{end:.1f}")
-        middle = (self._left + end) / 2
+                place = {"x": self._x(tick), "y": self._floor + 14}
+                yield _element("text", value_text(tick, "number"), **place, text_anchor="middle")
+        yield _element("path", class_="axis", d=f"M{self._left:.1f} {self._floor}H{self._end:.1f}")
+        middle = (self._left + self._end) / 2
         yield _element("text", self._chart.x_label, x=middle, y=self._height - 4, text_anchor="middle")
 
     def _band(self, line: Series) -> Markup:
@@ -219,23 +210,23 @@ class _Drawing:
         return _element("path", class_=f"line {line.role} {line.weight}", d=self._path(points))
 
     def _dots(self, line: Series) -> Iterator[Markup]:
-        for point, hint in zip(line.points, line.hints, strict=False):
-            x, y = self._at(*point)
-            yield _element("circle", _element("title", hint), class_=f"dot {line.role}", cx=x, cy=y, r=3)
+        for (x, y), hint in zip(line.points, line.hints, strict=False):
+            place = {"cx": self._x(x), "cy": self._y(y)}
+            yield _element("circle", _element("title", hint), class_=f"dot {line.role}", **place, r=3)
 
     def _hover_columns(self) -> Iterator[Markup]:
         """Invisible columns that show the values of the lines at their place; lines with hints have dots."""
         lines = [line for line in self._chart.series if line.weight == "bold" and not line.hints]
         places = sorted({x for line in lines for x, _ in line.points})
         places = places[:: -(-len(places) // MAX_HOVER_COLUMNS) or 1]
-        positions = [self._at(x, self._y_low)[0] for x in places]
+        positions = list(map(self._x, places))
         borders = [*positions[:1], *map(fmean, pairwise(positions)), *positions[-1:]]
         for x, start, end in zip(places, borders, borders[1:], strict=False):
             title = "\n".join(
                 (f"{self._chart.x_label} {value_text(x, 'number')}", *self._values_at(x, lines))
             )
             shape = {"x": start, "y": self._top, "width": max(end - start, 1.0)}
-            height = self._height - self._bottom - self._top
+            height = self._floor - self._top
             yield _element("rect", _element("title", title), class_="hover", **shape, height=height)
 
     def _values_at(self, x: float, lines: Sequence[Series]) -> Iterator[str]:
@@ -245,10 +236,10 @@ class _Drawing:
                 yield f"{line.name} {value_text(y, self._chart.unit)}".strip()
 
     def _marker(self, marker: Marker) -> Iterator[Markup]:
-        x, _ = self._at(marker.x, self._y_low)
+        x = self._x(marker.x)
         anchor = "end" if marker.x > (self._x_low + self._x_high) / 2 else "start"
         beside = x - 5 if anchor == "end" else x + 5
-        yield _element("path", class_="marker", d=f"M{x:.1f} {self._top}V{self._height - self._bottom}")
+        yield _element("path", class_="marker", d=f"M{x:.1f} {self._top}V{self._floor}")
         yield _element(
             "text", marker.label, class_="label marker", x=beside, y=self._top + 10, text_anchor=anchor
         )
@@ -256,18 +247,17 @@ class _Drawing:
     def _labels(self, series: Sequence[Series]) -> Iterator[Markup]:
         """Names at the line ends, pushed apart where they would cover each other."""
         ends = sorted(
-            ((self._at(*line.points[-1])[1], line) for line in series if line.name), key=lambda end: end[0]
+            ((self._y(line.points[-1][1]), line) for line in series if line.name), key=itemgetter(0)
         )
         positions: list[float] = []
         for y, _ in ends:
             positions.append(max(y, positions[-1] + _LABEL_HEIGHT) if positions else y)
-        limit = float(self._height - self._bottom)
+        limit = float(self._floor)
         for index in reversed(range(len(positions))):
             positions[index] = min(positions[index], limit)
             limit = positions[index] - _LABEL_HEIGHT
-        x = self._width - self._right + 8
         for y, (_, line) in zip(positions, ends, strict=True):
-            yield _element("text", _label(line.name), class_=f"label {line.role}", x=x, y=y + 4)
+            yield _element("text", _label(line.name), class_=f"label {line.role}", x=self._end + 8, y=y + 4)
 
 
 def _label(name: str) -> str:
