@@ -47,10 +47,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class KeyFigure:
-    """A large figure at the head of an HTML page; the other forms leave it to the headline and the tables.
+    """A large figure at the head of an HTML page, with the value before and a line of detail below.
 
-    `previous` is the value before, `detail` a line below, such as the interval. `tone` colours the value;
-    use it for a change only where its interval excludes zero.
+    `tone` colours the value; use it for a change only where its interval excludes zero.
     """
 
     label: str
@@ -93,6 +92,7 @@ class Table:
 Role = Literal["main", "control", "second", "third", "fourth", "fifth"]
 Weight = Literal["bold", "faint", "dashed"]
 Unit = Literal["share", "number"]
+Size = Literal["wide", "small"]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Charts:
     """
 
     charts: tuple[Chart, ...]
-    size: Literal["wide", "small"] = "wide"
+    size: Size = "wide"
     in_json: bool = True
 
 
@@ -228,9 +228,9 @@ class Finding:
     @property
     def evidence(self) -> str:
         """Onset, p-value and place in the documentation, in one line."""
-        onset = f"from step {self.onset}" if self.onset is not None else ""
-        p_value = f"adjusted p {self.p_value:.2g}" if self.p_value is not None else ""
-        return " · ".join(part for part in (onset, p_value, self.docs) if part)
+        onset = [] if self.onset is None else [f"from step {self.onset}"]
+        p_value = [] if self.p_value is None else [f"adjusted p {self.p_value:.2g}"]
+        return " · ".join((*onset, *p_value, self.docs))
 
 
 @dataclass(frozen=True)
@@ -304,9 +304,7 @@ def section(title: str, *blocks: Block | None, level: Level = "main") -> Section
     return Section(title, tuple(block for block in blocks if block is not None), level)
 
 
-def charts(
-    found: Iterable[Chart], size: Literal["wide", "small"] = "wide", *, in_json: bool = True
-) -> Charts | None:
+def charts(found: Iterable[Chart], size: Size = "wide", *, in_json: bool = True) -> Charts | None:
     """A block of charts, None when there is none."""
     shown = tuple(found)
     return Charts(shown, size, in_json) if shown else None

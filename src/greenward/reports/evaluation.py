@@ -6,14 +6,24 @@ Reading is lenient, as for runs: what cannot be read is left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
 from greenward.intervals import Estimate
-from greenward.reports.document import AnsweredTask, Answers, Fact, Report, ShownAnswer, Table, section
-from greenward.reports.figures import bounded, duration, percent, session_table, setting_text, share, words
+from greenward.reports.document import AnsweredTask, Answers, Fact, Report, Table, section
+from greenward.reports.figures import (
+    bounded,
+    duration,
+    percent,
+    session_table,
+    setting_text,
+    share,
+    shown_answer,
+    words,
+)
 from greenward.runs.files import JsonRows, read_json
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
@@ -28,15 +38,16 @@ def is_evaluation(path: Path) -> bool:
 
 def evaluation_report(path: Path) -> Report:
     """The report of the evaluation at `path`. Raises `RunError` if there is none that is finished."""
-    try:
+    summary = None
+    with suppress(RunError):
         summary = read_json(path / SUMMARY)
-    except RunError:
-        summary = None
     if summary is None:
         raise RunError(f"{path} holds no finished evaluation ({SUMMARY}).")
     model = summary.get("model") or {}
     suite = str(summary.get("suite", "?"))
     failed = tuple(islice(_failed(path), _SHOWN_ANSWERS))
+    metrics = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
+    result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")
     return Report(
         kind="evaluation",
         title=f"{model.get('name') or summary.get('samples_file') or 'answers'} on {suite}",
@@ -44,7 +55,7 @@ def evaluation_report(path: Path) -> Report:
         facts=tuple(_facts(summary)),
         notes=tuple(map(str, summary.get("notes", ()))),
         sections=(
-            section("Result", _metrics(summary)),
+            section("Result", result if metrics else None),
             *(section(title, table, level="detail") for title, table in _tables(summary)),
             section(
                 "Failing answers: the first of each of the first problems",
@@ -82,12 +93,6 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
     if isolation:
         yield Fact("isolation", f"level {isolation['level']}")
     yield Fact("time", duration(summary.get("seconds", {}).get("wall", 0.0)))
-
-
-def _metrics(summary: Mapping[str, Any]) -> Table | None:
-    rows = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
-    caption = "95 % intervals over problems."
-    return Table("", ("Metric", "Value", "Problems"), tuple(rows), caption) if rows else None
 
 
 def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
@@ -144,14 +149,9 @@ def _failed(path: Path) -> Iterator[AnsweredTask]:
         if row is None or row["task_id"] in shown:
             continue
         shown.add(row["task_id"])
-        failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message") or ""
-        answer = ShownAnswer(
-            bounded(sample.get("solution") or sample.get("completion") or ""),
-            words(str(row["status"])),
-            "bad",
-            bounded(failure),
-            remark=f"answer {row['sample']}",
-        )
+        failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message")
+        code = sample.get("solution") or sample.get("completion")
+        answer = shown_answer(row["status"], code, failure, remark=f"answer {row['sample']}")
         yield AnsweredTask(str(row["task_id"]), bounded(prompts.get(row["task_id"], "")), (answer,))
 
 

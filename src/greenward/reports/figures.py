@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from greenward.intervals import Estimate
-from greenward.reports.document import NOTHING, Table, Unit
+from greenward.reports.document import NOTHING, ShownAnswer, Table, Tone, Unit
 
 PRIMARY = "pass@1"
 GREEDY = "greedy_pass@1"
@@ -83,6 +83,12 @@ def bounded(text: Any) -> str:
     """A text that somebody wrote, cut to `MAX_SHOWN_CHARACTERS`."""
     text = str(text)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}\n… (cut)"
+
+
+def shown_answer(status: Any, code: Any, failure: Any, title: str = "", remark: str = "") -> ShownAnswer:
+    """An answer as its record has it, which may lack the program or the failure; long texts are cut."""
+    tone: Tone = "good" if status == "passed" else "bad"
+    return ShownAnswer(bounded(code or ""), words(str(status)), tone, bounded(failure or ""), title, remark)
 
 
 def metric_label(name: str) -> str:

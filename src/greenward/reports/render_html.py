@@ -25,11 +25,8 @@ def render_html(report: Report, *, refresh_seconds: int | None = None) -> str:
     """The whole page. A browser loads it anew every `refresh_seconds`, for the page of a running run."""
     style = Markup(style_sheet())
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(report=report, style=style, style_hash=Markup(digest), refresh_seconds=refresh_seconds)
-    )
+    page = _environment().get_template("page.html.j2")
+    return page.render(report=report, style=style, style_hash=Markup(digest), refresh_seconds=refresh_seconds)
 
 
 @cache

@@ -98,22 +98,20 @@ def _rich_table(title: str = "", *, headed: bool = True) -> RichTable:
 
 def _print_curves(console: Console, charts: Sequence[document.Chart]) -> None:
     """A row for each line; of charts that show the same over other axes, the first."""
-    shown = _rich_table()
-    for column in ("Curve", "First", "", "Last"):
-        shown.add_column(column, style="cyan" if column == "Curve" else None, no_wrap=True)
-    names = set()
+    rows: dict[str, tuple[str, Text, str]] = {}
     for chart in charts:
         for line in chart.series:
             name = chart.title.partition(",")[0].partition(" (")[0]
             name += f" · {line.name}" if line.name else ""
-            if line.weight != "bold" or name in names:
-                continue
-            names.add(name)
-            values = [value for _, value in line.points]
-            first, last = (value_text(value, chart.unit) for value in (values[0], values[-1]))
-            shown.add_row(
-                Text(visible(name)), Text(first), Text(spark_line(values), style="cyan"), Text(last)
-            )
+            if line.weight == "bold" and name not in rows:
+                values = [value for _, value in line.points]
+                first, last = (value_text(value, chart.unit) for value in (values[0], values[-1]))
+                rows[name] = first, Text(spark_line(values), style="cyan"), last
+    shown = _rich_table()
+    for column in ("Curve", "First", "", "Last"):
+        shown.add_column(column, style="cyan" if column == "Curve" else None, no_wrap=True)
+    for name, cells in rows.items():
+        shown.add_row(Text(visible(name)), *cells)
     console.print(shown)
 
 

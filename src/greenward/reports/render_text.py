@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
 
 from greenward.reports import document
 from greenward.text import visible
@@ -14,14 +13,9 @@ from greenward.text import visible
 
 def render_markdown(report: document.Report) -> str:
     """The report as Markdown; sections below the main ones are folded, charts without a `file` left out."""
-    blocks = (
-        f"# {inline(report.title)}",
-        f"**{inline(report.headline)}**",
-        _facts(report.facts),
-        "\n".join(f"- {inline(note)}" for note in report.notes),
-        *map(_section, report.sections),
-    )
-    return _joined(blocks) + "\n"
+    notes = "\n".join(f"- {inline(note)}" for note in report.notes)
+    head = (f"# {inline(report.title)}", f"**{inline(report.headline)}**", _facts(report.facts), notes)
+    return _joined((*head, *map(_section, report.sections))) + "\n"
 
 
 def render_json(report: document.Report) -> str:
@@ -39,7 +33,11 @@ def render_json(report: document.Report) -> str:
         "sections": [
             {
                 "title": section.title,
-                "blocks": [_record(block) for block in section.blocks if _has_record(block)],
+                "blocks": [
+                    {"type": type(block).__name__.lower(), **asdict(block)}
+                    for block in section.blocks
+                    if not isinstance(block, document.Charts) or block.in_json
+                ],
             }
             for section in report.sections
         ],
@@ -113,26 +111,12 @@ def _task(task: document.AnsweredTask) -> str:
 
 
 def _finding(finding: document.Finding) -> str:
+    title = f"### {finding.severity.upper()}: {inline(finding.title)}"
     actions = (f"{number}. {inline(action)}" for number, action in enumerate(finding.actions, start=1))
-    return _joined(
-        (
-            f"### {finding.severity.upper()}: {inline(finding.title)}",
-            inline(finding.measured),
-            inline(finding.evidence),
-            "What to do:",
-            "\n".join(actions),
-            f"To confirm: {inline(finding.confirm)}",
-        )
-    )
+    evidence = (inline(finding.measured), inline(finding.evidence))
+    confirm = f"To confirm: {inline(finding.confirm)}"
+    return _joined((title, *evidence, "What to do:", "\n".join(actions), confirm))
 
 
 def _joined(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block)
-
-
-def _has_record(block: document.Block) -> bool:
-    return not isinstance(block, document.Charts) or block.in_json
-
-
-def _record(block: document.Block) -> dict[str, Any]:
-    return {"type": type(block).__name__.lower(), **asdict(block)}

@@ -165,7 +165,11 @@ def headline(study: Study, results: Results) -> str:
     """The result in plain sentences, one for each arm."""
     metric = results.primary
     if metric is None or metric not in results.before:
-        return f"No held-out evaluation yet: {_training_so_far(study)}"
+        steps = sum(run.steps for run in study.main_runs)
+        rates = finite_values(study.main_runs[0].metrics, "pass_rate")
+        trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
+        so_far = f"{steps} training steps done{trend}." if steps else "training has not begun."
+        return f"No held-out evaluation yet: {so_far}"
     name, before, main = metric_label(metric), results.before[metric], results.main
     if metric not in main.after:
         return f"Held-out {name} is {percent(before)} so far; there is no second evaluation yet."
@@ -207,12 +211,3 @@ def _time_beside(study: Study, label: str) -> str:
         return ""
     share = arm / main
     return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
-
-
-def _training_so_far(study: Study) -> str:
-    steps = sum(run.steps for run in study.main_runs)
-    if not steps:
-        return "training has not begun."
-    rates = finite_values(study.main_runs[0].metrics, "pass_rate")
-    trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
-    return f"{steps} training steps done{trend}."

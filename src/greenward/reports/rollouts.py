@@ -18,11 +18,10 @@ from greenward.reports.document import (
     Link,
     Links,
     Report,
-    ShownAnswer,
     Table,
     section,
 )
-from greenward.reports.figures import bounded, share, words
+from greenward.reports.figures import bounded, share, shown_answer, words
 from greenward.reports.render_html import render_html
 from greenward.runs.files import write_atomically
 from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
@@ -167,13 +166,7 @@ def _task(step: int, row: Row) -> AnsweredTask:
     remarks = [f"step {step}", *(f"{name} {value:.3g}" for name, value in figures.items())]
     remarks += [f"{row['tokens']} tokens"] if "tokens" in row else []
     remarks += [f"ended by {words(str(row['stop']))}"] if "stop" in row else []
-    answer = ShownAnswer(
-        bounded(row.get("answer") or ""),
-        words(status),
-        "good" if status == "passed" else "bad",
-        bounded(row.get("first_failure") or ""),
-        remark=" · ".join(remarks),
-    )
+    answer = shown_answer(status, row.get("answer"), row.get("first_failure"), remark=" · ".join(remarks))
     turns = row.get("transcript")
     said = (f"{turn.get('role')}: {turn.get('text')}" for turn in turns or () if isinstance(turn, dict))
     return AnsweredTask(_task_id(row), bounded("\n".join(said)), (answer,))

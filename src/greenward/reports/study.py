@@ -56,14 +56,14 @@ def in_a_sentence(label: str) -> str:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read the run directory or the study at `path`; what cannot be read is left out and noted.
+    """The run directory or the study at `path`; what cannot be read is left out and noted.
 
-    Raises:
-        RunError: there is neither.
+    Raises `RunError` when there is neither.
     """
     path = Path(path)
-    folders = sorted(path.glob("seed_*"), key=_natural) if path.is_dir() else []
-    folders = [path] if is_run(path) else [folder for folder in folders if is_run(folder)]
+    seeds = {folder: re.search(r"\d+$", folder.name) for folder in path.glob("seed_*") if is_run(folder)}
+    in_order = sorted(seeds, key=lambda seed: (int(number[0]) if (number := seeds[seed]) else 0, seed.name))
+    folders = [path] if is_run(path) else in_order
     if not folders:
         raise RunError(
             f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
@@ -74,11 +74,9 @@ def read_study(path: str | Path) -> Study:
     label = _label(main[0])
     beside: dict[str, list[RecordedRun | None]] = {}
     for name in ARMS_BESIDE:
-        runs = [
-            read_recorded_run(folder / name, notes) if is_run(folder / name) else None for folder in folders
-        ]
-        for index, run in enumerate(runs):
-            if run is not None:
+        for index, folder in enumerate(folders):
+            if is_run(folder / name):
+                run = read_recorded_run(folder / name, notes)
                 arm = CONTROL if name == "control" else _label(run)
                 beside.setdefault(arm, [None] * len(folders))[index] = run
     warm = (folder / "warm_start" for folder in folders)
@@ -91,11 +89,6 @@ def read_study(path: str | Path) -> Study:
         notes=(),
     )
     return replace(study, notes=(*notes, *_gaps(study)))
-
-
-def _natural(path: Path) -> tuple[int, str]:
-    number = re.search(r"(\d+)$", path.name)
-    return (int(number[1]) if number else 0, path.name)
 
 
 def _label(run: RecordedRun) -> str:
@@ -143,13 +136,12 @@ def _defects(run: RecordedRun) -> Iterator[str]:
     empty = max(finite_values(run.metrics, "rejection/empty_rounds"), default=0)
     if empty:
         yield f"{empty:.0f} of {run.steps} rounds kept no answer and taught nothing new."
-    first: dict[str, int] = {}
+    told = set()
     for row in run.metrics:
         for key, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                first.setdefault(key, row["step"])
-    for key, step in first.items():
-        yield f"{key} is not a finite number from step {step} on, at times."
+            if isinstance(value, float) and not math.isfinite(value) and key not in told:
+                told.add(key)
+                yield f"{key} is not a finite number from step {row['step']} on, at times."
 
 
 def _lost_shares(run: RecordedRun) -> Iterator[tuple[str, int, float]]:

@@ -39,6 +39,7 @@ from greenward.reports.figures import (
     seed_range,
     session_table,
     share,
+    shown_answer,
     words,
 )
 from greenward.reports.results import (
@@ -71,11 +72,7 @@ _OUTCOMES = {(False, True): "fixed", (False, False): "still failing", (True, Fal
 
 
 def training_report(path: str | Path) -> Report:
-    """The report of the run or study at `path`.
-
-    Raises:
-        RunError: there is neither.
-    """
+    """The report of the run or study at `path`. Raises `RunError` when there is neither."""
     study = read_study(path)
     results = compare(study)
     found = stages(study)
@@ -159,12 +156,7 @@ def _before_after(study: Study, results: Results, found: Mapping[str, Evaluation
         if len(study.seeds) > 1:
             spread = (seed_range(seed_values(evaluations, name)) for name in results.metrics)
             rows.append(("  over seeds", *spread))
-    columns = ("Held-out", *map(metric_label, results.metrics))
-    return Table("", columns, tuple(rows), _before_after_caption(study, results))
-
-
-def _before_after_caption(study: Study, results: Results) -> str:
-    evaluation = next(filter(None, first_evaluations(study)), {})
+    evaluation = next(filter(None, found["Before"]), {})
     sentences = []
     if {"problems", "samples", "temperature"} <= evaluation.keys():
         sentences.append(
@@ -178,7 +170,8 @@ def _before_after_caption(study: Study, results: Results) -> str:
     shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
     if shown:
         sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
-    return " ".join(sentences)
+    columns = ("Held-out", *map(metric_label, results.metrics))
+    return Table("", columns, tuple(rows), " ".join(sentences))
 
 
 def _seed_by_seed(study: Study, results: Results, found: Mapping[str, Evaluations]) -> Table | None:
@@ -210,20 +203,17 @@ def _suites(study: Study) -> Table | None:
 def _tags(found: Mapping[str, Evaluations]) -> Table | None:
     """pass@1 of the held-out problems with each tag before and after; None without tags."""
     shown = dict(islice(found.items(), 2))
-    known = {tag: row for e in shown["Before"] if e for tag, row in e.get("tags", {}).items()}
+    known = {tag: row["problems"] for e in shown["Before"] if e for tag, row in e.get("tags", {}).items()}
+
+    def rate(evaluations: Evaluations, tag: str) -> str:
+        of_tag = [{"metrics": e.get("tags", {}).get(tag, {})} for e in evaluations if e]
+        return percent(pooled(of_tag, PRIMARY))
+
     rows = tuple(
-        (
-            words(tag),
-            str(known[tag]["problems"]),
-            *(_of_tag(evaluations, tag) for evaluations in shown.values()),
-        )
-        for tag in sorted(known)
+        (words(tag), str(problems), *(rate(evaluations, tag) for evaluations in shown.values()))
+        for tag, problems in sorted(known.items())
     )
     return Table("Held-out pass@1 by tag", ("Tag", "Problems", *shown), rows) if rows else None
-
-
-def _of_tag(evaluations: Evaluations, tag: str) -> str:
-    return percent(pooled([{"metrics": e.get("tags", {}).get(tag, {})} for e in evaluations if e], PRIMARY))
 
 
 def _statuses(found: Mapping[str, Evaluations]) -> Table | None:
@@ -252,9 +242,7 @@ def _sample_answers(study: Study) -> list[Block]:
     after it one that passes. Problems of which no such answer was recorded are not shown.
     """
     before, after = first_evaluations(study)[0], final_evaluations(study, study.main)[0]
-    if before is None or after is None:
-        return []
-    pairs = list(_answered_pairs(before, after))
+    pairs = list(_answered_pairs(before, after)) if before is not None and after is not None else []
     tasks: list[AnsweredTask] = []
     counts = []
     for outcome, (limit, _) in _SHOWN_OF.items():
@@ -278,31 +266,25 @@ def _answered_pairs(before: Evaluation, after: Evaluation) -> Iterator[AnsweredT
         other = later.get(row.get("task_id"))
         if other is None or not (row.get("samples") and other.get("samples")):
             continue
+        shown = [*_first_answer("Before", row), *_first_answer("After", other)]
         outcome = _OUTCOMES.get((_passes(row), _passes(other)))
-        answers = [_first_answer("Before", row), _first_answer("After", other)]
-        shown = tuple(answer for answer in answers if answer is not None)
         if outcome is not None and len(shown) == 2:
             prompt = bounded(row.get("prompt", ""))
-            yield AnsweredTask(str(row["task_id"]), prompt, shown, outcome, _SHOWN_OF[outcome][1])
+            yield AnsweredTask(str(row["task_id"]), prompt, tuple(shown), outcome, _SHOWN_OF[outcome][1])
 
 
 def _passes(row: Evaluation) -> bool:
     return bool(2 * row["passed"] >= row["samples"])
 
 
-def _first_answer(title: str, row: Evaluation) -> ShownAnswer | None:
-    """The first recorded answer that passed if the problem passes, or else that did not."""
-    for answer in row.get("answers") or ():
-        if (answer.get("status") == "passed") is _passes(row):
-            return ShownAnswer(
-                bounded(answer.get("code") or ""),
-                words(str(answer.get("status", ""))),
-                "good" if _passes(row) else "bad",
-                bounded(answer.get("first_failure") or ""),
-                title,
-                f"{row['passed']} of {row['samples']} answers pass",
-            )
-    return None
+def _first_answer(title: str, row: Evaluation) -> list[ShownAnswer]:
+    """The first recorded answer that passed if the problem passes, or else that did not; if there is one."""
+    passes, remark = _passes(row), f"{row['passed']} of {row['samples']} answers pass"
+    found = (one for one in row.get("answers") or () if (one.get("status") == "passed") is passes)
+    return [
+        shown_answer(one.get("status", ""), one.get("code"), one.get("first_failure"), title, remark)
+        for one in islice(found, 1)
+    ]
 
 
 def _costs(study: Study) -> Table | None:
@@ -319,9 +301,8 @@ def _costs(study: Study) -> Table | None:
     caption = "Mean over seeds. " if len(study.seeds) > 1 else ""
     caption += f"Peak memory {memory(max(peaks))}." if peaks else ""
     rows.append(("Total", duration(total), ""))
-    return Table(
-        "", ("Part", "Time", "Share"), tuple(rows), caption.strip(), tuple(seconds for _, seconds in parts)
-    )
+    shares = tuple(seconds for _, seconds in parts)
+    return Table("", ("Part", "Time", "Share"), tuple(rows), caption.strip(), shares)
 
 
 def _seconds(study: Study, seed: int) -> dict[str, float]:

@@ -34,12 +34,9 @@ def render(report: Report, form: Form) -> str:
 def write_report(
     report: Report, folder: Path, stem: str = "report", forms: Sequence[Form] = ("html", "markdown", "json")
 ) -> dict[Form, Path]:
-    """Write STEM.html, STEM.md and STEM.json into `folder`, which is made; older ones are replaced whole.
+    """Writes STEM.html, STEM.md and STEM.json into `folder`, which is made; older ones are replaced whole.
 
-    Returns the path of each form by its name.
-
-    Raises:
-        RunError: the file system refused.
+    Returns the path of each form by its name. Raises `RunError` when the file system refused.
     """
     with writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
