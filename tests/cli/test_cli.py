@@ -185,6 +185,36 @@ class TestConfig:
         assert run("config", "check", recipe_file, "kind=sft") == 2
         assert "warm_start" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("override", "said"),
+        [
+            ("rewards.0.name=test", "Did you mean 'tests'?"),
+            ("rewards.0.options.bonsu=1", "Did you mean 'bonus'?"),
+            ("rewards.0.name=no_such_module:f", "there is no module 'no_such_module'"),
+            ("evaluation.suites=[mbppp]", "Did you mean 'mbpp'?"),
+            ("evaluation.suites=['mbpp:tests']", "there is no part 'tests'"),
+            ("problems.train=bugs:famlies", "Did you mean 'families'?"),
+            ("problems.held_out=nowhere.jsonl", "nowhere.jsonl: there is no such file"),
+            ("model=runs/mien", "Did you mean 'runs/mine'?"),
+            ("model=/nowhere", "no such folder"),
+        ],
+    )
+    def test_what_is_named_must_exist_for_check_and_train(
+        self,
+        recipe_file: str,
+        override: str,
+        said: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "runs" / "mine").mkdir(parents=True)
+        (tmp_path / "runs" / "mine" / "config.yaml").write_text("model: {id: null}")
+        for command in (("config", "check"), ("train", "--dry-run")):
+            assert run(*command, recipe_file, override) == 2
+            assert said in capsys.readouterr().err
+
     def test_schema(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("config", "schema") == 0
         assert '"max_steps"' in capsys.readouterr().out

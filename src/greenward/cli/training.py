@@ -147,10 +147,11 @@ def show(recipe: str, overrides: tuple[str, ...]) -> None:
 @recipe_argument
 @overrides_argument
 def check(recipe: str, overrides: tuple[str, ...]) -> None:
-    """Check whether CONFIG is valid; if it is not, say why."""
+    """Check CONFIG as `train` does before it loads anything: keys, values, and that what is named exists."""
     from greenward.config.loading import find_recipe, load_recipe
+    from greenward.recipes.requirements import check_needs
 
-    load_recipe(recipe, overrides)
+    check_needs(load_recipe(recipe, overrides))
     click.echo(f"{find_recipe(recipe)}: good.")
 
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from greenward.errors import CheckpointError
 from greenward.policies.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
 from greenward.policies.tokenizer import Tokenizer, read_json
+from greenward.runs.reading import is_run
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -43,16 +45,31 @@ _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
 }
 
 
-def resolve(model_id: str, cache_dir: str | None = None) -> Path:
-    """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached)."""
+def local_folder(model_id: str) -> Path | None:
+    """The folder of a model on this machine; None for a Hugging Face id.
+
+    Raises `CheckpointError` for what is neither, naming the nearest folder. A missing name beside runs is no
+    Hugging Face id.
+    """
     folder = Path(model_id).expanduser()
     if folder.is_dir():
         last = folder / "checkpoints" / "last"
         return last if last.is_dir() else folder
-    if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
-        raise CheckpointError(
-            f"expected a model folder or a Hugging Face id (owner/name), found {model_id!r}: no such folder"
-        )
+    beside = [one for one in folder.parent.glob("*") if one.is_dir()]
+    is_id = model_id.count("/") == 1 and not model_id.startswith((".", "/", "~"))
+    if is_id and not any(map(is_run, beside)):
+        return None
+    near = get_close_matches(str(folder), map(str, beside), n=1)
+    raise CheckpointError(
+        f"expected a model folder or a Hugging Face id (owner/name), found {model_id!r}: no such folder",
+        remedy=f"Did you mean {near[0]!r}?" if near else None,
+    )
+
+
+def resolve(model_id: str, cache_dir: str | None = None) -> Path:
+    """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached)."""
+    if folder := local_folder(model_id):
+        return folder
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:

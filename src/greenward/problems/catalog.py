@@ -109,6 +109,34 @@ def load_problems(
     return _load(source, (FAMILIES, *SHIPPED, *SUITES), skip_bad_rows=skip_bad_rows)
 
 
+def check_source(
+    source: str,
+    known: tuple[str, ...] = (FAMILIES, *SHIPPED, *SUITES),
+    path: str | Path | None = None,
+) -> None:
+    """Raises `ProblemError` for an unknown name or a missing file, before anything is read.
+
+    It names the nearest of `known`, or of the files beside a missing one. `path` is the file of a suite.
+    """
+    source = source.removeprefix(BUGS)
+    name, _, part = source.partition(":")
+    file = Path(source)
+    if name in SUITES:
+        if part and part not in PARTS:
+            raise ProblemError(f"{source}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
+        if path is None:
+            find_file(name, SUITES[name], fetch=False)
+    elif source not in known and not file.exists():
+        is_file = file.suffix in (".json", ".jsonl", ".gz")
+        beside = [str(one) for one in file.parent.glob("*.json*")] if is_file else []
+        near = get_close_matches(source, [*known, *beside], n=1)
+        all_known = f"Known: {', '.join(known)}, or the path of a file."
+        raise ProblemError(
+            f"{source}: there is no such file." if is_file else f"no problem set is called {source!r}.",
+            remedy=f"Did you mean {near[0]!r}?" if near else all_known,
+        )
+
+
 def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a suite, in its order.
 
@@ -127,15 +155,9 @@ def _load(
     if source in SHIPPED:
         with resources.as_file(resources.files("greenward.problems") / "data" / f"{source}.json") as file:
             return load_json(file)
+    check_source(source, known, path)
     if name not in SUITES:
-        if Path(source).suffix not in (".json", ".jsonl", ".gz") and not Path(source).exists():
-            near = get_close_matches(source, known, n=1)
-            all_known = f"Known: {', '.join(known)}, or the path of a file."
-            hint = f"Did you mean {near[0]!r}?" if near else all_known
-            raise ProblemError(f"no problem set is called {source!r}.", remedy=hint)
         return load_file(source, skip_bad_rows=skip_bad_rows)
-    if part and part not in PARTS:
-        raise ProblemError(f"{source}: there is no part {part!r}.", remedy=f"Parts: {', '.join(PARTS)}.")
     suite = SUITES[name]
     file = Path(path) if path is not None else find_file(name, suite)
     if suite.format:

@@ -16,15 +16,14 @@ from greenward.algorithms.loop import Trainer, TrainingLoop
 from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import convert, dump
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
-from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig, TrainingConfig
-from greenward.errors import ConfigError
+from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.faults.fault import recorded_truth
-from greenward.policies.devices import contended_threads, resolve_device
+from greenward.policies.devices import contended_threads
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
 from greenward.recipes.reinforcement import build_reinforcement
-from greenward.recipes.supervised_data import check_pairs
+from greenward.recipes.requirements import check_needs
 from greenward.recipes.tasks import CodeTasks, Tasks
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
@@ -33,7 +32,7 @@ from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
-from greenward.runs.trackers import check_trackers, make_sinks
+from greenward.runs.trackers import make_sinks
 
 WARM_START = "warm_start"
 TASKS: Mapping[str, type[Tasks]] = MappingProxyType(
@@ -58,7 +57,7 @@ def train(
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
-    _check_needs(recipe)
+    check_needs(recipe, given, functions)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     tasks = TASKS[recipe.kind](recipe, given, functions)
@@ -79,23 +78,6 @@ def train(
     return finished
 
 
-def _check_needs(recipe: Recipe) -> None:
-    """Raises the error of what a training needs and has not, before anything is loaded or written."""
-    if isinstance(recipe, SupervisedRecipe):
-        data = recipe.warm_start.data
-        if data is None:
-            raise ConfigError(
-                "kind: sft trains on your own pairs: warm_start.data is not set.",
-                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
-                f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
-                "problems.",
-            )
-        if data != GENERATED_CORPUS:
-            check_pairs(Path(data))
-    check_trackers(recipe.tracking.model_dump())
-    resolve_device(recipe.model.device)
-
-
 def show_report(output: Path, *, quiet: bool) -> None:
     """Write the report of a run or study; print its terminal view and where the page is."""
     report = training_report(output)
@@ -111,7 +93,7 @@ def dry_run(
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
-    _check_needs(recipe)
+    check_needs(recipe, given, functions)
     tasks = TASKS[recipe.kind](recipe, given, functions)
     policy = build_policy(recipe, tasks.texts)
     parameters = sum(parameter.numel() for parameter in policy.parameters())

@@ -76,12 +76,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "greenward"
 
 
-def find_file(name: str, suite: Suite) -> Path:
+def find_file(name: str, suite: Suite, *, fetch: bool = True) -> Path:
     """The file (or folder) of the suite with this name.
 
     Looks in this order: at the path in the suite's environment variable; for one of the suite's file names in
     the folder `$GREENWARD_DATA` or in a folder of that; in the cache; at the source of the suite. Raises
-    `ProblemError` that says which file to put where.
+    `ProblemError` that says which file to put where. Without `fetch`, it returns where the file
+    would be put in the cache.
     """
     if own := _named_by(suite.variable):
         return own
@@ -96,7 +97,7 @@ def find_file(name: str, suite: Suite) -> Path:
     if source is None:
         raise ProblemError(f"{name}: its files were not found.", remedy=advice)
     cached = cache_folder() / "suites" / source.cached_name
-    if not cached.exists():
+    if fetch and not cached.exists():
         content = _fetched(name, source, advice)
         with writing(str(cached)):
             cached.parent.mkdir(parents=True, exist_ok=True)

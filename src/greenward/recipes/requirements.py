@@ -1,0 +1,69 @@
+"""What a training needs beside its recipe: checked before anything is loaded or written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from greenward.config.recipe import Recipe, ReinforcementRecipe, SupervisedRecipe
+from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig
+from greenward.errors import ConfigError, RewardError
+from greenward.grading.reward_terms import make_reward
+from greenward.policies.checkpoint import local_folder
+from greenward.policies.devices import resolve_device
+from greenward.policies.tokenizer import read_json
+from greenward.problems.catalog import check_source
+from greenward.recipes.suites import HELD_OUT
+from greenward.recipes.supervised_data import check_pairs
+from greenward.runs.trackers import check_trackers
+
+
+def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collection[str] = ()) -> None:
+    """Raises the error of what a training by `recipe` needs and has not.
+
+    `given` names the sets of problems and `functions` the reward functions that the caller has himself. What
+    only shows when files are read, models are fetched or functions are imported is not found here.
+    """
+    if isinstance(recipe, SupervisedRecipe):
+        data = recipe.warm_start.data
+        if data is None:
+            raise ConfigError(
+                "kind: sft trains on your own pairs: warm_start.data is not set.",
+                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
+                f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
+                "problems.",
+            )
+        if data != GENERATED_CORPUS:
+            check_pairs(Path(data))
+    check_trackers(recipe.tracking.model_dump())
+    resolve_device(recipe.model.device)
+    if recipe.model.id is not None and (folder := local_folder(recipe.model.id)):
+        read_json(folder / "config.json")
+    sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
+    suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
+    for source in (
+        *(source for name, source in sources.items() if name not in given),
+        *(suite for suite in suites if suite != HELD_OUT),
+    ):
+        check_source(source)
+    if isinstance(recipe, ReinforcementRecipe):
+        for term in recipe.rewards:
+            if term.name not in functions:
+                _check_reward(term)
+
+
+def _check_reward(term: RewardTermConfig) -> None:
+    """Of a function, only whether its top module exists: to import it runs it."""
+    if ":" not in term.name:
+        make_reward(term)
+        return
+    package = term.name.partition(":")[0].partition(".")[0]
+    built_in = package in sys.builtin_module_names
+    if not built_in and PathFinder.find_spec(package, [os.getcwd(), *sys.path]) is None:
+        raise RewardError(
+            f"{term.name}: there is no module {package!r}.",
+            remedy="Name a module of the current folder or an installed one, as module:function.",
+        )
