@@ -68,7 +68,7 @@ def test_the_explosion_changes_rate_and_clip_from_the_step_after_the_last_health
     assert trainer.critic_config.max_grad_norm == 0.7
 
 
-def test_the_explosion_goes_on_after_a_resume_and_keeps_the_clip_when_told():
+def test_the_explosion_needs_no_state_to_be_resumed_and_keeps_the_clip_when_told():
     trainer = FakeTrainer()
     settings = {"after_step": 3, "rate_factor": 20.0, "rate_growth": 1.0, "remove_clip": False}
     fault = GradientExplosion(GradientExplosionConfig(**settings), targets(trainer))
@@ -103,6 +103,9 @@ def test_a_resumed_run_keeps_the_record_until_it_has_the_final_values(tmp_path):
     def acted():
         return json.loads((tmp_path / "faults.json").read_text())["faults"]["diary"]["acted"]
 
+    with recorded_truth(tmp_path, [], seed=7):
+        pass
+    assert list(tmp_path.iterdir()) == []  # there is none without faults
     for steps, before in ((3, 0), (0, 3), (5, 3)):
         diary = Diary()
         with recorded_truth(tmp_path, [diary], seed=7):
@@ -112,33 +115,21 @@ def test_a_resumed_run_keeps_the_record_until_it_has_the_final_values(tmp_path):
     assert acted() == 5
 
 
-def test_without_faults_there_is_no_record(tmp_path):
-    with recorded_truth(tmp_path, [], seed=7):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("faults: {memory_leak: {growth_factor: 1.0}}", "growth_factor: expected a number greater than 1"),
         ("faults: {memory_leak: {growth_factor: .inf}}", "growth_factor: expected a finite number"),
-        (
-            "faults: {gradient_explosion: {rate_growth: 0.9}}",
-            "rate_growth: expected a number greater than or equal to 1",
-        ),
+        ("faults: {gradient_explosion: {rate_growth: 0.9}}", "expected a number greater than or equal to 1"),
         ("faults: {gradient_explosion: {rate_factor: 0.5}}", "rate_factor: expected a number greater than 1"),
         (
             "faults: {gradient_explosion: {after_step: 50}}\ntraining: {max_steps: 50}",
             "faults.gradient_explosion.after_step 50 must be below training.max_steps 50",
         ),
+        ("faults: {reward_overconfidence: {calibration_score: 1.0}}", "score: expected a number less than 1"),
         (
-            "reward_model: {}\nfaults: {reward_overconfidence: {calibration_score: 1.0}}",
-            "calibration_score: expected a number less than 1",
-        ),
-        (
-            "reward_model: {}\nfaults: {reward_overconfidence: {calibration_score: 0}}",
-            "calibration_score: expected a number greater than 0",
+            "faults: {reward_overconfidence: {calibration_score: 0}}",
+            "score: expected a number greater than 0",
         ),
         ("faults: {reward_overconfidence: {}}", "needs the section reward_model"),
         ("kind: sft\nwarm_start: {}\nfaults: {memory_leak: {}}", "needs kind: grpo or kind: ppo"),

@@ -1,4 +1,4 @@
-"""metrics.jsonl: valid JSON whatever the numbers, readable after a kill, exact after truncation."""
+"""metrics.jsonl and predictions.jsonl: valid JSON whatever the numbers, readable after a kill, exact after truncation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from greenward.errors import RunError
-from greenward.runs.metrics import MetricsFile, read_metrics, without_timing
+from greenward.runs.metrics import (
+    PREDICTIONS,
+    MetricsFile,
+    Predictions,
+    PredictionsFile,
+    read_metrics,
+    read_predictions,
+    without_timing,
+)
 
 
 def reject_constant(name: str) -> None:
@@ -79,5 +87,33 @@ def test_timing_is_everything_under_its_prefixes():
     assert without_timing(row) == {"step": 1, "loss": 2.0, "timeouts": 5}
 
 
-def test_a_missing_file_has_no_rows(tmp_path):
+def test_predictions_are_read_back_in_order(tmp_path):
+    file = PredictionsFile(tmp_path / PREDICTIONS)
+    file.append(1, [0.25, 0.75], [False, True])
+    file.append(2, [], [])
+    file.append(3, [0.1234567891], [True])
+    assert read_predictions(tmp_path) == Predictions((1, 1, 3), (0.25, 0.75, 0.123457), (0, 1, 1))
+
+
+def test_a_resumed_run_drops_newer_predictions_and_a_torn_line(tmp_path):
+    file = PredictionsFile(tmp_path / PREDICTIONS)
+    for step in (1, 2, 3):
+        file.append(step, [0.5], [True])
+    with file.path.open("a") as raw:
+        raw.write('{"step": 4, "predic')
+    file.truncate_after(2)
+    file.append(3, [0.75], [False])
+    assert read_predictions(tmp_path).predicted == (0.5, 0.5, 0.75)
+
+
+def test_a_run_without_predictions_has_none(tmp_path):
+    assert read_predictions(tmp_path) == Predictions((), (), ())
     assert read_metrics(tmp_path / "metrics.jsonl").rows == ()
+    PredictionsFile(tmp_path / PREDICTIONS).truncate_after(0)
+    assert not (tmp_path / PREDICTIONS).exists()
+
+
+def test_a_row_of_predictions_of_another_shape_is_named(tmp_path):
+    (tmp_path / PREDICTIONS).write_text('{"step": 1, "predicted": [0.5], "passed": [1, 0]}\n')
+    with pytest.raises(RunError, match=r"row 1: expected a step, and predicted and passed of one length"):
+        read_predictions(tmp_path)

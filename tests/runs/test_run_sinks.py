@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from greenward.errors import ConfigError
-from greenward.runs.trackers import FailSafeSink, make_sinks
+from greenward.runs.trackers import FailSafeSink, evaluation_values, make_sinks, tracker_name
 
 ONLINE = {"wandb": {"project": "p", "entity": None, "mode": "online"}}
 
@@ -108,3 +108,33 @@ def test_a_mirror_that_cannot_start_is_left_out():
         sink = FailSafeSink("Gone", fail)
     sink.log(1, {"loss": 1.0})
     sink.close()
+
+
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [
+        ("mbpp", "mbpp"),
+        ("mbpp:test", "mbpp_test"),
+        ("humaneval", "humaneval"),
+        ("humaneval+", "humaneval_plus"),
+        ("humaneval+mini", "humaneval_plus_mini"),
+        ("../../etc/passwd", "etc_passwd"),
+        ("…", "suite"),
+    ],
+)
+def test_suites_have_names_that_trackers_and_file_systems_take(suite, name):
+    assert tracker_name(suite) == name
+
+
+def test_trackers_get_pass_rate_with_interval_and_problems_passed():
+    metric = {"value": 0.4, "low": 0.1, "high": 0.8}
+    record = {"suite": "mbpp", "metrics": {"pass@1": metric}, "problems_passed": 2}
+    assert evaluation_values(record) == {
+        "mbpp_eval/pass@1": 0.4,
+        "mbpp_eval/pass@1_low": 0.1,
+        "mbpp_eval/pass@1_high": 0.8,
+        "mbpp_eval/pass_rate": 0.4,
+        "mbpp_eval/pass_rate_low": 0.1,
+        "mbpp_eval/pass_rate_high": 0.8,
+        "mbpp_eval/problems_passed": 2,
+    }

@@ -86,7 +86,6 @@ class ModelEvaluation(EvaluationSession):
         asked = find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
         asked = part_of_suite(asked, ids=options.ids, limit=options.limit)
         self.problems = without(asked, shots)
-        self._left_out = len(asked) - len(self.problems)
         if not self.problems:
             raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
         self.renderer, stop_strings = renderer_for(
@@ -102,16 +101,22 @@ class ModelEvaluation(EvaluationSession):
                 f"--n {options.samples} at temperature 0 draws the same answer {options.samples} times.",
                 remedy="Set --temperature above 0, or --n 1.",
             )
-        self._unanswerable = 0
+        self.notes: list[str] = []
         self.sampling = SamplingParams(
             max_tokens=self._max_tokens(),
             temperature=temperature,
             top_p=options.top_p,
             stop_strings=stop_strings,
         )
+        name = self.problems.name
+        if left_out := len(asked) - len(self.problems):
+            self.notes.append(f"{left_out} problems that serve as examples are left out")
+        if name in ("mbpp", "mbpp-sanitized") and {part_of(one.task_id) for one in self.problems} - {"test"}:
+            self.notes.append(
+                f"{name} holds more than MBPP's test problems; published figures are mostly on {name}:test"
+            )
         self.answers = len(self.problems) * options.samples
-        name = f"{file_name(self.model.name)}-{file_name(self.problems.name)}"
-        self.default_folder = Path("runs") / "eval" / name
+        self.default_folder = Path("runs") / "eval" / f"{file_name(self.model.name)}-{file_name(name)}"
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -154,15 +159,18 @@ class ModelEvaluation(EvaluationSession):
             "dtype": self.dtype,
             "prompt_hash": prompt_hash,
         }
-        self.facts = {"command": "eval", "model": self.model.to_json(), "prompt_hash": prompt_hash}
-        self.notes = self._notes()
-        self.facts["contamination"] = None
+        overlap = None
         if self.model.recipe is not None:
             section = self.model.recipe.problems
             trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
             overlap = contamination(trained, self.problems)
-            self.facts["contamination"] = overlap.to_json()
-            self.notes.append(overlap.summary)
+            self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
+        self.facts = {
+            "command": "eval",
+            "model": self.model.to_json(),
+            "prompt_hash": prompt_hash,
+            "contamination": overlap and overlap.to_json(),
+        }
         return super().run(out, grading, progress)
 
     def source(
@@ -188,28 +196,16 @@ class ModelEvaluation(EvaluationSession):
             asked = self.options.max_tokens or MOST_TOKENS
         if positions is None:
             return asked
-        self._unanswerable = sum(length + asked > positions for length in lengths)
-        if self._unanswerable == len(lengths):
+        unanswerable = sum(length + asked > positions for length in lengths)
+        if unanswerable == len(lengths):
             raise ConfigError(
                 f"no prompt fits: the shortest has {min(lengths)} tokens, and with {asked} for the answer "
                 f"that is more than the model's {positions} positions.",
                 remedy="Lower --max-tokens or --fewshot, or use a model with more positions.",
             )
+        if unanswerable:
+            self.notes.append(f"{unanswerable} prompts are too long for the model and count as not answered")
         return asked
-
-    def _notes(self) -> list[str]:
-        notes = []
-        if self._unanswerable:
-            notes.append(f"{self._unanswerable} prompts are too long for the model and count as not answered")
-        if self._left_out:
-            notes.append(f"{self._left_out} problems that serve as examples are left out")
-        parts = {part_of(problem.task_id) for problem in self.problems}
-        if self.problems.name in ("mbpp", "mbpp-sanitized") and parts - {"test"}:
-            notes.append(
-                f"{self.problems.name} holds more than MBPP's test problems; published figures are mostly "
-                f"on {self.problems.name}:test"
-            )
-        return notes
 
 
 def evaluate_in_memory(
