@@ -18,6 +18,7 @@ from greenward.grading.grader import Grader
 from greenward.problems.problem import Case, Problem
 from hostile import naive_grader
 from hostile.attacks import FAMILIES, HOSTILE_PROGRAMS
+from hostile.attacks.channel import REACH
 from hostile.program import ALWAYS, ANYWHERE, AS_ROOT, HostileProgram
 from hostile.trial import QUICK, let_through
 
@@ -56,6 +57,14 @@ def test_without_further_layers_the_promised_is_stopped_and_the_rest_is_a_real_a
     certain = {one.name for one in programs if one.name not in stopped and certain_to_get_through(one)}
     assert {name: how for name, how in found.items() if name in stopped} == {}
     assert certain - found.keys() == set()
+
+
+@pytest.mark.parametrize("arena", ["all"], indirect=True)
+def test_forgers_reach_the_harness_and_its_nonce(world, arena):
+    """Otherwise it would say little that they do not pass."""
+    with Grader(QUICK, executor=arena.pair) as grader:
+        (verdict,) = grader.grade([(world.problem("access"), REACH)])
+    assert verdict.passed, verdict.failure
 
 
 @pytest.mark.parametrize("arena", ["all"], indirect=True)

@@ -164,24 +164,13 @@ PROGRAMS = (
             if "rw-s" in line: ctypes.memset(int(start, 16), 0, int(end, 16) - int(start, 16))
         os._exit(0)
         """),
-    _blame("announcement_taken_back", """
-        for one in gc.get_objects():
-            if type(one).__name__ == "Announcement":
-                try: one.clear()
-                except Exception: pass
-        os._exit(0)
-        """),
     _blame("set_up_of_the_tests_made_to_fail", "def f(i): raise SyntaxError('invalid syntax')"),
     _blame("frames_of_every_shape", """
-        import struct, types
+        import struct
         nonce = b"0" * 32
         frame = sys._getframe()
         while frame:
-            for value in list(frame.f_locals.values()):
-                for cell in getattr(value, "__closure__", None) or ():
-                    try: content = cell.cell_contents
-                    except ValueError: continue
-                    if isinstance(content, bytes) and len(content) == 32: nonce = content
+            for value in list(frame.f_locals.values()): nonce = getattr(value, "_nonce", nonce)
             frame = frame.f_back
         payloads = ['[[],0]', '[{"dict":[]},0]', '[{"set":[]}]', '["ended",[],"",""]', '["ended",{"set":[]},"",""]',
                     '["ended",{"dict":[]},"x","y"]', '[{"Decimal":"NaN"}]', '["value",{"Decimal":"NaN"},1]',

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from hostile.program import GRADING_OUTSIDE, HostileProgram, hostile
+from hostile.program import GRADING_OUTSIDE, HostileProgram, hostile, source
 
-# Finds the harness's `send` and its nonce in the frames below, wherever the answer is called from.
+# Finds the harness, its way to send and its nonce in the frames below, wherever the answer is called from.
 _CHANNEL = """
-import gc, json, os, re, struct, sys, types
+import gc, json, os, re, struct, sys
 FD = 3
-def spaces(start):
-    seen, waiting = set(), [start]
-    while waiting and len(seen) < 5000:
-        one = waiting.pop()
-        if id(one) in seen: continue
-        seen.add(id(one))
-        yield one
-        if isinstance(one, types.FrameType):
-            waiting += [one.f_back, one.f_locals, one.f_globals]
-        elif isinstance(one, types.FunctionType):
-            waiting += [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
-            waiting += list(one.__defaults__ or ())
-        elif isinstance(one, dict):
-            waiting += [value for value in one.values() if isinstance(value, (types.FunctionType, bytes, str, dict))]
-def find_send():
-    return next((one for one in spaces(sys._getframe()) if isinstance(one, types.FunctionType) and one.__name__ == "send"), None)
+def frames():
+    frame = sys._getframe()
+    while frame:
+        yield frame
+        frame = frame.f_back
+def find_harness():
+    return next((one for frame in frames() for one in frame.f_locals.values() if hasattr(type(one), "_send")), None)
 def find_nonce():
-    for one in spaces(sys._getframe()):
-        text = one.decode("latin-1") if isinstance(one, bytes) else one
-        if isinstance(text, str) and re.fullmatch("[0-9a-f]{32}", text): return text.encode()
-    return b"0" * 32
+    values = vars(find_harness()).values() if find_harness() else ()
+    return next((one for one in values if isinstance(one, bytes) and re.fullmatch(b"[0-9a-f]{32}", one)), b"0" * 32)
 def frame(payload, nonce=None):
     payload = payload if isinstance(payload, bytes) else payload.encode()
     return (nonce or find_nonce()) + struct.pack("!I", len(payload)) + payload
@@ -45,6 +34,8 @@ def _forge(name: str, code: str, wanted: str = "secret") -> HostileProgram:
     return hostile(name, "forging the result channel", code, GRADING_OUTSIDE, wanted=wanted, prelude=_CHANNEL)
 
 
+# Accepted if the tools of the others find what they look for.
+REACH = source(_CHANNEL + "def f(i): return find_nonce() != b'0' * 32 and callable(find_harness()._send)")
 PROGRAMS = (
     _forge("verdicts_on_every_descriptor", """
         for fd in range(3, 64):
@@ -63,15 +54,15 @@ PROGRAMS = (
         """),
     _forge("send_found_in_frames", """
         def f(i):
-            send = find_send()
+            send = find_harness()._send
             for text in ('["value",0,"passed"]', '["value",1,true]', '["done"]'): send(text)
             os._exit(0)
         """),
     _forge("send_found_by_the_collector", """
         def f(i):
             for one in gc.get_objects():
-                if isinstance(one, types.FunctionType) and one.__name__ == "send":
-                    for text in ('["value",0,"passed"]', '["value",1,true]', '["done"]'): one(text)
+                if hasattr(type(one), "_send"):
+                    for text in ('["value",0,"passed"]', '["value",1,true]', '["done"]'): one._send(text)
             os._exit(0)
         """),
     _forge("all_frames_sent_while_loading", """claim('["value",0,"x"]', '["value",1,"x"]', '["done"]')"""),
@@ -141,15 +132,14 @@ PROGRAMS = (
         def f(i): return "x"
         """),
     _forge("encoder_of_the_harness_replaced", """
-        for one in gc.get_objects():
-            if isinstance(one, dict) and "_answer_one" in one and "_encode" in one:
-                one.update(_encode=lambda value: '"passed"', _dumps=lambda value: '["done"]')
+        for frame in frames():
+            if "_dumps" in frame.f_globals:
+                frame.f_globals.update(_encode=lambda *_, **__: '"passed"', _dumps=lambda value: '["done"]')
         def f(i): return "x"
         """),
     _forge("end_of_the_harness_replaced", """
-        for one in gc.get_objects():
-            if isinstance(one, dict) and "_answer_one" in one:
-                one.update(_answer_one=lambda *_: None, _flush=lambda: os._exit(0))
+        kind = type(find_harness())
+        kind._text_of, kind.end = lambda *_, **__: '["value",0,"x"]', lambda *_: os._exit(0)
         def f(i): return "x"
         """),
     _forge("both_sides_of_a_fork_answer", """

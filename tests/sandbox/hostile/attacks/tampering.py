@@ -85,11 +85,11 @@ PROGRAMS = (
         """),
     _tamper("code_of_the_harness_replaced", """
         import sys
-        def done(*_): return None
+        def done(*_, **__): return None
         frame = sys._getframe()
         while frame:
-            for one in frame.f_globals.values():
-                if type(one).__name__ == "function" and one.__name__.startswith(("_answer", "_end", "_describe", "_flush")):
+            for one in (*frame.f_globals.values(), *vars(type(frame.f_locals.get("self"))).values()):
+                if type(one).__name__ == "function" and one.__name__ in ("_text_of", "end", "_describe", "_execute"):
                     one.__code__ = done.__code__
             frame = frame.f_back
         def f(i): return "x"
@@ -97,7 +97,7 @@ PROGRAMS = (
     _tamper("trace_function_jumps", """
         import sys
         def trace(frame, event, value):
-            if frame.f_code.co_name in ("_answer_calls", "_answer_one", "run_answer"): raise SystemExit(0)
+            if frame.f_code.co_name in ("_text_of", "_send", "run_answer"): raise SystemExit(0)
             return trace
         def f(i):
             sys.settrace(trace)
