@@ -36,29 +36,15 @@ def test_the_two_sides_are_taken_apart(source, actual, relation, expected):
 @pytest.mark.parametrize(
     "source",
     [
-        "assert f(1) == f(2)",
-        "assert all(f(x) for x in range(3))",
-        "assert f(1) > 3",
-        "assert f(1) == 1 and f(2) == 2",
-        "x = f(1)\nassert x == 1",
-        "assert g(1) == 1",
-        "assert f(1) is g",
-        "assert set(f([1])) == set([1])",
-        "assert f(f(1)) == 1",
-        "assert f(x=f(1)) == 1",
-        "assert f(n := 1) == n",
-        "assert f.__call__(1) == 1",
-        "assert 1 == f(1)[0]",
-        "assert f(1)[0] in (1, 2)",
-        "assert abs(f(1)[0] - 2.5) < 1e-6",
-        "assert abs(-f(1) - 2.5) < 1e-6",
-        "assert math.isclose(sum(f(1)), 2.5)",
-        "assert not f(1)[0]",
-        "assert not math.isclose(f(1), 2.5)",
-        "assert f(1) == 1 == g",
-        "assert -f(1) is None",
+        "assert f(1) == f(2)", "assert all(f(x) for x in range(3))", "assert f(1) > 3",
+        "assert f(1) == 1 and f(2) == 2", "x = f(1)\nassert x == 1", "assert g(1) == 1", "assert f(1) is g",
+        "assert set(f([1])) == set([1])", "assert f(f(1)) == 1", "assert f(x=f(1)) == 1",
+        "assert f(n := 1) == n", "assert f.__call__(1) == 1", "assert 1 == f(1)[0]",
+        "assert f(1)[0] in (1, 2)", "assert abs(f(1)[0] - 2.5) < 1e-6", "assert abs(-f(1) - 2.5) < 1e-6",
+        "assert math.isclose(sum(f(1)), 2.5)", "assert not f(1)[0]", "assert not math.isclose(f(1), 2.5)",
+        "assert f(1) == 1 == g", "assert -f(1) is None",
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_taken_apart_says_so(source):
     assert parse_assertion(source, "f") is None
 
@@ -77,74 +63,31 @@ def grade(grader, tests, code, **fields):
 
 def test_tests_of_every_shape_pass_for_a_right_answer_and_fail_for_a_wrong_one(grader):
     tests = [
-        "assert f(2) == 4",
-        "assert f(2) != 5",
-        "assert f(2)",
-        "assert not f(0)",
-        "assert f(2) in [3, 4]",
-        "assert f(2) not in {5: 1}",
-        "assert f(2) is not None",
-        "assert set([f(1), f(2)]) == set([4, 1])",
-        "assert abs(f(0.1) - 0.01) < 1e-9",
-        "import math\nassert math.isclose(f(3), 9)",
-        "assert f(3) == sum(range(4)) + 3",
-        "assert f(2) > 3",
-    ]
+        "assert f(2) == 4", "assert f(2) != 5", "assert f(2)", "assert not f(0)", "assert f(2) in [3, 4]",
+        "assert f(2) not in {5: 1}", "assert f(2) is not None", "assert set([f(1), f(2)]) == set([4, 1])",
+        "assert abs(f(0.1) - 0.01) < 1e-9", "import math\nassert math.isclose(f(3), 9)",
+        "assert f(3) == sum(range(4)) + 3", "assert f(2) > 3",
+    ]  # fmt: skip
     right = grade(grader, tests, "def f(x): return x * x")
     assert right.status is Status.PASSED, right.first_failure
     wrong = grade(grader, tests, "def f(x): return -x - 1")
     assert wrong.tests_passed == (False, True, True, False, False, True, True, *(False,) * 5)
 
 
-def test_an_object_equal_to_everything_passes_no_split_test(grader):
-    liar = "class L:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(x): return L()"
-    tests = ["assert f(1) == 5", "assert 5 == f(1)", "assert f(1) is True", "assert f(1) in [5]"]
-    verdict = grade(grader, tests, liar)
-    assert verdict.status is Status.WRONG_TYPE
-    assert not any(verdict.tests_passed)
-
-
 RIGHT = "def f(x): return [*range(x)] if x >= 5 else x * x"
 WRAPPED = [
-    "(f(2) == 4) == True",
-    "True == (f(2) == 4)",
-    "f(2) == 4 == f(-2)",
-    "3 < f(2) < 5",
-    "f(2) == f(-2) and f(2) == 4",
-    "f(2) == -4 or f(2) == 4 and f(-3) == 9",
-    "f(f(1)) == 1",
-    "abs(f(f(1)) - 1) < 1e-7",
-    "abs(2 * f(1.5) - 4.5) < 1e-7",
-    "abs(f(1.5) - 2.25) < EPSILON",
-    "math.isclose(2 * f(1.5), 4.5)",
-    "round(f(1.5), 1) == 2.2",
-    "len(f(5)) == 5",
-    "isinstance(f(5), list)",
-    "type(f(5)) is list",
-    "issubclass(type(f(5)), list)",
-    "f(5)[4] == 4",
-    "set(f(5)) == {0, 1, 2, 3, 4}",
-    "sorted(f(5), reverse=True) == [4, 3, 2, 1, 0]",
-    "sum(f(5)) == 10",
-    "max(f(5)) == 4",
-    "tuple(f(5)) == (0, 1, 2, 3, 4)",
-    "all(v >= 0 for v in f(5)) and len(f(5)) > 4",
-    "any(v == 4 for v in [f(2)])",
-    "4 in f(5)",
-    "9 not in f(5) and f(5) == [0, 1, 2, 3, 4]",
-    "f(5).index(3) == 3",
-    "[f(2)] == [4]",
-    "{f(2): 1} == {4: 1}",
-    "f(2) + 0 == 4",
-    "-f(2) == -4",
-    "str(f(2)) == '4'",
-    "repr(f(5)) == '[0, 1, 2, 3, 4]'",
-    "bool(f(2) == 4)",
-    "not f(2) != 4",
-    "f.__call__(2) == 4",
-    "(lambda value: value == 4)(f(2))",
-    "(value := f(2)) == 4",
-]
+    "(f(2) == 4) == True", "True == (f(2) == 4)", "f(2) == 4 == f(-2)", "3 < f(2) < 5",
+    "f(2) == f(-2) and f(2) == 4", "f(2) == -4 or f(2) == 4 and f(-3) == 9", "f(f(1)) == 1",
+    "abs(f(f(1)) - 1) < 1e-7", "abs(2 * f(1.5) - 4.5) < 1e-7", "abs(f(1.5) - 2.25) < EPSILON",
+    "math.isclose(2 * f(1.5), 4.5)", "round(f(1.5), 1) == 2.2", "len(f(5)) == 5", "isinstance(f(5), list)",
+    "type(f(5)) is list", "issubclass(type(f(5)), list)", "f(5)[4] == 4", "set(f(5)) == {0, 1, 2, 3, 4}",
+    "sorted(f(5), reverse=True) == [4, 3, 2, 1, 0]", "sum(f(5)) == 10", "max(f(5)) == 4",
+    "tuple(f(5)) == (0, 1, 2, 3, 4)", "all(v >= 0 for v in f(5)) and len(f(5)) > 4",
+    "any(v == 4 for v in [f(2)])", "4 in f(5)", "9 not in f(5) and f(5) == [0, 1, 2, 3, 4]",
+    "f(5).index(3) == 3", "[f(2)] == [4]", "{f(2): 1} == {4: 1}", "f(2) + 0 == 4", "-f(2) == -4",
+    "str(f(2)) == '4'", "repr(f(5)) == '[0, 1, 2, 3, 4]'", "bool(f(2) == 4)", "not f(2) != 4",
+    "f.__call__(2) == 4", "(lambda value: value == 4)(f(2))", "(value := f(2)) == 4",
+]  # fmt: skip
 LIARS = {
     "object that agrees with everything": """
 class Yes:
@@ -247,13 +190,6 @@ def test_an_object_that_is_not_plain_data_is_true_as_a_match_object_is(grader):
     tests = ["assert f('ab')", "assert not f('xy')"]
     assert grade(grader, tests, "import re\ndef f(x): return re.match('a', x)").passed
     assert not any(grade(grader, tests, "import re\ndef f(x): return re.match('x', x)").tests_passed)
-
-
-def test_an_int_that_lies_is_taken_at_its_value(grader):
-    liar = (
-        "class I(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\ndef f(x): return I(7)"
-    )
-    assert grade(grader, ["assert f(1) == 5"], liar).status is Status.FAILED
 
 
 def test_absolute_and_relative_tolerances_stay_what_they_are(grader):

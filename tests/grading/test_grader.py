@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from greenward.errors import ProblemError, SandboxError
+from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Case, Comparison, Expected, Problem, StdioCase
-from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
+from greenward.sandbox.protocol import CallResult, Job, Outcome, RunResult
 
 RIGHT = "def add(a, b): return a + b"
 
@@ -42,32 +42,23 @@ def test_other_limits_hold_for_a_grader_on_the_same_workers_only(grader, add):
 @pytest.mark.parametrize(
     ("code", "status", "passed"),
     [
-        (RIGHT, Status.PASSED, 5),
-        ("def add(a, b): return a - b", Status.FAILED, 1),
+        (RIGHT, Status.PASSED, 5), ("def add(a, b): return a - b", Status.FAILED, 1),
         ("def add(a, b): return str(a + b)", Status.FAILED, 0),
         ("def add(a, b): return object()", Status.WRONG_TYPE, 0),
         ("def add(a, b):\n    if a == 10: raise ValueError('ten')\n    return a + b", Status.ERROR, 4),
         ("def add(a, b): return 'x' * (2 << 30)", Status.MEMORY, 0),
         ("def add(a, b):\n    while a == 10: pass\n    return a + b", Status.TIMEOUT, 3),
-        ("def add(a, b:", Status.SYNTAX_ERROR, 0),
-        ("def sub(a, b): return a + b", Status.NO_CODE, 0),
-        ("from operator import *", Status.PASSED, 5),
-        ("", Status.NO_CODE, 0),
-        (" \n", Status.NO_CODE, 0),
-        (None, Status.NO_CODE, 0),
-        ("#" * (2 << 20), Status.ERROR, 0),
+        ("def add(a, b:", Status.SYNTAX_ERROR, 0), ("def sub(a, b): return a + b", Status.NO_CODE, 0),
+        ("from operator import *", Status.PASSED, 5), ("", Status.NO_CODE, 0), (" \n", Status.NO_CODE, 0),
+        (None, Status.NO_CODE, 0), ("#" * (2 << 20), Status.ERROR, 0),
         ("def add(a, b): raise SystemExit", Status.ERROR, 0),
-        ("import os\ndef add(a, b): os._exit(0)", Status.ERROR, 0),
-        ("\ud800", Status.SYNTAX_ERROR, 0),
-        (RIGHT + "  # \udcff", Status.SYNTAX_ERROR, 0),
-        (RIGHT + "\0", Status.SYNTAX_ERROR, 0),
-        ("\0", Status.SYNTAX_ERROR, 0),
-        (RIGHT + "\n#" + "é" * 10**6, Status.PASSED, 5),
-        (RIGHT + "\n#" + "\U0001f600" * 10**6, Status.PASSED, 5),
-        ("(" * 500_000, Status.SYNTAX_ERROR, 0),
+        ("import os\ndef add(a, b): os._exit(0)", Status.ERROR, 0), ("\ud800", Status.SYNTAX_ERROR, 0),
+        (RIGHT + "  # \udcff", Status.SYNTAX_ERROR, 0), (RIGHT + "\0", Status.SYNTAX_ERROR, 0),
+        ("\0", Status.SYNTAX_ERROR, 0), (RIGHT + "\n#" + "é" * 10**6, Status.PASSED, 5),
+        (RIGHT + "\n#" + "\U0001f600" * 10**6, Status.PASSED, 5), ("(" * 500_000, Status.SYNTAX_ERROR, 0),
         (RIGHT + "\n#" + "x" * (50 << 20), Status.ERROR, 0),
     ],
-)
+)  # fmt: skip
 def test_statuses(grader, add, code, status, passed):
     (verdict,) = grader.grade([(add, code)])
     assert (verdict.status, sum(verdict.tests_passed)) == (status, passed)
@@ -98,17 +89,6 @@ def add(a, b): raise E("\\x1b[31m\\u202e" * 10000)
     shown = verdict.error_class + verdict.error_message + verdict.first_failure + verdict.stdout
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
     assert len(shown) < 2000
-
-
-def test_huge_values_are_shown_bounded(grader, add):
-    code = "def add(a, b): return [10 ** 6000, 'x' * 10**6, {(1,): {2}}]"
-    assert len(grader.grade([(add, code)])[0].first_failure) < 500
-
-
-def test_verdicts_come_in_the_order_of_the_answers(grader, add):
-    codes = [RIGHT, "def add(a, b): return 0", RIGHT, "", RIGHT + "\n"]
-    statuses = [verdict.status for verdict in grader.grade([(add, code) for code in codes])]
-    assert statuses == [Status.PASSED, Status.FAILED, Status.PASSED, Status.NO_CODE, Status.PASSED]
 
 
 def test_equal_code_for_the_same_problem_runs_once(add):
@@ -145,51 +125,6 @@ def test_expected_values_never_enter_a_job():
         grader.grade([(problem, "x"), (tested, "x")])
     assert len(recorder.jobs) == 2
     assert str(secret) not in repr(recorder.jobs)
-
-
-def test_an_answer_that_searches_its_process_finds_no_expected_value(grader):
-    secret = "expected-" + "value-of-the-test"
-    thief = """
-import gc, sys
-def add(a):
-    pattern = ("expected-" + "value-of").encode()
-    seen, frame = [], sys._getframe()
-    while frame:
-        seen += list(frame.f_locals.values()) + list(frame.f_globals.values())
-        frame = frame.f_back
-    seen += gc.get_objects()
-    for one in seen:
-        text = one if type(one) is str else one.decode("latin-1") if type(one) is bytes else ""
-        if "expected-" + "value-of-" in text: return text
-    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
-        for line in maps:
-            where, mode = line.split()[:2]
-            if not mode.startswith("rw"): continue
-            start, end = (int(x, 16) for x in where.split("-"))
-            try:
-                memory.seek(start); found = memory.read(end - start)
-            except OSError: continue
-            if pattern + b"-the-test" in found or pattern + b"-" in found: return "expected-value-of-the-test"
-    return "nothing"
-"""
-    problem = Problem("p", "", "add", cases=(Case((1,), secret),), tests=())
-    with_oracle = Problem("q", "", "add", tests=(f"assert add(1) == 'expected-' + {secret[9:]!r}",))
-    for verdict in grader.grade([(with_oracle, thief), (problem, thief)]):
-        assert verdict.status in (Status.FAILED, Status.ERROR), verdict
-
-
-def test_printed_and_written_forgeries_earn_nothing(grader, add):
-    forgeries = [
-        "print('[\"done\"]'); print('PASSED', '5 passed')\ndef add(a, b): return None",
-        "import sys\nsys.stderr.write('OK')\ndef add(a, b): return 0",
-        "import os\nos.write(3, b'0' * 36 + b'[\"done\"]')\nos._exit(0)",
-        "import sys, os\nnonce = None\ndef add(a, b): os.write(3, b'junk'); return a + b",
-        "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return -1",
-        "import builtins, json\njson.dumps = lambda *a, **k: '[]'\nbuiltins.type = lambda x: int\ndef add(a, b): return 0",
-        "def add(a, b): return type('X', (int,), {'__eq__': lambda s, o: True, '__hash__': int.__hash__})(99)",
-    ]
-    for verdict in grader.grade([(add, code) for code in forgeries]):
-        assert not verdict.passed
 
 
 def test_infrastructure_failure_is_a_family_of_its_own(add):
@@ -283,11 +218,6 @@ def test_graded_answers_reach_the_process_of_a_reward_function_as_they_are():
     back = pickle.loads(pickle.dumps(answers))
     assert back == answers
     assert repr(back) == repr(answers)
-
-
-def test_limits_that_make_no_sense_are_refused_before_a_worker_starts():
-    with pytest.raises(SandboxError, match="cpu_seconds"):
-        Grader(Limits(cpu_seconds=-1))
 
 
 def test_the_comparison_of_the_problem_is_used(grader):

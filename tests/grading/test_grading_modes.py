@@ -150,17 +150,11 @@ def test_an_expected_exception_must_be_raised(grader, code, status):
 @pytest.mark.parametrize(
     ("expected", "returned", "passes"),
     [
-        (True, "re.match('a', 'a')", True),
-        (True, "0", True),
-        (True, "None", False),
-        (True, "False", False),
-        (False, "None", True),
-        (False, "False", True),
-        (False, "re.match('a', 'a')", False),
-        (None, "None", True),
-        ("a match", "'Found a match!'", True),
+        (True, "re.match('a', 'a')", True), (True, "0", True), (True, "None", False), (True, "False", False),
+        (False, "None", True), (False, "False", True), (False, "re.match('a', 'a')", False),
+        (None, "None", True), ("a match", "'Found a match!'", True),
     ],
-)
+)  # fmt: skip
 def test_the_rule_not_none_looks_at_nothing_else(grader, expected, returned, passes):
     problem = Problem("p", "", "f", cases=(Case((1,), expected),), comparison=Comparison(rule="not_none"))
     (verdict,) = grader.grade([(problem, f"import re\ndef f(x): return {returned}")])

@@ -26,30 +26,18 @@ def grader():
 
 # What an answer returns, and the plain value that it is.
 VALUES = [
-    ("np.int64(3)", 3),
-    ("np.uint8(200)", 200),
-    ("np.uint64(2**64 - 1)", 2**64 - 1),
-    ("np.float16(1.5)", 1.5),
-    ("np.float32(0.25)", 0.25),
-    ("np.float64(0.1)", 0.1),
-    ("np.longdouble(0.5)", 0.5),
-    ("np.bool_(True)", True),
-    ("np.complex64(1 + 2j)", 1 + 2j),
-    ("np.clongdouble(1 + 2j)", 1 + 2j),
-    ("np.str_('ab')", "ab"),
-    ("np.bytes_(b'ab')", b"ab"),
-    ("np.array(5)", 5),
-    ("np.array([])", []),
-    ("np.array([[1, 2], [3, 4]])", [[1, 2], [3, 4]]),
-    ("np.array(['a', 'bc'])", ["a", "bc"]),
-    ("np.array([1, None, [2]], dtype=object)", [1, None, [2]]),
+    ("np.int64(3)", 3), ("np.uint8(200)", 200), ("np.uint64(2**64 - 1)", 2**64 - 1),
+    ("np.float16(1.5)", 1.5), ("np.float32(0.25)", 0.25), ("np.float64(0.1)", 0.1),
+    ("np.longdouble(0.5)", 0.5), ("np.bool_(True)", True), ("np.complex64(1 + 2j)", 1 + 2j),
+    ("np.clongdouble(1 + 2j)", 1 + 2j), ("np.str_('ab')", "ab"), ("np.bytes_(b'ab')", b"ab"),
+    ("np.array(5)", 5), ("np.array([])", []), ("np.array([[1, 2], [3, 4]])", [[1, 2], [3, 4]]),
+    ("np.array(['a', 'bc'])", ["a", "bc"]), ("np.array([1, None, [2]], dtype=object)", [1, None, [2]]),
     ("np.arange(6).reshape(2, 3).T", [[0, 3], [1, 4], [2, 5]]),
     ("np.array([0.5], dtype=np.longdouble)", [0.5]),
     ("[np.int64(1), (np.float32(2), {np.int64(3): np.array([4])})]", [1, (2.0, {3: [4]})]),
-    ("{np.int64(1), np.int64(2)}", {1, 2}),
-    ("np.matrix([[1, 2]])", [[1, 2]]),
+    ("{np.int64(1), np.int64(2)}", {1, 2}), ("np.matrix([[1, 2]])", [[1, 2]]),
     ("float('nan') * np.ones(1)", [float("nan")]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("returned", "plain"), VALUES)

@@ -68,12 +68,9 @@ def scores_of(function, given, *, row_columns=(), max_steps=0, **config):
 
 CASES = {
     "accuracy": [1.0, 0.0, 0.0],
-    "format_of_thoughts": [0.0, 0.0, 0.0],
-    "tag_count": [0.0, 0.0, 0.0],
     "reasoning_steps": [0.0, 0.0, 0.0],
     "code_format": [1.0, 1.0, 0.0],
     "run_code": [1.0, 0.5, 0.0],
-    "short_in_tokens": [-2.0, -3.0, -4.0],
     "only_ids": [1.0, 3.0, 6.0],
     "lengths_agree": [4.0, 4.0, 4.0],
     "text_length": [-abs(20 - len(text)) for text in (RIGHT, WRONG, PROSE)],

@@ -20,16 +20,6 @@ def accuracy(completions, solution, **kwargs):
     ]
 
 
-def format_of_thoughts(completions, **kwargs):
-    pattern = re.compile(r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL)
-    return [1.0 if pattern.match(completion[0]["content"]) else 0.0 for completion in completions]
-
-
-def tag_count(completions, **kwargs) -> list[float]:
-    tags = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
-    return [sum(0.25 for tag in tags if one[0]["content"].count(tag) == 1) for one in completions]
-
-
 def reasoning_steps(completions: list[list[dict[str, str]]], **kwargs):
     pattern = r"(Step \d+:|^\d+\.|\n-|\n\*|First,|Second,|Next,|Finally,)"
     return [min(1.0, len(re.findall(pattern, one[0]["content"])) / 3) for one in completions]
@@ -120,10 +110,6 @@ class RepetitionPenalty:
 
 
 repetition_penalty = RepetitionPenalty(2, -1.0)
-
-
-def short_in_tokens(completion_ids, **kwargs):
-    return [-float(len(ids)) for ids in completion_ids]
 
 
 def only_ids(completion_ids):

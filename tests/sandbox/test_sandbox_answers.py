@@ -15,31 +15,6 @@ GOOD = "def f(x): return x + 1\n"
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        GOOD,
-        "import sys\nfor _ in range(3000): print('x' * 100)\ndef f(x): return x + 1",
-        "import sys\nsys.stdout = None\ndef f(x): return x + 1",
-        "import sys\nsys.setrecursionlimit(20000)\ndef g(n): return 0 if n == 0 else 1 + g(n - 1)\ndef f(x): return g(9000) - 8996",
-        "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\ndef f(x): return A(x + 1).x",
-        "import threading\ndef f(x):\n    out = []\n    t = threading.Thread(target=lambda: out.append(x + 1)); t.start(); t.join()\n    return out[0]",
-        "try:\n    input()\nexcept EOFError:\n    pass\ndef f(x): return x + 1",
-        "from __future__ import annotations\ndef f(x: Undefined) -> Missing: return x + 1",
-        "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile('w+') as file:\n        file.write(str(x)); file.seek(0)\n        return int(file.read()) + 1",
-        "import asyncio\nasync def g(x): return x + 1\ndef f(x): return asyncio.run(g(x))",
-        "if __name__ == '__main__': raise SystemExit(1)\ndef f(x): return x + 1",
-        "def f(x):\n    try: raise ValueError\n    except ValueError: return x + 1",
-        "class F:\n    def __call__(self, x): return x + 1\nf = F()",
-        "import pickle\nclass P:\n    def __init__(self, v): self.v = v\ndef f(x): return pickle.loads(pickle.dumps(P(x + 1))).v",
-    ],
-)  # fmt: skip
-def test_correct_but_tricky_answers_complete(run, code):
-    result = run(code)
-    assert (result.outcome, result.error_message) == (Outcome.COMPLETED, "")
-    assert [one.value for one in result.results] == [4]
-
-
-@pytest.mark.parametrize(
     ("code", "outcome"),
     [
         ("def f(x:", Outcome.SYNTAX_ERROR),
@@ -213,11 +188,6 @@ def test_the_folder_of_an_answer_is_empty_for_the_next_however_it_was_left(run):
     assert run(mess).outcome is Outcome.COMPLETED
     assert run("import os\ndef f(x): return os.listdir('.')").results[0].value == []
     assert os.path.isdir("/etc")
-
-
-def test_string_hashes_and_random_numbers_are_the_same_in_every_run(run):
-    code = "import random\ndef f(x): return [hash('a'), random.random(), list({'a', 'b', 'c'})]"
-    assert run(code).results[0].value == run(code).results[0].value
 
 
 def test_file_size_is_limited(run):

@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 from waiting import eventually, is_alive
 
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import children, descendants
+from greenward.sandbox.processes import children
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
 
 SOAK = Path(__file__).parents[2] / "benchmarks" / "sandbox_soak.py"
@@ -30,42 +28,6 @@ def test_a_mixed_run_misjudges_nothing_and_leaves_nothing_behind():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS: 300 answers" in done.stdout.splitlines()[-1]
-
-
-def test_a_busy_parent_that_is_killed_takes_everything_along(tmp_path):
-    # Answers and test programs, each in a worker of its own, sleeping, computing and writing files.
-    script = dedent(
-        """
-        from greenward.sandbox.isolation import Layer
-        from greenward.sandbox.pool import LocalExecutor
-        from greenward.sandbox.protocol import Job, Limits
-        limits = Limits(cpu_seconds=60, wall_seconds=60)
-        sleep = "open('left', 'w').write('x')\\nimport time\\ndef f(x): time.sleep(60)"
-        spin = "import os\\nos.makedirs('a/b')\\ndef f(x):\\n    while True: pass"
-        check = "import threading\\nthreading.Thread(target=f, args=(1,)).start()\\nwhile True: pass"
-        jobs = [Job(code, "f", checks=(check,), limits=limits) for code in (sleep, spin)]
-        with LocalExecutor(2) as executor:
-            processes_of_a_worker = 3 if Layer.NAMESPACES in executor.isolation.layers else 2
-            print(2 * 2 * processes_of_a_worker, flush=True)
-            list(executor.run(jobs))
-        """
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdout is not None
-    with parent.stdout as stdout:
-        processes = int(stdout.readline())
-    assert eventually(lambda: len(descendants(parent.pid)) == processes)
-    time.sleep(0.3)
-    everyone = descendants(parent.pid)
-    parent.kill()
-    parent.wait()
-    assert eventually(lambda: not any(map(is_alive, everyone)), 2.0)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
