@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -139,7 +139,7 @@ class GameDialogue(Dialogue):
         self._prompts = table.prompts
         self._task_id = f"{table.game.name}/{opponent}"
         self._seats = seats
-        self._sampling = sampling
+        self._sampling = replace(sampling, stop_strings=sampling.stop_strings + table.prompts.stop_strings)
         self._rng = rng
         self._retries = retries
         self._format_weight = format_weight

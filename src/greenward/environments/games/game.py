@@ -14,14 +14,16 @@ class Game(Protocol):
     """The rules of a game of two players who move in any order; states are values that `step` replaces.
 
     Players are numbered 0 and 1 and have the names `roles`. An action is a short text. `observation` is all
-    that a player knows: equal observations mean that the player cannot tell the states apart. `forfeit` is
-    what a player loses, and the other gains, by an illegal move; `max_moves` bounds the length of a game.
+    that a player knows: equal observations mean that the player cannot tell the states apart. `actions` are
+    all that can ever be legal, of which none begins another one; empty where they cannot be listed. `forfeit`
+    is what a player loses, and the other gains, by an illegal move; `max_moves` bounds the length of a game.
     `expert` names the scripted player that plays as well as theory says.
     """
 
     name: str
     roles: tuple[str, str]
     rules: str
+    actions: tuple[str, ...]
     forfeit: float
     max_moves: int
     expert: str
@@ -35,7 +37,7 @@ class Game(Protocol):
         ...
 
     def legal_actions(self, state: Any) -> Sequence[str]:
-        """The actions of the player to move, of which none begins another; at least one."""
+        """The actions of the player to move; at least one."""
         ...
 
     def observation(self, state: Any, player: int) -> str: ...
@@ -95,6 +97,8 @@ def checked_returns(game: Game, state: Any) -> tuple[float, float]:
 
 def check_game(game: Game, *, games: int = 20) -> None:
     """Play `games` random games by the protocol. Raises `GreenwardError` for what breaks it."""
+    if any(a != b and b.startswith(a) for a in game.actions for b in game.actions):
+        raise GreenwardError(f"{game.name}: one of the actions {list(game.actions)} begins another one")
     for seed in range(games):
         rng = random.Random(seed)
         state = game.start(rng)
@@ -106,8 +110,6 @@ def check_game(game: Game, *, games: int = 20) -> None:
                     f"{game.name}: expected an observation and a legal action at each of at most "
                     f"{game.max_moves} moves, found {list(actions)} at move {moves + 1}"
                 )
-            if any(a != b and b.startswith(a) for a in actions for b in actions):
-                raise GreenwardError(f"{game.name}: one of the actions {list(actions)} begins another one")
             state = game.step(state, RandomPlayer().act(game, state, rng))
             moves += 1
         checked_returns(game, state)

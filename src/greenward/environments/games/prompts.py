@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from greenward.environments.games.game import Game
 from greenward.environments.prompts import PromptTokenizer
+from greenward.errors import ConfigError
 from greenward.policies.engine import Completion
 
 MoveFormat = Literal["bare", "boxed"]
@@ -34,13 +35,20 @@ class MovePrompts:
     """Renders the positions of one game for one tokenizer.
 
     In the format `bare` the prompt is the observation and the completion is the move; in `boxed` the prompt
-    explains the game and the completion reasons and then gives \\boxed{move}.
+    explains the game and the completion reasons and then gives \\boxed{move}. `stop_strings` end a bare
+    move.
     """
 
     def __init__(self, game: Game, tokenizer: PromptTokenizer, move_format: MoveFormat) -> None:
         self._game = game
         self._tokenizer = tokenizer
         self._boxed = move_format == "boxed"
+        if not self._boxed and not game.actions:
+            raise ConfigError(
+                f"{game.name} does not list its actions, so a bare move has no end.",
+                remedy="Set self_play.move_format=boxed.",
+            )
+        self.stop_strings = () if self._boxed else game.actions
         self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
         self._moves: dict[bytes, Move] = {}
 

@@ -23,6 +23,7 @@ class TicTacToe:
         "TicTacToe on nine cells that are numbered 0 to 8, row by row. X moves first. Three of one mark in a "
         "row, column or diagonal win; a full board without them is a draw."
     )
+    actions = tuple(EMPTY)
     forfeit = 1.0
     max_moves = 9
     expert = "minimax"
