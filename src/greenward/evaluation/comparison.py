@@ -68,7 +68,8 @@ class PairedComparison:
     def claim(self) -> str:
         """One sentence: both scores, the p-value, and what may be said."""
         if self.test == MCNEMAR:
-            scores = f"{_solved(self.a, self.problems)} → {_solved(self.b, self.problems)}"
+            solved = (f"{round(side.value * self.problems)}/{self.problems}" for side in (self.a, self.b))
+            scores = " → ".join(solved)
         else:
             scores = f"pass@{self.k} {self.a.value:.1%} → {self.b.value:.1%} on {self.problems} problems"
         if not self.significant:
@@ -89,15 +90,17 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
     """
     common = [task_id for task_id in a.problems if task_id in b.problems]
     if not common:
+        first = (f"{next(iter(one.problems))!r} …" if one.problems else "empty" for one in (a, b))
         raise RunError(
-            f"{a.name} and {b.name} have no problem in common ({_example(a)} and {_example(b)}).",
+            f"{a.name} and {b.name} have no problem in common ({' and '.join(first)}).",
             remedy="Evaluate both on the same suite.",
         )
     answered = [i for i in common if min(a.problems[i].answers, b.problems[i].answers) >= k]
     if not answered:
+        most_a, most_b = (max(one.problems[task_id].answers for task_id in common) for one in (a, b))
         raise RunError(
-            f"pass@{k} needs {k} answers per problem; {a.name} has at most "
-            f"{_most(a, common)}, {b.name} at most {_most(b, common)}.",
+            f"pass@{k} needs {k} answers per problem; {a.name} has at most {most_a}, "
+            f"{b.name} at most {most_b}.",
             remedy="Choose a smaller --k, or draw more answers.",
         )
     pairs = [(a.problems[task_id], b.problems[task_id]) for task_id in answered]
@@ -105,6 +108,8 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
     lost = tuple(i for i, (x, y) in zip(answered, pairs, strict=True) if x.passed and not y.passed)
     scores = [[pass_at_k(side.answers, side.passed, k) for side in pair] for pair in pairs]
     a_P, b_P = np.array(scores, dtype=float).T
+    told = {"suite": (a.suite, b.suite)}
+    told |= {name: (a.settings[name], b.settings[name]) for name in a.settings if name in b.settings}
     size = len(answered)
     mid_p = None
     if all(x.answers == y.answers == 1 for x, y in pairs):
@@ -132,29 +137,9 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
         unpaired_b=tuple(i for i in b.problems if i not in a.problems),
         too_few=tuple(i for i in common if i not in set(answered)),
         infrastructure=sum(side.problems[i].infrastructure for side in (a, b) for i in common),
-        other_settings=_other_settings(a, b),
+        other_settings={  # what one side does not tell is no difference
+            name: (x, y)
+            for name, (x, y) in told.items()
+            if x != y and x is not None and y is not None and name not in _NO_INFLUENCE
+        },
     )
-
-
-def _other_settings(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, tuple[Any, Any]]:
-    """What was set otherwise and moves scores. What one side does not tell is no difference."""
-    told = {"suite": (a.suite, b.suite)} | {
-        name: (a.settings[name], b.settings[name]) for name in a.settings if name in b.settings
-    }
-    return {
-        name: (x, y)
-        for name, (x, y) in told.items()
-        if x != y and x is not None and y is not None and name not in _NO_INFLUENCE
-    }
-
-
-def _example(evaluation: StoredEvaluation) -> str:
-    return f"{next(iter(evaluation.problems))!r} …" if evaluation.problems else "empty"
-
-
-def _most(evaluation: StoredEvaluation, common: list[str]) -> int:
-    return max(evaluation.problems[task_id].answers for task_id in common)
-
-
-def _solved(side: Estimate, problems: int) -> str:
-    return f"{round(side.value * problems)}/{problems}"

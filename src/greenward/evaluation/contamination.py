@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,14 +22,8 @@ MIN_NODES = 20  # smaller programs are alike by chance: two parameters and their
 _CODE_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 # Where names that a program may choose stand in its tree; the fields that make no difference to it.
-_NAMES: dict[type[ast.AST], tuple[str, ...]] = {
-    ast.FunctionDef: ("name",),
-    ast.AsyncFunctionDef: ("name",),
-    ast.ClassDef: ("name",),
-    ast.ExceptHandler: ("name",),
-    ast.arg: ("arg",),
-    ast.Name: ("id",),
-}
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
+_NAMES: dict[type[ast.AST], str] = {**dict.fromkeys(_NAMED, "name"), ast.arg: "arg", ast.Name: "id"}
 _LEFT_OUT = frozenset({"annotation", "returns", "ctx", "kind", "type_comment", "type_ignores"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -142,18 +136,18 @@ def _overlap(task_id: str, features: list[Feature], seen: Mapping[Feature, str |
     for feature in features:
         sources[feature[0]].append(seen[feature])
     nearest = Counter(filter(None, (*sources["text"], *sources["code"]))).most_common(1)
+    text_share, code_share = (
+        sum(source is not None for source in found) / len(found) if found else None
+        for found in (sources["text"], sources["code"])
+    )
     return Overlap(
         task_id,
         exact=next(filter(None, sources["exact"]), None),
         same_program=next(filter(None, sources["program"]), None),
-        text_share=_share(sources["text"]),
-        code_share=_share(sources["code"]),
+        text_share=text_share,
+        code_share=code_share,
         nearest=nearest[0][0] if nearest else None,
     )
-
-
-def _share(sources: list[str | None]) -> float | None:
-    return sum(source is not None for source in sources) / len(sources) if sources else None
 
 
 def _specification(problem: Problem) -> str:
@@ -171,7 +165,11 @@ def _programs(code: str) -> list[str]:
 
 def _normalised(unit: ast.AST) -> str:
     """The tree as text, level by level, independent of names, docstrings and annotations."""
-    bound = set(_bound_names(unit))
+    bound = {
+        getattr(node, _NAMES[type(node)])
+        for node in ast.walk(unit)
+        if type(node) in _NAMES and (not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Store))
+    }
     number: dict[str, str] = {}
     parts: list[str] = []
     pending: deque[ast.AST] = deque([unit])  # no recursion: code may be nested deeply
@@ -181,9 +179,9 @@ def _normalised(unit: ast.AST) -> str:
         for name, value in ast.iter_fields(node):
             if name in _LEFT_OUT:
                 continue
-            if name == "body" and isinstance(node, _DEFINITIONS):
-                value = _without_docstring(value)
-            if isinstance(value, str) and value in bound and name in _NAMES.get(type(node), ()):
+            if name == "body" and isinstance(node, _DEFINITIONS) and ast.get_docstring(node) is not None:
+                value = value[1:] or value
+            if isinstance(value, str) and value in bound and name == _NAMES.get(type(node)):
                 value = number.setdefault(value, f"_{len(number)}")
             children = value if isinstance(value, list) else [value]
             parts.append(str(len(children)))
@@ -194,15 +192,3 @@ def _normalised(unit: ast.AST) -> str:
                     # A long int has no decimal text.
                     parts.append(hex(child) if type(child) is int else repr(child))
     return " ".join(parts)
-
-
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0]
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return body[1:] if is_text and len(body) > 1 else body
-
-
-def _bound_names(unit: ast.AST) -> Iterator[str]:
-    for node in ast.walk(unit):
-        if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Store):
-            yield from (getattr(node, field) or "" for field in _NAMES.get(type(node), ()))

@@ -164,18 +164,17 @@ def sampled(
     """
     size = max(1, chunk // per_problem)
     for start in range(0, len(problems), size):
-        missing = [
-            problem
-            for problem in problems[start : start + size]
-            if any((problem.task_id, number) not in found.samples for number in range(per_problem))
-        ]
-        if not missing:
-            continue
-        chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
-        began = time.perf_counter()
-        samples = _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
-        seconds.sampling += time.perf_counter() - began
-        yield samples
+        asked = problems[start : start + size]
+        keys = [(problem.task_id, number) for problem in asked for number in range(per_problem)]
+        new = [key for key in keys if key not in found.samples]
+        unanswered = {task_id for task_id, _ in new}
+        if new:
+            chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
+            began = time.perf_counter()
+            missing = [problem for problem in asked if problem.task_id in unanswered]
+            _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
+            seconds.sampling += time.perf_counter() - began
+            yield [found.samples[key] for key in new]
 
 
 def _sample_chunk(
@@ -186,42 +185,32 @@ def _sample_chunk(
     per_problem: int,
     params: SamplingParams,
     seed: int,
-) -> list[Sample]:
-    new: dict[str, list[Sample]] = {}
-
-    def keep(problem: Problem, samples: Iterable[Sample]) -> None:
-        new[problem.task_id] = [sample for sample in samples if sample.key not in found.samples]
-        found.add_samples(new[problem.task_id])
-
-    prompts = {problem.task_id: renderer.prompt_ids(problem) for problem in problems}
-    fitting = []
+) -> None:
+    prompts: list[tuple[Problem, Sequence[int]]] = []
     for problem in problems:
-        length = len(prompts[problem.task_id])
-        if length + params.max_tokens <= policy.max_positions:
-            fitting.append(problem)
+        prompt = renderer.prompt_ids(problem)
+        if len(prompt) + params.max_tokens <= policy.max_positions:
+            prompts.append((problem, prompt))
             continue
         reason = (
-            f"the prompt has {length} tokens; with {params.max_tokens} for the answer that is more than the "
-            f"model's {policy.max_positions} positions"
+            f"the prompt has {len(prompt)} tokens; with {params.max_tokens} for the answer that is more than "
+            f"the model's {policy.max_positions} positions"
         )
-        keep(problem, (Sample(problem, number, "", None, reason) for number in range(per_problem)))
+        found.add_new(Sample(problem, number, "", None, reason) for number in range(per_problem))
 
-    def read(number: int, completions: list[Completion]) -> None:
-        problem = fitting[number]
-        keep(problem, (_read(renderer, problem, i, one) for i, one in enumerate(completions)))
+    def read(group: int, completions: list[Completion]) -> None:
+        problem, _ = prompts[group]
+        samples = []
+        for number, completion in enumerate(completions):
+            text = renderer.completion_text(completion.token_ids.tolist())
+            extracted = renderer.extracted(problem, text)
+            truncated = completion.stop_reason is StopReason.LENGTH
+            tokens = len(completion.token_ids)
+            samples.append(Sample(problem, number, text, extracted.code, extracted.reason, truncated, tokens))
+        found.add_new(samples)
 
-    if fitting:
-        wanted = [prompts[problem.task_id] for problem in fitting]
-        policy.sample(wanted, per_problem, params, seed=seed, on_group=read)
-    return [sample for problem in problems for sample in new[problem.task_id]]
-
-
-def _read(renderer: PromptRenderer, problem: Problem, number: int, completion: Completion) -> Sample:
-    text = renderer.completion_text(completion.token_ids.tolist())
-    extracted = renderer.extracted(problem, text)
-    truncated = completion.stop_reason is StopReason.LENGTH
-    tokens = len(completion.token_ids)
-    return Sample(problem, number, text, extracted.code, extracted.reason, truncated, tokens)
+    if prompts:
+        policy.sample([prompt for _, prompt in prompts], per_problem, params, seed=seed, on_group=read)
 
 
 def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> None:
@@ -236,7 +225,7 @@ def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> N
                 f"{place} holds another answer {sample.number} to {sample.problem.task_id}.",
                 remedy="These are other samples than were graded there before: choose another --out.",
             )
-    found.add_samples([sample for sample in samples if sample.key not in found.samples])
+    found.add_new(samples)
 
 
 def flaky_samples(samples: Iterable[Sample], grader: Grader, repeats: int) -> list[dict[str, object]]:

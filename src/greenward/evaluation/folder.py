@@ -13,7 +13,6 @@ Killed at any moment, the folder holds every verdict that had arrived.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,15 @@ from typing import Any
 from greenward.errors import RunError
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.problems.problem import ProblemSet
-from greenward.runs.files import append_line, dump_json, read_json, read_jsonl, write_atomically, writing
+from greenward.runs.files import (
+    append_line,
+    dump_json,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_rows,
+    writing,
+)
 from greenward.runs.lock import RunLock
 
 SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
@@ -44,7 +51,7 @@ class EvaluationFolder(EvaluationRows):
             path.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(path)
         try:
-            write_atomically(path / SETTINGS, dump_json(settings, indent=2).encode())
+            write_json(path / SETTINGS, settings)
             self._read(problems)
         except BaseException:
             self._lock.release()
@@ -52,14 +59,15 @@ class EvaluationFolder(EvaluationRows):
 
     def _read(self, problems: ProblemSet) -> None:
         for name in (SAMPLES, RESULTS):
-            _cut_torn_line(self.path / name)
+            found = read_jsonl(self.path / name)
+            if found.torn is not None:  # what a killed writer left would spoil the next line
+                write_rows(self.path / name, found.rows)
         samples = (Sample.from_json(row, problems) for row in read_jsonl(self.path / SAMPLES).rows)
         self.samples = {sample.key: sample for sample in samples}
         rows = read_rows(self.path / RESULTS)
         self.rows = {row.key: row for row in rows if row.success is not None and row.key in self.samples}
         if len(self.rows) < len(rows):
-            kept = "".join(dump_json(row.to_json()) + "\n" for row in self.rows.values())
-            write_atomically(self.path / RESULTS, kept.encode())
+            write_rows(self.path / RESULTS, (row.to_json() for row in self.rows.values()))
 
     def add_session(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Records the versions and the machine of this session; returns all sessions so far."""
@@ -71,8 +79,8 @@ class EvaluationFolder(EvaluationRows):
 
     def write_prompts(self, prompts: Mapping[str, str]) -> None:
         """Writes the prompt of each problem, by task id."""
-        rows = (dump_json({"task_id": task_id, "prompt": text}) + "\n" for task_id, text in prompts.items())
-        write_atomically(self.path / PROMPTS, "".join(rows).encode())
+        rows = ({"task_id": task_id, "prompt": text} for task_id, text in prompts.items())
+        write_rows(self.path / PROMPTS, rows)
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
@@ -85,7 +93,7 @@ class EvaluationFolder(EvaluationRows):
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
         """Writes a JSON file, whole or not at all."""
-        write_atomically(self.path / name, dump_json(record, indent=2).encode())
+        write_json(self.path / name, record)
 
     def close(self) -> None:
         """Lets others write the folder."""
@@ -126,14 +134,3 @@ def read_rows(path: Path) -> list[EvaluationRow]:
         return [EvaluationRow.from_json(row) for row in read_jsonl(path).rows]
     except (KeyError, ValueError, TypeError) as error:
         raise RunError(f"{path}: not the results of an evaluation ({error!r}).") from None
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Drops what a killed writer left after the last line end: it would spoil the next line."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with writing(str(path)):
-            os.truncate(path, whole)

@@ -97,6 +97,7 @@ class EvaluationRow:
         """The row of a sample that was judged."""
         passed, base = verdict.tests_passed, sample.problem.base_tests
         failed = [index for index, ok in enumerate(passed) if not ok]
+        encoded = None if sample.code is None else sample.code.encode("utf-8", errors="surrogatepass")
         return cls(
             task_id=sample.problem.task_id,
             sample=sample.number,
@@ -114,7 +115,7 @@ class EvaluationRow:
             extraction_failure=sample.extraction_failure,
             truncated=sample.truncated,
             tokens=sample.tokens,
-            code_sha256=code_hash(sample.code),
+            code_sha256=sha256(encoded).hexdigest() if encoded is not None else None,
             tags=sample.problem.tags,
             layers=verdict.layers,
         )
@@ -153,6 +154,10 @@ class EvaluationRows:
     def add_samples(self, samples: Iterable[Sample]) -> None:
         self.samples.update((sample.key, sample) for sample in samples)
 
+    def add_new(self, samples: Iterable[Sample]) -> None:
+        """Adds the samples of which there is none of the same key."""
+        self.add_samples([sample for sample in samples if sample.key not in self.samples])
+
     def add_row(self, row: EvaluationRow) -> None:
         self.rows[row.key] = row
 
@@ -169,8 +174,3 @@ class EvaluationRows:
 def success_of(status: Status) -> bool | None:
     """Whether all tests passed; None when the infrastructure failed."""
     return None if status.family is Family.INFRASTRUCTURE else status is Status.PASSED
-
-
-def code_hash(code: str | None) -> str | None:
-    """SHA-256, in hex, of a program."""
-    return None if code is None else sha256(code.encode("utf-8", errors="surrogatepass")).hexdigest()

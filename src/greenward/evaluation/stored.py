@@ -66,7 +66,13 @@ def read_evaluation(path: Path) -> StoredEvaluation:
         return StoredEvaluation(str(path.parent), settings.get("suite"), _by_task(path, rows), settings)
     record = read_json(path) or {}
     if isinstance(record.get("eval"), dict):
-        return StoredEvaluation(str(path), None, _by_task(path, _evalplus_rows(record["eval"])))
+        rows = (
+            # There is no status of added tests when only the original ones were run.
+            (task_id, number, _counts({one["base_status"], one.get("plus_status") or "pass"} == {"pass"}))
+            for task_id, answers in record["eval"].items()
+            for number, one in enumerate(answers)
+        )
+        return StoredEvaluation(str(path), None, _by_task(path, rows))
     if isinstance(record.get("rows"), list):
         return _of_record(path, by_problem(record))
     raise RunError(
@@ -76,27 +82,23 @@ def read_evaluation(path: Path) -> StoredEvaluation:
 
 
 def _of_record(path: Path, record: Mapping[str, Any]) -> StoredEvaluation:
-    rows = ((row["task_id"], 0, _counts_of(row)) for row in record["rows"])
+    lost = Status.INFRASTRUCTURE.value
+    rows = (
+        (
+            row["task_id"],
+            0,
+            AnswerCounts(
+                len(row["answers"]), row["passed"], sum(one["status"] == lost for one in row["answers"])
+            ),
+        )
+        for row in record["rows"]
+    )
     settings = {name: record[name] for name in ("samples", "temperature") if name in record}
     return StoredEvaluation(str(path), record.get("suite"), _by_task(path, rows), settings)
 
 
-def _counts_of(row: Mapping[str, Any]) -> AnswerCounts:
-    lost = sum(answer["status"] == Status.INFRASTRUCTURE.value for answer in row["answers"])
-    return AnswerCounts(len(row["answers"]), row["passed"], lost)
-
-
 def _counts(success: bool | None) -> AnswerCounts:
     return AnswerCounts(answers=1, passed=int(success is True), infrastructure=int(success is None))
-
-
-def _evalplus_rows(
-    evaluated: Mapping[str, list[Mapping[str, Any]]],
-) -> Iterable[tuple[str, int, AnswerCounts]]:
-    for task_id, answers in evaluated.items():
-        for number, answer in enumerate(answers):
-            added = answer.get("plus_status")  # None when only the original tests were run
-            yield task_id, number, _counts(answer["base_status"] == "pass" and added in (None, "pass"))
 
 
 def _by_task(path: Path, rows: Iterable[tuple[str, int, AnswerCounts]]) -> dict[str, AnswerCounts]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,7 +74,8 @@ def audit(
         "columns": dict(columns or {}),
         "options": dict(options or {}),
     }
-    with _FunctionUnderAudit(function, header, timeout_seconds, data_source, ground_truth) as audited:
+    under_audit = _FunctionUnderAudit(function, header, timeout_seconds, data_source, ground_truth)
+    with closing(under_audit) as audited:
         audited.choose_shapes()
         right = list(filter(audited.takes, RIGHT_ANSWERS))
         wrong = sorted(filter(audited.takes, cheats), key=lambda one: one.lasting)
@@ -144,25 +146,20 @@ def _kind(problem: Problem) -> str:
     return "functions" if problem.entry_point else "standard input"
 
 
+@dataclass
 class _FunctionUnderAudit:
     """Asks one function for scores, starting it anew when an answer has broken it."""
 
-    def __init__(
-        self,
-        function: str,
-        header: Mapping[str, Any],
-        timeout_seconds: float,
-        data_source: str,
-        ground_truth: GroundTruth | None,
-    ) -> None:
-        self._function = function
-        self._header = header
-        self._timeout_seconds = timeout_seconds
-        self._data_source = data_source
-        self._ground_truth = ground_truth
+    function: str
+    header: Mapping[str, Any]
+    timeout_seconds: float
+    data_source: str
+    ground_truth: GroundTruth | None
+    baselines: dict[str, _Baseline] = field(default_factory=dict)  # by the kind of task
+    left_out: str = ""
+
+    def __post_init__(self) -> None:
         self._compared_scores: dict[tuple[int, str], float] = {}
-        self.baselines: dict[str, _Baseline] = {}
-        self.left_out = ""
         self._process = self._start()
         self.signature: Signature = self._process.described["signature"]
         takes_verdicts = self.signature == "ours" or (
@@ -170,10 +167,7 @@ class _FunctionUnderAudit:
         )
         self._grader = Grader(_LIMITS) if takes_verdicts else None
 
-    def __enter__(self) -> _FunctionUnderAudit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._process.close()
         if self._grader is not None:
             self._grader.close()
@@ -201,9 +195,9 @@ class _FunctionUnderAudit:
     def presentation(self) -> str:
         """How answers and tests are handed over, in words."""
         shapes = {kind: str(baseline.shape) for kind, baseline in self.baselines.items()}
-        if len(set(shapes.values())) == 1:
-            return next(iter(shapes.values()))
-        return "; ".join(f"{kind}: {shape}" for kind, shape in shapes.items())
+        several = len(set(shapes.values())) > 1
+        texts = (f"{kind}: {shape}" if several else shape for kind, shape in shapes.items())
+        return "; ".join(dict.fromkeys(texts))
 
     def takes(self, answer: AuditAnswer) -> bool:
         """Whether the function is asked about the answer's kind of task. Bare code has no text around it."""
@@ -213,7 +207,7 @@ class _FunctionUnderAudit:
     def _baseline(self, kind: str, problems: Sequence[Problem]) -> _Baseline:
         best: _Baseline | None = None
         raised = ""
-        for shape in data_shapes(self.signature, self._ground_truth, reads_stdin=kind == "standard input"):
+        for shape in data_shapes(self.signature, self.ground_truth, reads_stdin=kind == "standard input"):
             right = {one.task_id: self._ask(one, one.reference, shape) for one in problems}
             failed = [reply for reply in right.values() if reply.outcome is not None]
             if failed:
@@ -230,7 +224,7 @@ class _FunctionUnderAudit:
                 break
         if best is None:
             raise RewardError(
-                f"{self._function} gave no score to right answers, as its {self.signature} signature is "
+                f"{self.function} gave no score to right answers, as its {self.signature} signature is "
                 f"understood here: {visible(raised, MAX_MESSAGE_CHARS)}.",
                 remedy="See docs/audit.md for what it gets; --signature, --ground-truth, --column change it.",
             )
@@ -238,7 +232,7 @@ class _FunctionUnderAudit:
 
     def try_answer(self, answer: AuditAnswer) -> Trial:
         """What the function does with one answer."""
-        code = answer.code.replace("@SECONDS@", str(_ENDLESS_FACTOR * self._timeout_seconds))
+        code = answer.code.replace("@SECONDS@", str(_ENDLESS_FACTOR * self.timeout_seconds))
         reply = self._ask(answer.problem, code, in_text=answer.in_text)
         outcome = reply.outcome or self._outcome(answer, reply.score)
         aftermath = self._aftermath(answer.problem) if answer.lasting else None
@@ -284,9 +278,9 @@ class _FunctionUnderAudit:
             self._process = self._start()
         request = self._request(problem, code if in_text else shape.text(code), shape)
         try:
-            reply = self._process.ask(request, self._timeout_seconds)
+            reply = self._process.ask(request, self.timeout_seconds)
         except FunctionHung:
-            detail = f"no reply within {self._timeout_seconds:g} s"
+            detail = f"no reply within {self.timeout_seconds:g} s"
             return _Reply(outcome=TrialOutcome.HUNG, detail=detail)
         except (FunctionEnded, ValueError) as error:
             return self._killed(visible(str(error).splitlines()[0], MAX_MESSAGE_CHARS))
@@ -306,8 +300,8 @@ class _FunctionUnderAudit:
 
     def _request(self, problem: Problem, completion: str, shape: DataShape) -> dict[str, Any]:
         if self.signature == "verl":
-            columns = self._header["columns"]
-            return {"arguments": verl_call(problem, completion, shape, self._data_source, columns)}
+            columns = self.header["columns"]
+            return {"arguments": verl_call(problem, completion, shape, self.data_source, columns)}
         code = extract_code(completion, problem, "chat").code
         verdict = Verdict(Status.NO_CODE)
         if self._grader is not None:
@@ -316,4 +310,4 @@ class _FunctionUnderAudit:
         return {"answers": [answer], "form": shape.form, "ground_truth": shape.ground_truth}
 
     def _start(self) -> FunctionProcess:
-        return FunctionProcess(self._function, _SERVER, self._header, hostile_input=True)
+        return FunctionProcess(self.function, _SERVER, self.header, hostile_input=True)

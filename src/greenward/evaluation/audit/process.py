@@ -6,7 +6,7 @@ A reply holds its score or what it raised.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,15 +53,13 @@ def data_shapes(
     """The shapes to try, for tasks of functions or of programs; with `truth`, those of that form only."""
     if signature == "ours":
         return (DataShape(),)
-    truths = GROUND_TRUTHS
-    if reads_stdin:  # what programs print is not told by assertions
-        truths = ("json", "json-lines")
+    # What programs print is not told by assertions.
+    truths: tuple[GroundTruth, ...] = ("json", "json-lines") if reads_stdin else GROUND_TRUTHS
     if truth is not None:
         truths = (truth,) if truth in truths else ("json",)
-    shapes: tuple[tuple[bool, Form], ...] = ((True, "text"), (False, "text"))
-    if signature == "trl":
-        shapes += ((True, "messages"),)
-    return tuple(DataShape(fenced, form, one) for one in truths for fenced, form in shapes)
+    shapes: tuple[tuple[bool, Form], ...] = ((True, "text"), (False, "text"), (True, "messages"))
+    taken = shapes if signature == "trl" else shapes[:2]
+    return tuple(DataShape(fenced, form, one) for one in truths for fenced, form in taken)
 
 
 def verl_call(
@@ -91,26 +89,20 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
         function = functools.partial(function, **header["options"])
     parameters = Parameters.of(function)
     columns: dict[str, str] = header["columns"]
-    signature: Signature = header["signature"] or _signature_of(parameters, columns)
-    call: Callable[[Any], Any]
-    if signature == "trl":
-        reward = TrlReward(function, columns=columns, who=_WHO)
-
-        def call(request: Any) -> Any:
-            state = TrainerState(0, 1)
-            return reward.call(request["answers"], request["form"], state, request["ground_truth"])[0]
-
-    elif signature == "verl":
+    follows_trl = "trl" if parameters.follow_trl(columns) else "ours"
+    signature = header["signature"] or ("verl" if "solution_str" in parameters.names else follows_trl)
+    reward = TrlReward(function, columns=columns, who=_WHO) if signature == "trl" else None
+    if signature == "verl":
         parameters.check_columns(VERL, columns, _WHO)
 
-        def call(request: Any) -> Any:
+    def call(request: Any) -> Any:
+        if reward is not None:
+            state = TrainerState(0, 1)
+            return reward.call(request["answers"], request["form"], state, request["ground_truth"])[0]
+        if signature == "verl":
             given = {name: one for name, one in request["arguments"].items() if parameters.take(name)}
             return awaited(function(**given))
-
-    else:
-
-        def call(request: Any) -> Any:
-            return awaited(function(request["answers"]))
+        return awaited(function(request["answers"]))
 
     def handle(request: Any) -> Reply:
         try:
@@ -120,13 +112,6 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
 
     takes_verdicts = parameters.takes_any or "verdicts" in (*parameters.names, *columns.values())
     return {"signature": signature, "takes_verdicts": takes_verdicts}, handle
-
-
-def _signature_of(parameters: Parameters, columns: Iterable[str]) -> Signature:
-    """The signature that the names of the parameters speak for."""
-    if "solution_str" in parameters.names:
-        return "verl"
-    return "trl" if parameters.follow_trl(columns) else "ours"
 
 
 def _one_score(given: Any) -> Reply:
