@@ -1,22 +1,31 @@
 """Checks: what a row of the tables of checks says, and how a run is examined by them.
 
-A row names the signals, the test with its thresholds, and the finding: its severity, the sentence that the
-measured numbers fill, the advice, and what would confirm it. The tables are `training_checks`,
-`reward_checks` and `learning_checks`; a check for something new is one row there. The name of a finding is
-its anchor in docs/diagnostics.md.
+A row names the test with its thresholds, the text of the finding, and the signals. The tables are in
+`reward_health` and `evals`; a check for something new is one row there. The name of a finding is its anchor
+in docs/diagnostics.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TypeAlias
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.findings import Card, CheckOutcome, Gap, gap_of
-from greenward.diagnostics.signal_tests import Result, SignalChange, Test, Thresholds, median_of_part
+from greenward.diagnostics.change_points import holm
+from greenward.diagnostics.findings import Card, by_severity, gap_of
+from greenward.diagnostics.signal_tests import (
+    Result,
+    SignalChange,
+    Test,
+    Thresholds,
+    median_of_part,
+    not_made,
+)
 from greenward.diagnostics.signals import Floats, RunSignals, Steps, depends_on_recipe, short_name
 from greenward.reports.document import (
     NOTHING,
@@ -37,7 +46,6 @@ _RAW_BLOCKS = 120  # two points each
 _SMOOTH_BLOCKS = 60
 _SMOOTH_FROM = 120  # values; shorter series are shown as they are
 
-
 Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
 
 
@@ -45,37 +53,36 @@ Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
 class Check:
     """A row of a table of checks: `test` is made of each of `signals`, and each that fails is a finding.
 
-    Where a signal in `needs`, or the one that is tested, has too few values, the check is left out, which is
-    said. A check of the run as a whole has the signal "". `critical` tests are corrected for their number
-    apart from the others.
+    `text` has the title of the finding in its first line, then the sentence that the measured numbers fill,
+    what to do (each action after "- ") and, after "Confirm: ", what would confirm it; other line breaks are
+    spaces. Where a signal in `needs`, or the one that is tested, has too few values, the check is left out,
+    which is said. A check of the run as a whole has the signal "". `critical` tests are corrected for their
+    number apart from the others.
     """
 
     finding: str
-    signals: Signals
     test: Test
-    title: str
-    sentence: str
-    actions: tuple[str, ...]
-    confirm: str
+    text: str
+    signals: Signals = ("",)
     severity: Severity = "warning"
     critical: bool = False
     needs: tuple[str, ...] = ()
 
-    def outcome(self, signal: str, result: Result) -> CheckOutcome:
-        """The outcome that `result` means."""
-        finding = None
-        if result.found:
-            finding = Finding(
-                self.finding,
-                result.severity or self.severity,
-                self.title,
-                self.sentence.format(**result.numbers),
-                self.actions,
-                self.confirm,
-                result.onset,
-            )
-        subject = self.finding.replace("-", " ") + (f" ({signal})" if signal else "")
-        return CheckOutcome(subject, finding, result.p_value, self.critical)
+    def finding_of(self, result: Result) -> Finding:
+        """The finding that `result` means."""
+        title, rest = self.text.split("\n", 1)
+        parts = (" ".join(part.split()) for part in re.split(r"\n\s*(?:- |Confirm: )", rest))
+        sentence, *actions, confirm = parts
+        return Finding(
+            self.finding,
+            result.severity or self.severity,
+            title,
+            sentence.format(**result.numbers),
+            tuple(actions),
+            confirm,
+            result.onset,
+            result.p_value,
+        )
 
 
 @dataclass(frozen=True)
@@ -100,39 +107,78 @@ class Topic:
     facts: Callable[[RunSignals], tuple[Fact, ...]] | None = None
 
 
-def examine(topic: Topic, run: RunSignals, limits: Thresholds) -> Card:
-    """Make every check of the topic; p-values are not corrected yet (`findings.corrected`)."""
-    outcomes: list[CheckOutcome] = []
-    results: list[Result] = []
-    gaps: dict[str, Gap] = {}
-    tested: dict[str, SignalChange | None] = {}
+class _Outcome(NamedTuple):
+    """A check of a signal, and what came out."""
+
+    check: Check
+    signal: str
+    result: Result
+
+
+def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tuple[Card, ...]:
+    """Make every check of the topics: a card for each, without the findings that chance explains.
+
+    p-values are adjusted by Holm's method. The critical tests of a run are one family and the others
+    another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,
+    whatever else is tested.
+    """
+    outcomes = [list(_outcomes(topic, run, limits)) for topic in topics]
+    adjusted: dict[int, float] = {}
+    for critical in (True, False):
+        family = {
+            id(result): result.p_value
+            for check, _, result in itertools.chain(*outcomes)
+            if check.critical is critical and result.p_value is not None
+        }
+        adjusted |= zip(family, holm(list(family.values())), strict=True)
+
+    def corrected(outcome: _Outcome) -> _Outcome:
+        result, p_value = outcome.result, adjusted.get(id(outcome.result))
+        found = result.found and (p_value is None or p_value <= limits.alpha)
+        return outcome._replace(result=replace(result, found=found, p_value=p_value))
+
+    return tuple(
+        _card(topic, run, limits, list(map(corrected, found)))
+        for topic, found in zip(topics, outcomes, strict=True)
+    )
+
+
+def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
     for check in topic.checks:
         for signal in _selected(check.signals, run):
             short = [name for name in (*check.needs, signal) if name and run.too_short(name)]
-            if short:
-                if not depends_on_recipe(short[0]):
-                    gaps[short[0]] = gap_of(run, short[0])
-                continue
-            result = check.test(run, signal, limits)
-            results.append(result)
-            gaps |= {gap.subject: gap for gap in result.gaps}
-            if result.made:
-                outcomes.append(check.outcome(signal, result))
-            if signal and result.made:
-                tested[signal] = result.change or tested.get(signal)
+            if not short:
+                yield _Outcome(check, signal, check.test(run, signal, limits))
+            elif not depends_on_recipe(short[0]):
+                yield _Outcome(check, signal, not_made(gap_of(run, short[0])))
+
+
+def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[_Outcome]) -> Card:
+    results = [outcome.result for outcome in outcomes]
+    made = [outcome for outcome in outcomes if outcome.result.made]
+    findings = [check.finding_of(result) for check, _, result in made if result.found]
+    onsets = {finding.name: finding.onset for finding in findings}
+    tested: dict[str, SignalChange | None] = {}
+    for _, signal, result in made:
+        if signal:
+            tested[signal] = result.change or tested.get(signal)
     changes = [asdict(change) for change in tested.values() if change is not None]
-    found = {outcome.finding.name: outcome.finding.onset for outcome in outcomes if outcome.finding}
-    charts = [chart for plan in topic.charts if (chart := _chart(plan, run, found.get(plan.marks)))]
-    data = {key: value for result in results for key, value in result.data.items()}
+    data: dict[str, Any] = {"trends": changes} if changes else {}
+    for result in results:
+        data |= result.data
     return Card(
         topic.name,
         topic.title,
-        tuple(outcomes),
-        tuple(gaps.values()),
+        tuple(check.finding.replace("-", " ") + f" ({name})" * bool(name) for check, name, _ in made),
+        by_severity(findings),
+        tuple(dict.fromkeys(gap for result in results for gap in result.gaps)),
         (*(topic.facts(run) if topic.facts else ()), *(fact for result in results for fact in result.facts)),
         (*(table for result in results for table in result.tables), *_signals_table(run, tested, limits)),
-        (*(chart for result in results for chart in result.charts), *charts),
-        {**({"trends": changes} if changes else {}), **data},
+        (
+            *(chart for result in results for chart in result.charts),
+            *(chart for plan in topic.charts if (chart := _chart(plan, run, onsets.get(plan.marks)))),
+        ),
+        data,
     )
 
 

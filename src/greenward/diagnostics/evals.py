@@ -8,7 +8,7 @@ from pathlib import Path
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.checks import Check, SignalChart, Topic, examine
 from greenward.diagnostics.evaluation_tests import regression_on, sound_evaluations, train_held_out_gap
-from greenward.diagnostics.findings import Diagnosis, corrected
+from greenward.diagnostics.findings import Diagnosis
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.reward_health import ALPHA
 from greenward.diagnostics.signal_tests import Thresholds, lasting_change, late_mean
@@ -43,66 +43,56 @@ ANSWERS = Topic(
     (
         Check(
             "quality-drop",
-            QUALITY,
             lasting_change(by_sign=-1),
-            title="A measure of the answers' quality fell and did not recover",
-            sentence=_MOVED,
-            actions=(
-                "Use a checkpoint from before the onset.",
-                "Give the measure a weight in rewards, or a larger one.",
-            ),
-            confirm="The rollouts before and after the onset show the difference.",
+            """A measure of the answers' quality fell and did not recover
+            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
+            - Use a checkpoint from before the onset.
+            - Give the measure a weight in rewards, or a larger one.
+            Confirm: The rollouts before and after the onset show the difference.""",
+            QUALITY,
         ),
         Check(
             "failing-answers-rise",
-            worse_answers,
             lasting_change(rise=0.05),
-            title="One way to fail became more frequent and stayed so",
-            sentence=_MOVED,
-            actions=(
-                "Read answers with this status in rollouts/ after the onset.",
-                "Timeouts: see whether the machine was loaded (time/grading) before blaming the policy.",
-                "Go back to a checkpoint from before the onset.",
-            ),
-            confirm="Graded again on an idle machine, the answers have the same status.",
+            """One way to fail became more frequent and stayed so
+            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
+            - Read answers with this status in rollouts/ after the onset.
+            - Timeouts: see whether the machine was loaded (time/grading) before blaming the policy.
+            - Go back to a checkpoint from before the onset.
+            Confirm: Graded again on an idle machine, the answers have the same status.""",
+            worse_answers,
         ),
         Check(
             "length-growth",
-            (LENGTH,),
             lasting_change(above=1.5, if_passing_more="no finding"),
-            title="Answers become longer without becoming better",
-            sentence=_MOVED,
-            actions=(
-                "Use a loss that does not favour length (algorithm.loss dr_grpo or dapo).",
-                "Set algorithm.overlong.penalty.",
-            ),
-            confirm="The longest answers of the newest rollouts repeat themselves.",
+            """Answers become longer without becoming better
+            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
+            - Use a loss that does not favour length (algorithm.loss dr_grpo or dapo).
+            - Set algorithm.overlong.penalty.
+            Confirm: The longest answers of the newest rollouts repeat themselves.""",
+            (LENGTH,),
         ),
         Check(
-            "diversity-loss",
-            (UNIQUE,),
             # Right answers to an easy problem are alike; copies that fail are what ends learning.
+            "diversity-loss",
             lasting_change(below=0.5, if_passing_more="info"),
-            title="Answers to one problem became copies of each other",
-            sentence=_MOVED,
-            actions=(
-                "Raise sampling.temperature or algorithm.clip_high.",
-                "Stop earlier, if pass@k for k > 1 matters.",
-            ),
-            confirm="pass@8 falls towards pass@1 in the evaluations.",
+            """Answers to one problem became copies of each other
+            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
+            - Raise sampling.temperature or algorithm.clip_high.
+            - Stop earlier, if pass@k for k > 1 matters.
+            Confirm: pass@8 falls towards pass@1 in the evaluations.""",
+            (UNIQUE,),
         ),
         Check(
             "cheating",
-            (CHEATING,),
             late_mean(above=0.01),
-            title="Answers try to fool the tests",
-            sentence="In the last quarter of the run {late:.1%} of the answers try to fool the tests.",
-            actions=(
-                "Read these answers in rollouts/; the grader gives them no reward.",
-                "Strengthen the tests of the problems where they occur; greenward audit helps.",
-                "Keep sandbox.require at the strictest level that the machine has.",
-            ),
-            confirm="Their share falls when the problems they exploit leave the training set.",
+            """Answers try to fool the tests
+            In the last quarter of the run {late:.1%} of the answers try to fool the tests.
+            - Read these answers in rollouts/; the grader gives them no reward.
+            - Strengthen the tests of the problems where they occur; greenward audit helps.
+            - Keep sandbox.require at the strictest level that the machine has.
+            Confirm: Their share falls when the problems they exploit leave the training set.""",
+            (CHEATING,),
         ),
     ),
     (
@@ -114,17 +104,14 @@ ANSWERS = Topic(
 )
 TRAIN_HELD_OUT_GAP = Check(
     "train-held-out-gap",
-    ("",),
     train_held_out_gap,
-    title="Training problems improve, held-out ones do not follow",
-    sentence="The pass rate in training rose from {first:.0%} to {last:.0%}; held-out pass@1 went from "
-    "{before} to {after}.",
-    actions=(
-        "Train on more, or more varied, problems (problems.train, problems.families.limit).",
-        "Stop at the step from which held-out results are flat.",
-        "Search the rollouts for answers that fit the tests only.",
-    ),
-    confirm="An evaluation on training problems is as good as their pass rate says.",
+    """Training problems improve, held-out ones do not follow
+                         The pass rate in training rose from {first:.0%} to {last:.0%}; held-out pass@1 went
+                         from {before} to {after}.
+                         - Train on more, or more varied, problems (problems.train, problems.families.limit).
+                         - Stop at the step from which held-out results are flat.
+                         - Search the rollouts for answers that fit the tests only.
+                         Confirm: An evaluation on training problems is as good as their pass rate says.""",
 )
 
 
@@ -132,16 +119,13 @@ def evaluation_topic(suite: str | None) -> Topic:
     """The evaluations on a suite, or on what the run holds out."""
     regression = Check(
         "held-out-regression",
-        ("",),
         regression_on(suite),
-        title="Training made held-out results worse",
-        sentence="pass@1 changed by {points} points from step {first} to step {last}, paired by problem.",
-        actions=(
-            "Use the checkpoint of the best evaluation.",
-            "Go on from it with a lower training.learning_rate or a larger algorithm.kl.coefficient.",
-            "Compare training and held-out problems: greenward audit.",
-        ),
-        confirm="greenward compare of both checkpoints on the same suite says the same.",
+        """Training made held-out results worse
+                     pass@1 changed by {points} points from step {first} to step {last}, paired by problem.
+                     - Use the checkpoint of the best evaluation.
+                     - Go on from it with a lower training.learning_rate or a larger algorithm.kl.coefficient.
+                     - Compare training and held-out problems: greenward audit.
+                     Confirm: greenward compare of both checkpoints on the same suite says the same.""",
     )
     if suite is None:
         return Topic("held_out", "Held-out problems", (regression, TRAIN_HELD_OUT_GAP))
@@ -170,7 +154,7 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
     if wanted is None:
         topics += [ANSWERS, *map(evaluation_topic, known)]
     limits = Thresholds(alpha, WARNING_SCORE, None)
-    cards = corrected([examine(topic, run, limits) for topic in topics], alpha)
+    cards = examine(topics, run, limits)
     count = len(sound_evaluations(run, wanted))
     what = "held-out problems" if wanted is None else wanted
     unanswered = None

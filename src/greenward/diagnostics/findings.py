@@ -1,13 +1,13 @@
-"""The records of a diagnosis: the outcome of each check, the cards that group them, and the verdict."""
+"""The records of a diagnosis: cards with what was found and what could not be checked, and the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from greenward.diagnostics.change_points import MIN_POINTS, holm
+from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Finding, Severity, Table
 
@@ -25,39 +25,21 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class CheckOutcome:
-    """The outcome of a check on one signal; `finding` is None where nothing is wrong.
-
-    `p_value` is that of the test alone, None for a test without chance in it. Tests that can find something
-    `critical` and the others are corrected apart.
-    """
-
-    subject: str
-    finding: Finding | None = None
-    p_value: float | None = None
-    critical: bool = False
-
-
-@dataclass(frozen=True)
 class Card:
-    """The outcomes of one topic and what there is to see. `name` is the stem of its files.
+    """What the checks of one topic found, and what there is to see. `name` is the stem of its files.
 
-    `data` are the numbers behind the tables, for JSON.
+    `checked` names the checks that were made, `data` are the numbers behind the tables, for JSON.
     """
 
     name: str
     title: str
-    outcomes: tuple[CheckOutcome, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    tables: tuple[Table, ...] = ()
-    charts: tuple[Chart, ...] = ()
-    data: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """The most severe first."""
-        return by_severity(outcome.finding for outcome in self.outcomes if outcome.finding is not None)
+    checked: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    gaps: tuple[Gap, ...]
+    facts: tuple[Fact, ...]
+    tables: tuple[Table, ...]
+    charts: tuple[Chart, ...]
+    data: dict[str, Any]
 
     @property
     def headline(self) -> str:
@@ -65,7 +47,7 @@ class Card:
         if self.findings:
             first = self.findings[0]
             return f"{first.severity.upper()}: {first.title}. {first.measured}"
-        if not self.outcomes:
+        if not self.checked:
             return f"Not checked: {self.gaps[0].reason}." if self.gaps else "Nothing to check."
         if self.gaps:
             return f"Nothing wrong was found; not checked: {', '.join(gap.subject for gap in self.gaps)}."
@@ -96,7 +78,7 @@ class Diagnosis:
     @property
     def checks(self) -> int:
         """The number of checks that were made."""
-        return sum(len(card.outcomes) for card in self.cards)
+        return sum(len(card.checked) for card in self.cards)
 
     @property
     def verdict(self) -> HealthVerdict:
@@ -149,25 +131,3 @@ def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(findings, key=lambda f: (-SEVERITIES.index(f.severity), f.onset.step if f.onset else -1))
     )
-
-
-def corrected(cards: Sequence[Card], alpha: float) -> tuple[Card, ...]:
-    """The cards without the findings that chance explains, after Holm's correction.
-
-    The critical tests of a run are one family and the others another, so that a run has a critical
-    finding by chance in a share `alpha` of all healthy runs at most, whatever else is tested.
-    """
-    tested = [outcome for card in cards for outcome in card.outcomes if outcome.p_value is not None]
-    adjusted: dict[int, float] = {}
-    for critical in (True, False):
-        family = [outcome for outcome in tested if outcome.critical is critical]
-        p_values = holm([outcome.p_value for outcome in family if outcome.p_value is not None])
-        adjusted |= {id(outcome): p for outcome, p in zip(family, p_values, strict=True)}
-
-    def correct(outcome: CheckOutcome) -> CheckOutcome:
-        if outcome.finding is None or outcome.p_value is None:
-            return outcome
-        p = adjusted[id(outcome)]
-        return replace(outcome, finding=replace(outcome.finding, p_value=p) if p <= alpha else None)
-
-    return tuple(replace(card, outcomes=tuple(map(correct, card.outcomes))) for card in cards)

@@ -149,7 +149,7 @@ def _card_record(card: Card) -> dict[str, Any]:
         "title": card.title,
         "headline": card.headline,
         "findings": _finding_records(card.findings),
-        "checked": [outcome.subject for outcome in card.outcomes],
+        "checked": list(card.checked),
         "not_checked": [asdict(gap) for gap in card.gaps],
         "data": card.data,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.checks import Check, SignalChart, Topic, examine
-from greenward.diagnostics.findings import Diagnosis, corrected
+from greenward.diagnostics.findings import Diagnosis
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.reward_tests import (
     constant_reward,
@@ -36,63 +36,53 @@ GRADIENTS = Topic(
     (
         Check(
             "non-finite",
-            ("",),
             not_finite,
-            title="NaN or infinite numbers",
-            sentence="Not finite, or skipped for it: {signals}; {steps} steps in all.",
-            actions=(
-                "Go on from the last checkpoint before the first of them with a lower "
-                "training.learning_rate.",
-                "With bfloat16 or float16 (model.dtype), repeat in float32.",
-                "If a reward is not finite, correct the reward term: it may return finite numbers only.",
-            ),
-            confirm="Replay the first such step from the checkpoint before it; the signal that is not finite "
-            "first names the part.",
+            """NaN or infinite numbers
+            Not finite, or skipped for it: {signals}; {steps} steps in all.
+            - Go on from the last checkpoint before the first of them with a lower training.learning_rate.
+            - With bfloat16 or float16 (model.dtype), repeat in float32.
+            - If a reward is not finite, correct the reward term: it may return finite numbers only.
+            Confirm: Replay the first such step from the checkpoint before it; the signal that is not finite
+              first names the part.""",
         ),
         Check(
             "gradient-explosion",
-            (GRADIENT,),
             explosion,
-            title="The gradient norm left its scale and stayed away",
-            sentence="{text}",
-            actions=(
-                "Go on from the last checkpoint before the onset (--resume) with training.learning_rate 3 to "
-                "10 times lower.",
-                "Set training.max_grad_norm (1.0), which bounds what a step may do.",
-                "Check training.schedule and warmup_steps for a jump of learning_rate at the onset.",
-                "With bfloat16 (model.dtype), repeat in float32.",
-            ),
-            confirm="The first step after that checkpoint with a lower learning rate keeps the old norm; "
-            "learning_rate jumps at the onset if the schedule is to blame.",
+            """The gradient norm left its scale and stayed away
+            {text}
+            - Go on from the last checkpoint before the onset (--resume) with training.learning_rate 3 to 10
+              times lower.
+            - Set training.max_grad_norm (1.0), which bounds what a step may do.
+            - Check training.schedule and warmup_steps for a jump of learning_rate at the onset.
+            - With bfloat16 (model.dtype), repeat in float32.
+            Confirm: The first step after that checkpoint with a lower learning rate keeps the old norm;
+              learning_rate jumps at the onset if the schedule is to blame.""",
+            (GRADIENT,),
             critical=True,
         ),
         Check(
             "gradient-spikes",
-            (GRADIENT,),
             spikes,
-            title="Single gradient norms stand far above their surroundings",
-            sentence="{spikes} of {count} steps ({share:.1%}) are above 3 times the median around them; the "
-            "largest at step {step}, {ratio:.1f} times.",
-            actions=(
-                "Set training.max_grad_norm a little above the usual norm.",
-                "Look at the rollouts of these steps: very long or degenerate answers, or one group alone in "
-                "the batch.",
-                "More prompts per step (training.prompts_per_step) average them out.",
-            ),
-            confirm="The same steps spike again when the run is repeated with its seed.",
+            """Single gradient norms stand far above their surroundings
+            {spikes} of {count} steps ({share:.1%}) are above 3 times the median around them; the largest at
+            step {step}, {ratio:.1f} times.
+            - Set training.max_grad_norm a little above the usual norm.
+            - Look at the rollouts of these steps: very long or degenerate answers, or one group alone in the
+              batch.
+            - More prompts per step (training.prompts_per_step) average them out.
+            Confirm: The same steps spike again when the run is repeated with its seed.""",
+            (GRADIENT,),
         ),
         Check(
             "gradient-vanished",
-            (GRADIENT,),
             share_of_steps("==", 0.0, over=0.4, dated=True),
-            title="Many steps have no gradient at all",
-            sentence="grad_norm is 0 at {share:.0%} of {count} steps.",
-            actions=(
-                "Groups whose answers all pass or all fail teach nothing: set algorithm.dynamic_sampling, or "
-                "choose problems of middle difficulty.",
-                "Raise training.num_generations or sampling.temperature, so that answers differ.",
-            ),
-            confirm="groups/with_signal is 0 at the same steps.",
+            """Many steps have no gradient at all
+            grad_norm is 0 at {share:.0%} of {count} steps.
+            - Groups whose answers all pass or all fail teach nothing: set algorithm.dynamic_sampling, or
+              choose problems of middle difficulty.
+            - Raise training.num_generations or sampling.temperature, so that answers differ.
+            Confirm: groups/with_signal is 0 at the same steps.""",
+            (GRADIENT,),
         ),
     ),
     (
@@ -106,17 +96,14 @@ CALIBRATION = Topic(
     (
         Check(
             "poor-calibration",
-            ("",),
             poor_calibration,
-            title="The reward model's probabilities are not the rates that come true",
-            sentence="{text}",
-            actions=(
-                "Do not use the size of its output as a reward (weight 0) until it is corrected; its ranking "
-                "may still be right.",
-                "Divide its logits by 1/slope (temperature scaling) fitted on held-out predictions.",
-                "Train it on newer answers, with a lower learning rate or more weight decay.",
-            ),
-            confirm="The score of predictions on fresh problems, with the same model frozen, is as low.",
+            """The reward model's probabilities are not the rates that come true
+            {text}
+            - Do not use the size of its output as a reward (weight 0) until it is corrected; its ranking may
+              still be right.
+            - Divide its logits by 1/slope (temperature scaling) fitted on held-out predictions.
+            - Train it on newer answers, with a lower learning rate or more weight decay.
+            Confirm: The score of predictions on fresh problems, with the same model frozen, is as low.""",
             critical=True,
         ),
     ),
@@ -127,62 +114,52 @@ REWARDS = Topic(
     (
         Check(
             "constant-reward",
-            (REWARD,),
             constant_reward,
-            title="The reward does not vary, so nothing can be learned from it",
-            sentence="{text}",
-            actions=(
-                "Grade a known right and a known wrong answer: greenward grade.",
-                "If every answer fails, begin with a longer warm start or easier problems "
-                "(problems.families).",
-                "If every answer passes, choose harder ones.",
-            ),
-            confirm="The rollouts of a step show answers of different worth with one reward.",
+            """The reward does not vary, so nothing can be learned from it
+            {text}
+            - Grade a known right and a known wrong answer: greenward grade.
+            - If every answer fails, begin with a longer warm start or easier problems (problems.families).
+            - If every answer passes, choose harder ones.
+            Confirm: The rollouts of a step show answers of different worth with one reward.""",
+            (REWARD,),
             severity="critical",
         ),
         Check(
             "reward-drop",
-            tested_rewards,
             lasting_change(by_sign=-1),
-            title="A reward fell and did not recover",
-            sentence="{signal} fell from {before:.3g} to {after:.3g} ({effect_sd:+.1f} sd of its noise) from "
-            "step {onset} on.",
-            actions=(
-                "Go on from the checkpoint before the onset with a lower training.learning_rate.",
-                "Compare with the gradient card: a fall after a gradient onset is its consequence.",
-                "If one term fell while the total rose, change their weights in rewards.",
-            ),
-            confirm="Held-out evaluations before and after the onset fall, too.",
+            """A reward fell and did not recover
+            {signal} fell from {before:.3g} to {after:.3g} ({effect_sd:+.1f} sd of its noise) from step
+            {onset} on.
+            - Go on from the checkpoint before the onset with a lower training.learning_rate.
+            - Compare with the gradient card: a fall after a gradient onset is its consequence.
+            - If one term fell while the total rose, change their weights in rewards.
+            Confirm: Held-out evaluations before and after the onset fall, too.""",
+            tested_rewards,
             needs=(REWARD,),
         ),
         Check(
             "auxiliary-reward-dominates",
-            ("",),
             dominance,
-            title="An auxiliary reward term varies more than the tests' does",
-            sentence="{term} owns {share:.0%} of the variance of the weighted terms over steps.",
-            actions=(
-                "Lower its weight in rewards until the tests own most of the variance.",
-                "Give it only to answers that pass, if it is about style.",
-            ),
-            confirm="With its weight at 0, the pass rate rises faster.",
+            """An auxiliary reward term varies more than the tests' does
+            {term} owns {share:.0%} of the variance of the weighted terms over steps.
+            - Lower its weight in rewards until the tests own most of the variance.
+            - Give it only to answers that pass, if it is about style.
+            Confirm: With its weight at 0, the pass rate rises faster.""",
             needs=(REWARD,),
         ),
         Check(
             "dead-groups",
-            ("groups/with_signal",),
             dead_groups,
-            title="Most groups teach nothing",
-            sentence="In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} "
-            "all pass, {failed:.0%} all fail.",
-            actions=(
-                "All fail: a longer warm start (warm_start.max_steps) or easier problems "
-                "(problems.families.max_depth).",
-                "All pass: harder problems.",
-                "Either: algorithm.dynamic_sampling, more training.num_generations, or a higher "
-                "sampling.temperature.",
-            ),
-            confirm="groups/with_signal rises with the change in the next twenty steps.",
+            """Most groups teach nothing
+            In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} all pass,
+            {failed:.0%} all fail.
+            - All fail: a longer warm start (warm_start.max_steps) or easier problems
+              (problems.families.max_depth).
+            - All pass: harder problems.
+            - Either: algorithm.dynamic_sampling, more training.num_generations, or a higher
+              sampling.temperature.
+            Confirm: groups/with_signal rises with the change in the next twenty steps.""",
+            ("groups/with_signal",),
             needs=(REWARD,),
         ),
     ),
@@ -199,69 +176,61 @@ POLICY = Topic(
     "Policy",
     (
         Check(
+            # no absolute limit: small models begin low
             "entropy-collapse",
+            falls_to(below=0.1),
+            """The policy has nearly stopped exploring
+            Entropy fell from {before:.3g} to {after:.3g} nats a token, {ratio:.0%} of its start.
+            - Raise algorithm.clip_high (0.28, DAPO's clip-higher) or sampling.temperature.
+            - Add a penalty for leaving the reference: algorithm.kl.coefficient.
+            - Lower training.learning_rate, or stop here if held-out results no longer rise.
+            Confirm: completion/unique falls with it: the answers to a problem become copies.""",
             ("entropy",),
-            falls_to(below=0.1),  # no absolute limit: small models begin low
-            title="The policy has nearly stopped exploring",
-            sentence="Entropy fell from {before:.3g} to {after:.3g} nats a token, {ratio:.0%} of its start.",
-            actions=(
-                "Raise algorithm.clip_high (0.28, DAPO's clip-higher) or sampling.temperature.",
-                "Add a penalty for leaving the reference: algorithm.kl.coefficient.",
-                "Lower training.learning_rate, or stop here if held-out results no longer rise.",
-            ),
-            confirm="completion/unique falls with it: the answers to a problem become copies.",
         ),
         Check(
             "kl-runaway",
-            ("kl",),
             kl_runaway,
-            title="The policy leaves its reference faster and faster without earning more",
-            sentence="KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step "
-            "in the second half and {slope_before:.2g} in the first, while the reward did not rise.",
-            actions=(
-                "Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.",
-                "Go back to the checkpoint where the reward was highest.",
-                "Read the newest rollouts: reward hacking looks like this.",
-            ),
-            confirm="The held-out pass rate is flat or falls while kl rises.",
+            """The policy leaves its reference faster and faster without earning more
+            KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step in the
+            second half and {slope_before:.2g} in the first, while the reward did not rise.
+            - Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.
+            - Go back to the checkpoint where the reward was highest.
+            - Read the newest rollouts: reward hacking looks like this.
+            Confirm: The held-out pass rate is flat or falls while kl rises.""",
+            ("kl",),
         ),
         Check(
+            # Spinning Up's PPO stops at 0.015
             "large-policy-steps",
+            share_of_steps(">", 0.03, over=0.2),
+            """Single updates move the policy far
+            approx_kl is above 0.03 in {share:.0%} of the steps (median {median:.3g}).
+            - Lower training.learning_rate, algorithm.updates_per_batch or minibatches.
+            - Set algorithm.max_step_kl, which ends the updates of a batch early.
+            Confirm: approx_kl and clip/fraction fall together.""",
             ("approx_kl",),
-            share_of_steps(">", 0.03, over=0.2),  # Spinning Up's PPO stops at 0.015
-            title="Single updates move the policy far",
-            sentence="approx_kl is above 0.03 in {share:.0%} of the steps (median {median:.3g}).",
-            actions=(
-                "Lower training.learning_rate, algorithm.updates_per_batch or minibatches.",
-                "Set algorithm.max_step_kl, which ends the updates of a batch early.",
-            ),
-            confirm="approx_kl and clip/fraction fall together.",
         ),
         Check(
             "truncated-answers",
-            (TRUNCATED,),
             late_mean(above=0.2, dated=True),
-            title="Many answers are cut off at the limit",
-            sentence="In the last quarter of the run {late:.0%} of the answers are cut off at the limit.",
-            actions=(
-                "Raise sampling.max_tokens, or shorten answers by algorithm.overlong.penalty.",
-                "Leave cut answers out of the loss: algorithm.overlong.mask_truncated.",
-            ),
-            confirm="The cut answers in rollouts/ would have been whole with twice the limit.",
+            """Many answers are cut off at the limit
+            In the last quarter of the run {late:.0%} of the answers are cut off at the limit.
+            - Raise sampling.max_tokens, or shorten answers by algorithm.overlong.penalty.
+            - Leave cut answers out of the loss: algorithm.overlong.mask_truncated.
+            Confirm: The cut answers in rollouts/ would have been whole with twice the limit.""",
+            (TRUNCATED,),
         ),
         Check(
             "value-function-useless",
-            ("explained_variance",),
             share_of_steps("<", 0.0, over=0.75, start=0.5),
-            title="The value function predicts worse than the mean return would",
-            sentence="explained_variance is below 0 in {share:.0%} of the second half (median {median:.2f}).",
-            actions=(
-                "Raise algorithm.critic.learning_rate or loss_weight, or give it a trunk of its own "
-                "(algorithm.critic.trunk).",
-                "Train it a while with the policy frozen.",
-                "Or do without: algorithm.advantage rloo or grpo needs none.",
-            ),
-            confirm="explained_variance rises above 0 within fifty steps of the change.",
+            """The value function predicts worse than the mean return would
+            explained_variance is below 0 in {share:.0%} of the second half (median {median:.2f}).
+            - Raise algorithm.critic.learning_rate or loss_weight, or give it a trunk of its own
+              (algorithm.critic.trunk).
+            - Train it a while with the policy frozen.
+            - Or do without: algorithm.advantage rloo or grpo needs none.
+            Confirm: explained_variance rises above 0 within fifty steps of the change.""",
+            ("explained_variance",),
         ),
     ),
     (
@@ -277,33 +246,29 @@ COMPUTE = Topic(
     (
         Check(
             "memory-leak",
-            logged_memories,
             memory_leak,
-            title="Memory grows at every step and is never freed",
-            sentence="{memory} grew to {factor:.2f} times [{factor_low:.2f}, {factor_high:.2f}] over the "
-            "run, {per_step:.3g} MiB a step{ends}.",
-            actions=(
-                "Look for tensors or episodes kept beyond their step: lists of losses without .item(), "
-                "caches without a bound, logged tensors.",
-                "Until it is found: set training.checkpoint_interval_steps, and restart with --resume before "
-                "the memory ends.",
-            ),
-            confirm="Run 50 steps more and look whether the smallest memory of each ten steps still rises; "
-            "compare tracemalloc (or torch.cuda.memory_snapshot) of two steps.",
+            """Memory grows at every step and is never freed
+            {memory} grew to {factor:.2f} times [{factor_low:.2f}, {factor_high:.2f}] over the run,
+            {per_step:.3g} MiB a step{ends}.
+            - Look for tensors or episodes kept beyond their step: lists of losses without .item(), caches
+              without a bound, logged tensors.
+            - Until it is found: set training.checkpoint_interval_steps, and restart with --resume before the
+              memory ends.
+            Confirm: Run 50 steps more and look whether the smallest memory of each ten steps still rises;
+              compare tracemalloc (or torch.cuda.memory_snapshot) of two steps.""",
+            logged_memories,
             critical=True,
         ),
         Check(
             "throughput-drop",
-            (THROUGHPUT,),
             lasting_change(below=0.8),
-            title="Fewer tokens per second than before",
-            sentence="{before:,.0f} tokens per second fell to {after:,.0f} ({relative:+.0%}).",
-            actions=(
-                "See which part became slower: time/sampling, time/grading or time/update.",
-                "If answers became longer, they are the reason; see completion/mean_length.",
-                "If not: another load on the machine, swapping (see the memory), or too few sandbox.workers.",
-            ),
-            confirm="Repeat a few steps from the checkpoint before the drop on an idle machine.",
+            """Fewer tokens per second than before
+            {before:,.0f} tokens per second fell to {after:,.0f} ({relative:+.0%}).
+            - See which part became slower: time/sampling, time/grading or time/update.
+            - If answers became longer, they are the reason; see completion/mean_length.
+            - If not: another load on the machine, swapping (see the memory), or too few sandbox.workers.
+            Confirm: Repeat a few steps from the checkpoint before the drop on an idle machine.""",
+            (THROUGHPUT,),
         ),
     ),
     (SignalChart("Tokens per second", (THROUGHPUT,)),),
@@ -327,7 +292,7 @@ def diagnose_reward_health(
     """
     run = read_run_signals(path)
     limits = Thresholds(alpha, calibration_threshold, memory_limit_mb)
-    cards = corrected([examine(topic, run, limits) for topic in TOPICS], alpha)
+    cards = examine(TOPICS, run, limits)
     thresholds = {"calibration": calibration_threshold, "memory_limit_mb": memory_limit_mb}
     return Diagnosis("reward-health", run, cards, alpha, thresholds, _unanswered(run))
 
