@@ -87,7 +87,7 @@ class Check:
 
 @dataclass(frozen=True)
 class SignalChart:
-    """Signals as lines over the steps; the onset of the finding named by `marks` is marked."""
+    """Signals as lines over the steps; the onset that the check `marks` measured is marked."""
 
     title: str
     signals: Signals
@@ -157,7 +157,7 @@ def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[
     results = [outcome.result for outcome in outcomes]
     made = [outcome for outcome in outcomes if outcome.result.made]
     findings = [check.finding_of(result) for check, _, result in made if result.found]
-    onsets = {finding.name: finding.onset for finding in findings}
+    onsets = {check.finding: result.onset for check, _, result in made}
     tested: dict[str, SignalChange | None] = {}
     for _, signal, result in made:
         if signal:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from greenward.diagnostics.change_points import (
     MIN_EFFECT_SD,
@@ -36,14 +35,14 @@ from greenward.diagnostics.diff_causes import (
 from greenward.diagnostics.growth import first_memory_difference, first_out_of_scale, large_where
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import (
+    MEMORY,
+    NORM,
+    RATIO_SCALE,
+    SCHEDULED,
     Bools,
     Floats,
     RunSignals,
     Steps,
-    is_memory,
-    is_norm,
-    is_scheduled,
-    on_ratio_scale,
 )
 from greenward.errors import DiagnosticsError
 from greenward.runs.metrics import TIMING_PREFIXES
@@ -129,22 +128,22 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         for name in left.values
         if name in right.values
     }
-    replay = _is_replay(pairs)
+    repeatable = [pair for name, pair in pairs.items() if _is_determined(name) and name not in SCHEDULED]
+    replay = bool(repeatable) and all(pair.equal[0] for pair in repeatable)
     names = _chosen(left, right, pairs, signals, replay)
     settings, notes = different_settings(left, right)
-    for side, run in (("A", left), ("B", right)):
-        notes += [f"{side}: {note}" for note in run.notes]
-    for side, run in (("A", left), ("B", right)):
-        notes += _not_finite_notes(side, run, names)
+    notes += [f"A: {note}" for note in left.notes] + [f"B: {note}" for note in right.notes]
+    notes += _not_finite_notes("A", left, names) + _not_finite_notes("B", right, names)
     one_sided = sorted(left.values.keys() ^ right.values.keys())
     if one_sided and not signals:
         notes.append(f"logged by one run only, not compared: {', '.join(one_sided)}")
-    tests = [_test(name, pairs[name]) for name in names]
-    adjusted = iter(holm([test.p_value for test in tests if test is not None]))
+    tests = {name: _test(name, pairs[name]) for name in names}
+    tested = {name: test.p_value for name, test in tests.items() if test is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     differences = sorted(
         (
-            _difference(name, common, pairs[name], test, next(adjusted) if test else None, replay)
-            for name, test in zip(names, tests, strict=True)
+            _difference(name, common, pairs[name], test, adjusted.get(name), replay)
+            for name, test in tests.items()
         ),
         key=lambda found: (
             np.inf if found.onset is None else found.onset,
@@ -153,9 +152,7 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         ),
     )
     onsets = [(found.signal, found.onset) for found in differences if found.onset is not None]
-    verdict = _verdict(
-        replay, _same_seed(left, right, settings), bool(onsets), any(test is not None for test in tests)
-    )
+    verdict = _verdict(replay, _same_seed(left, right, settings), bool(onsets), bool(tested))
     cause = NOT_REPRODUCIBLE if verdict == "not reproducible" else likely_cause(onsets, bool(settings))
     return RunDiff(
         str(a),
@@ -166,7 +163,7 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         replay,
         tuple(settings),
         verdict,
-        _headline(verdict, differences, pairs, common),
+        _headline(verdict, differences, pairs, int(common[0]), len(common)),
         tuple(differences),
         cause,
         tuple(notes),
@@ -203,12 +200,11 @@ class _Test:
 
 def _test(name: str, pair: _Pair) -> _Test | None:
     a, b = pair.a, pair.b
-    if is_norm(name):
+    is_norm = NORM.fullmatch(name) is not None
+    if is_norm:
         a, b = large_where(pair.wrong_a, a), large_where(pair.wrong_b, b)
-    ratio = on_ratio_scale(name)
-    usable = np.isfinite(a) & np.isfinite(b)
-    if ratio:
-        usable &= (a > 0) & (b > 0)
+    ratio = RATIO_SCALE.fullmatch(name) is not None
+    usable = np.isfinite(a) & np.isfinite(b) & (not ratio or (a > 0) & (b > 0))
     index = np.flatnonzero(usable)
     a, b = a[index], b[index]
     gap = np.log(b / a) if ratio else b - a
@@ -220,7 +216,7 @@ def _test(name: str, pair: _Pair) -> _Test | None:
     if not change.is_notable(_DESCRIBED) and change.p_value > offset[0]:
         return _Test(p_value, offset[1], "offset", _thrice(index[0]))
     onset = change.onset
-    if is_norm(name) and change.kind == "shift" and change.effect_sd > 0:
+    if is_norm and change.kind == "shift" and change.effect_sd > 0:
         onset = first_out_of_scale(gap, onset)
     low, high = min(onset, change.onset_low), change.onset_high
     places = (int(index[onset]), int(index[low]), int(index[high]))
@@ -261,7 +257,7 @@ def _onset(
     broke = pair.wrong_a != pair.wrong_b
     if broke.any():
         return "not finite", _thrice(broke.argmax())
-    if is_memory(name) and (first := first_memory_difference(pair.a, pair.b)) is not None:
+    if MEMORY.fullmatch(name) and (first := first_memory_difference(pair.a, pair.b)) is not None:
         return "shift", _thrice(first)
     return "nothing", None
 
@@ -287,12 +283,6 @@ def _same_seed(a: RunSignals, b: RunSignals, settings: Sequence[SettingDifferenc
     return all("seed" in (run.config or {}) for run in (a, b))
 
 
-def _is_replay(pairs: Mapping[str, _Pair]) -> bool:
-    """Whether everything that a seed determines is equal at the first common step."""
-    repeatable = [pair for name, pair in pairs.items() if _is_determined(name) and not is_scheduled(name)]
-    return bool(repeatable) and all(pair.equal[0] for pair in repeatable)
-
-
 def _chosen(
     left: RunSignals, right: RunSignals, pairs: Mapping[str, _Pair], wanted: Sequence[str], replay: bool
 ) -> list[str]:
@@ -302,7 +292,7 @@ def _chosen(
         for name in names:
             right.resolve(name)
         return names
-    names = [name for name in pairs if not is_scheduled(name) or (replay and _is_determined(name))]
+    names = [name for name in pairs if name not in SCHEDULED or (replay and _is_determined(name))]
     if not names:
         raise DiagnosticsError("the runs have no signal in common")
     return names
@@ -331,22 +321,23 @@ def _headline(
     verdict: DiffVerdict,
     differences: Sequence[SignalDifference],
     pairs: Mapping[str, _Pair],
-    common: npt.NDArray[np.int64],
+    first: int,
+    count: int,
 ) -> str:
     if verdict == "not reproducible":
         unequal = (name for name in pairs if _is_determined(name) and not pairs[name].equal[0])
         name = min(unequal, key=stage_index)
         text = (
             f"NOT REPRODUCIBLE: the seed and the settings are the same, but {name} is {pairs[name].a[0]:.4g} "
-            f"in A and {pairs[name].b[0]:.4g} in B at step {common[0]}"
+            f"in A and {pairs[name].b[0]:.4g} in B at step {first}"
         )
         return f"{text}. {_divergence(differences)}" if differences[0].onset is not None else text
     if verdict == "cannot tell":
-        return f"CANNOT TELL: {len(common)} common steps; a test needs {MIN_POINTS}"
+        return f"CANNOT TELL: {count} common steps; a test needs {MIN_POINTS}"
     if verdict == "same":
         determined = [found.signal for found in differences if _is_determined(found.signal)]
         noise = max((_largest_relative(pairs[signal]) for signal in determined), default=0.0)
-        steps = f"SAME at {len(common)} common step{'s' if len(common) > 1 else ''}"
+        steps = f"SAME at {count} common step{'s' if count > 1 else ''}"
         return f"{steps}, up to float noise (largest relative difference {noise:.1g})" if noise else steps
     if verdict == "no systematic difference":
         tested = [found for found in differences if found.effect_sd is not None]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from greenward.diagnostics.findings import Card, Diagnosis, Gap
+from greenward.diagnostics.findings import Card, Diagnosis
 from greenward.diagnostics.reward_tests import DIAGRAM
 from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import (
@@ -49,40 +50,56 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         "thresholds": diagnosis.thresholds,
         "cards": {card.name: _card_record(card) for card in diagnosis.cards},
     }
-    return Report(
-        kind="diagnosis",
-        title=f"{diagnosis.command} of {_name(run)}",
-        headline=diagnosis.headline,
-        facts=(
-            Fact("steps", "{count:,} ({first} to {last})".format(**steps)),
-            Fact("checks", str(diagnosis.checks)),
-            Fact("not checked", str(len(diagnosis.gaps))),
-        ),
-        notes=run.notes,
-        sections=(
-            _findings_section(diagnosis.findings),
-            *map(_card_section, diagnosis.cards),
-            _gaps_section(diagnosis.gaps),
-        ),
-        footer=_FOOTER,
-        data=to_json(data),
+    facts = (
+        Fact("steps", "{count:,} ({first} to {last})".format(**steps)),
+        Fact("checks", str(diagnosis.checks)),
+        Fact("not checked", str(len(diagnosis.gaps))),
     )
+    cards = (
+        section(
+            card.title,
+            Paragraph(card.headline),
+            Facts(card.facts) if card.facts else None,
+            charts(card.charts, in_json=False),
+            *card.tables,
+            level="appendix",
+        )
+        for card in diagnosis.cards
+    )
+    return _report(diagnosis, f"{diagnosis.command} of", run, facts, cards, data, run.notes)
 
 
 def card_report(card: Card, run: RunSignals) -> Report:
     """One card as a report of its own."""
+    details = section("Details", *card.tables, charts(card.charts, in_json=False))
+    return _report(card, f"{card.title}:", run, card.facts, [details], _card_record(card))
+
+
+def _report(
+    found: Diagnosis | Card,
+    subject: str,
+    run: RunSignals,
+    facts: tuple[Fact, ...],
+    details: Iterable[Section],
+    data: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> Report:
+    """The findings, the details, and what could not be checked."""
+    gaps = tuple((f"{gap.subject}: {gap.reason}. {gap.enable}",) for gap in found.gaps)
+    missing = Table("", ("What, why, and what would enable it",), gaps) if gaps else None
     return Report(
         kind="diagnosis",
-        title=f"{card.title}: {_name(run)}",
-        headline=card.headline,
-        facts=card.facts,
+        title=f"{subject} {run.path.resolve().name}",
+        headline=found.headline,
+        facts=facts,
+        notes=notes,
         sections=(
-            _findings_section(card.findings),
-            section("Details", *card.tables, charts(card.charts, in_json=False)),
-            _gaps_section(card.gaps),
+            section("Findings", Findings(found.findings) if found.findings else None),
+            *details,
+            section("What could not be checked", missing),
         ),
         footer=_FOOTER,
-        data=to_json(_card_record(card)),
+        data=to_json(data),
     )
 
 
@@ -117,26 +134,6 @@ def _metrics_as_analysed(run: RunSignals) -> bytes:
         for i, step in enumerate(run.steps)
     )
     return "".join(dump_json(row) + "\n" for row in rows).encode()
-
-
-def _name(run: RunSignals) -> str:
-    return run.path.resolve().name
-
-
-def _findings_section(findings: tuple[Finding, ...]) -> Section:
-    return section("Findings", Findings(findings) if findings else None)
-
-
-def _card_section(card: Card) -> Section:
-    facts = Facts(card.facts) if card.facts else None
-    shown = charts(card.charts, in_json=False)
-    return section(card.title, Paragraph(card.headline), facts, shown, *card.tables, level="appendix")
-
-
-def _gaps_section(gaps: tuple[Gap, ...]) -> Section:
-    rows = tuple((f"{gap.subject}: {gap.reason}. {gap.enable}",) for gap in gaps)
-    table = Table("", ("What, why, and what would enable it",), rows) if rows else None
-    return section("What could not be checked", table)
 
 
 def _finding_records(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:

@@ -50,14 +50,14 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     steps, values = run.series(signal)
     if np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())):
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
-        return Result(True, {"text": text}, onset=at_step(steps))
+        return Result(True, {"text": text}, onset=at_step(steps[0]))
     spread_steps, spread = run.series("reward/std")
     late = spread[-max(MIN_POINTS, len(spread) // 4) :]
     if len(spread) < MIN_POINTS or late.any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
-    return Result(True, {"text": text}, onset=at_step(since))
+    return Result(True, {"text": text}, onset=at_step(since[0]))
 
 
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -5,24 +5,19 @@ A function that is called in a table of checks takes the thresholds and returns 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from greenward.diagnostics.change_points import MIN_EFFECT_SD, find_change_point
+from greenward.diagnostics.change_points import MIN_EFFECT_SD, ChangePoint, find_change_point
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signals import PASS_RATE, Bools, Floats, RunSignals, Steps, on_ratio_scale
+from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals, Steps
 from greenward.reports.document import Chart, Fact, Onset, Severity, Table
 
 LATE = 0.75  # from this share of the run on it is late
-_COMPARISONS: dict[str, Callable[[Floats, float], Bools]] = {
-    "<": operator.lt,
-    ">": operator.gt,
-    "==": operator.eq,
-}
+_COMPARISONS = {"<": np.less, ">": np.greater, "==": np.equal}
 
 
 @dataclass(frozen=True)
@@ -96,9 +91,9 @@ def find_signal_change(run: RunSignals, name: str) -> SignalChange | None:
     if change is None:
         return None
     before, after = change.before, change.after
-    if on_ratio_scale(name):
+    if RATIO_SCALE.fullmatch(name):
         before, after = np.exp((before, after)).tolist()
-    onset = Onset(*(int(steps[i]) for i in (change.onset, change.onset_low, change.onset_high)))
+    onset = onset_at(steps, change)
     return SignalChange(name, before, after, change.effect_sd, change.p_value, onset)
 
 
@@ -108,9 +103,14 @@ def median_of_part(values: Floats, first: float, last: float) -> float:
     return float(np.median(values[start : max(int(np.ceil(last * len(values))), start + 1)]))
 
 
-def at_step(steps: Steps) -> Onset:
-    """The onset at the first of `steps`, which is known exactly."""
-    return Onset(int(steps[0]), int(steps[0]), int(steps[0]))
+def at_step(step: int | np.integer[Any]) -> Onset:
+    """An onset that is known exactly."""
+    return Onset(int(step), int(step), int(step))
+
+
+def onset_at(steps: Steps, change: ChangePoint) -> Onset:
+    """The onset of a change in the series that was logged at `steps`."""
+    return Onset(*(int(steps[i]) for i in (change.onset, change.onset_low, change.onset_high)))
 
 
 def lasting_change(
@@ -138,21 +138,15 @@ def lasting_change(
         )
         found = worse and change.is_large
         severity: Severity | None = None
-        if found and if_passing_more and _rose(run, PASS_RATE, limits):
-            if if_passing_more == "no finding":
-                found = False
-            else:
-                severity = if_passing_more
+        passing = find_signal_change(run, PASS_RATE) if found and if_passing_more else None
+        if passing and passing.p_value <= limits.alpha and passing.after > passing.before:
+            found = if_passing_more != "no finding"
+            severity = None if if_passing_more == "no finding" else if_passing_more
         relative = change.after / change.before - 1 if change.before else np.inf
-        numbers = asdict(change) | {"onset": change.onset, "relative": relative}
+        numbers = {**vars(change), "relative": relative}
         return Result(found, numbers, severity, change.onset, change.p_value, change=change)
 
     return test
-
-
-def _rose(run: RunSignals, signal: str, limits: Thresholds) -> bool:
-    change = find_signal_change(run, signal)
-    return change is not None and change.p_value <= limits.alpha and change.after > change.before
 
 
 def share_of_steps(
@@ -166,7 +160,7 @@ def share_of_steps(
         bad = _COMPARISONS[comparison](values[late:], limit)
         share = float(bad.mean())
         numbers = {"share": share, "median": float(np.median(values[late:])), "count": len(values)}
-        onset = at_step(steps[late:][bad]) if dated and bad.any() else None
+        onset = at_step(steps[late:][bad][0]) if dated and bad.any() else None
         return Result(share > over, numbers, onset=onset)
 
     return test
@@ -178,7 +172,7 @@ def late_mean(*, above: float, dated: bool = False) -> Test:
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
         late = float(values[int(LATE * len(values)) :].mean())
-        onset = at_step(steps[values > above]) if dated and (values > above).any() else None
+        onset = at_step(steps[values > above][0]) if dated and (values > above).any() else None
         return Result(late > above, {"late": late}, onset=onset)
 
     return test
@@ -203,5 +197,4 @@ def falls_to(*, below: float) -> Test:
 
 def onset_of(run: RunSignals, signal: str) -> Onset | None:
     """The place of the likeliest change of a signal that is known to have changed."""
-    change = find_signal_change(run, signal)
-    return None if change is None else change.onset
+    return change.onset if (change := find_signal_change(run, signal)) else None

@@ -66,12 +66,12 @@ HOW_TO_LOG = {
     "status": "Log the share of each status as status/NAME.",
 }
 
-_NORM = re.compile(r"(.*[_/])?(grad_norm|norm)")
-_MEMORY = re.compile(r"perf/.*(rss|memory).*")
+NORM = re.compile(r"(.*[_/])?(grad_norm|norm)")
+MEMORY = re.compile(r"perf/.*(rss|memory).*")
 # Signals on a ratio scale: twice as much means the same everywhere.
-_RATIO_SCALE = re.compile(rf"{_NORM.pattern}|perf/.*|time/.*|completion/(mean|max)_length")
+RATIO_SCALE = re.compile(rf"{NORM.pattern}|perf/.*|time/.*|completion/(mean|max)_length")
 # Follow from the recipe or the clock, so a change in them is no finding.
-_SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
+SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class RunSignals:
     def testable(self, name: str) -> tuple[Steps, Floats]:
         """(steps, values) as tests of change take them: positive ratios, by their logarithm."""
         steps, values = self.series(name)
-        if not on_ratio_scale(name):
+        if not RATIO_SCALE.fullmatch(name):
             return steps, values
         return steps[values > 0], np.log(values[values > 0])
 
@@ -138,26 +138,6 @@ class RunSignals:
         near = inside or get_close_matches(wanted, [*self.values, *ALIASES], n=5, cutoff=0.5)
         found = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(self.values)}"
         raise DiagnosticsError(f"{self.path} has no signal {wanted!r}", remedy=found)
-
-
-def on_ratio_scale(name: str) -> bool:
-    """Whether a change of the signal is a factor (norms, memory, times) rather than a difference."""
-    return _RATIO_SCALE.fullmatch(name) is not None
-
-
-def is_norm(name: str) -> bool:
-    """Whether the signal is the norm of a gradient."""
-    return _NORM.fullmatch(name) is not None
-
-
-def is_memory(name: str) -> bool:
-    """Whether the signal is the memory of the process or of its device."""
-    return _MEMORY.fullmatch(name) is not None
-
-
-def is_scheduled(name: str) -> bool:
-    """Whether the signal follows from the recipe or the clock alone."""
-    return name in _SCHEDULED
 
 
 def depends_on_recipe(name: str) -> bool:

@@ -10,23 +10,18 @@ import numpy as np
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.checks import lines_of
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.growth import MemoryGrowth, find_explosion, find_spikes, measure_memory_growth
+from greenward.diagnostics.growth import find_explosion, find_spikes, measure_memory_growth
 from greenward.diagnostics.signal_tests import (
     Result,
     Thresholds,
     at_step,
     median_of_part,
     not_made,
+    onset_at,
     onset_of,
     table_of,
 )
-from greenward.diagnostics.signals import (
-    DEVICE_MEMORY,
-    PASS_RATE,
-    REWARD,
-    RSS,
-    RunSignals,
-)
+from greenward.diagnostics.signals import DEVICE_MEMORY, PASS_RATE, REWARD, RSS, RunSignals
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity
 from greenward.reports.figures import duration, memory
 
@@ -36,6 +31,7 @@ _NO_MEMORY_LIMIT = Gap(
     "Give --memory-limit-mb, or run with a greenward that records it in provenance.json.",
 )
 REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
+SKIPPED = "updates/non_finite"
 MANY_SPIKES = 0.01  # of the steps
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
@@ -60,10 +56,9 @@ _MEMORIES = {RSS: "Resident memory", DEVICE_MEMORY: "Device memory"}
 def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Any signal that was logged as NaN or infinite, and updates that were skipped for it."""
     wrong = {name: run.not_finite(name) for name in run.values}
+    if (skipped := run.values.get(SKIPPED)) is not None:
+        wrong[SKIPPED] = wrong[SKIPPED] | (skipped > 0)
     wrong = {name: places for name, places in wrong.items() if places.any()}
-    skipped = run.values.get("updates/non_finite")
-    if skipped is not None and (skipped > 0).any():
-        wrong["updates/non_finite"] = skipped > 0
     if not wrong:
         return Result()
     anywhere = np.any(list(wrong.values()), axis=0)
@@ -76,7 +71,7 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     more = f" and {others} other signals" if others else ""
     severe = anywhere.mean() >= OFTEN_NOT_FINITE or anywhere[-1]
     numbers = {"signals": ", ".join(parts) + more, "steps": len(run.steps)}
-    return Result(True, numbers, "critical" if severe else "warning", at_step(run.steps[anywhere]))
+    return Result(True, numbers, "critical" if severe else "warning", at_step(run.steps[anywhere][0]))
 
 
 def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -140,16 +135,11 @@ def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[dict[str, A
         change = find_change_point(values[start:])
         if change is None or place in (0, len(values)):
             continue
-        step, low, high = (int(steps[start + i]) for i in (change.onset, change.onset_low, change.onset_high))
-        found.append(
-            {
-                "signal": name,
-                "before": float(np.median(values[start:place])),
-                "after": float(np.median(values[place:])),
-                "p_value": change.p_value,
-                "onset": Onset(step, low, high) if change.is_notable(alpha) and high >= onset.low else None,
-            }
-        )
+        own = onset_at(steps[start:], change)
+        lasting = change.is_notable(alpha) and own.high >= onset.low
+        before, after = float(np.median(values[start:place])), float(np.median(values[place:]))
+        row = {"signal": name, "before": before, "after": after, "p_value": change.p_value}
+        found.append({**row, "onset": own if lasting else None})
     return found
 
 
@@ -169,11 +159,9 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         map(asdict, largest[:_SHOWN_SPIKES]),
     )
     share = len(found) / len(norms)
-    numbers = {"spikes": len(found), "count": len(norms), "share": share}
-    numbers |= {"step": largest[0].step, "ratio": largest[0].ratio}
+    numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "share": share}
     severity: Severity = "warning" if share > MANY_SPIKES else "info"
-    onset = Onset(found[0].step, found[0].step, found[0].step)
-    return Result(True, numbers, severity, onset, facts=facts, tables=(table,), data=data)
+    return Result(True, numbers, severity, at_step(found[0].step), facts=facts, tables=(table,), data=data)
 
 
 def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -207,18 +195,20 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     limit = limits.memory_mb if signal == logged_memories(run)[0] else None
     if limit is None and signal == RSS:
         limit = run.machine_memory_mb
-    growth = measure_memory_growth(*run.series(signal), limit=limit, alpha=limits.alpha)
+    steps, values = run.series(signal)
+    growth = measure_memory_growth(steps, values, limit=limit, alpha=limits.alpha)
     if growth is None:
         return not_made(gap_of(run, signal))
-    values, durations = run.series(signal)[1], run.series("time/step")[1]
+    durations = run.series("time/step")[1]
     seconds, full_in = None, NOTHING
     if growth.steps_to_limit is not None:
         full_in = f"{growth.steps_to_limit:,.0f} steps"
         if len(durations):
             seconds = growth.steps_to_limit * float(np.median(durations))
             full_in += f", about {duration(seconds)}"
+    title = _MEMORIES[signal]
     numbers = {
-        "memory": _MEMORIES[signal],
+        "memory": title,
         "first": memory(values[0]),
         "last": memory(values[-1]),
         "peak": memory(float(values.max())),
@@ -227,17 +217,21 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         "ends": "" if growth.steps_to_limit is None else f"; it ends in {full_in}",
         **asdict(growth),
     }
+    first, last = float(steps[0]), float(steps[-1])
+    fitted = ((first, growth.at_start), (last, growth.at_start + growth.per_step * (last - first)))
+    lines = (*lines_of("", "main", steps, values), Series("fitted", "control", fitted, "dashed"))
+    caption = f"Fitted: {growth.factor:.2f} times over the run."
     soon = growth.steps_to_limit is not None and growth.steps_to_limit <= len(run.steps)
     known = limits.memory_mb is not None or run.machine_memory_mb is not None
     return Result(
         growth.is_leak,
         numbers,
         "critical" if growth.factor >= CRITICAL_GROWTH or soon else "warning",
-        at_step(run.steps),
+        at_step(run.steps[0]),
         growth.p_value,
         gaps=() if known else (_NO_MEMORY_LIMIT,),
         tables=(table_of("", _MEMORY_COLUMNS, _MEMORY_CELLS, [numbers], _MEMORY_CAPTION),),
-        charts=(_memory_chart(run, signal, growth),),
+        charts=(Chart(f"{title} (MiB)", "step", lines, caption=caption),),
         data={signal: {**asdict(growth), "limit_mb": limit, "seconds_to_limit": seconds}},
     )
 
@@ -254,12 +248,3 @@ def step_durations(run: RunSignals) -> tuple[Fact, ...]:
         return ()
     median, total = duration(float(np.median(seconds))), duration(float(seconds.sum()))
     return Fact("median step", median), Fact("all steps", total)
-
-
-def _memory_chart(run: RunSignals, signal: str, growth: MemoryGrowth) -> Chart:
-    steps, values = run.series(signal)
-    first, last = float(steps[0]), float(steps[-1])
-    ends = ((first, growth.at_start), (last, growth.at_start + growth.per_step * (last - first)))
-    lines = (*lines_of("", "main", steps, values), Series("fitted", "control", ends, "dashed"))
-    caption = f"Fitted: {growth.factor:.2f} times over the run."
-    return Chart(f"{_MEMORIES[signal]} (MiB)", "step", lines, caption=caption)
