@@ -124,11 +124,11 @@ def explosions(rng: Rng, runs: int) -> dict[str, object]:
     }
     for name, growth in ways.items():
         found = [find_explosion(STEPS, norms() * growth) for _ in range(runs)]
-        errors = [abs(explosion.onset - ONSET) for explosion in found if explosion]
+        errors = [abs(explosion.onset.step - ONSET) for explosion in found if explosion]
         rows[f"{name}: found"] = share([explosion is not None for explosion in found])
         rows[f"{name}: onset within 5 steps"] = share([error <= 5 for error in errors])
         rows[f"{name}: onset in its 95 % interval"] = share(
-            [e.onset_low <= ONSET <= e.onset_high for e in found if e]
+            [e.onset.low <= ONSET <= e.onset.high for e in found if e]
         )
     return rows
 

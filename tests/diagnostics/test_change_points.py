@@ -54,8 +54,8 @@ def test_a_level_shift_is_found_at_its_step():
     found = find_change_point(noise(1, 300, 0.5)[0] + 4.0 * (np.arange(300) >= 180))
     assert found.kind == "shift"
     assert found.p_value < 0.01
-    assert found.onset_low <= 180 <= found.onset_high
-    assert abs(found.onset - 180) <= 2
+    assert found.onset.low <= 180 <= found.onset.high
+    assert abs(found.onset.step - 180) <= 2
     assert found.after - found.before == pytest.approx(4.0, abs=1.0)
 
 
@@ -68,8 +68,8 @@ def test_a_trend_is_found_with_its_size():
 def test_a_late_ramp_begins_at_its_kink():
     found = find_change_point(0.3 * noise(1, 400, 0.3)[0] + np.maximum(np.arange(400) - 300, 0) * 0.05)
     assert found.kind == "trend"
-    assert abs(found.onset - 300) <= 8
-    assert found.onset_low <= 300 <= found.onset_high
+    assert abs(found.onset.step - 300) <= 8
+    assert found.onset.low <= 300 <= found.onset.high
 
 
 def test_scale_and_level_do_not_matter():
@@ -93,13 +93,13 @@ def test_a_constant_has_not_changed_and_few_values_cannot_tell():
 
 def test_a_noiseless_step_is_found():
     found = find_change_point((np.arange(100) >= 60).astype(float))
-    assert (found.onset, found.is_notable(0.01)) == (60, True)
+    assert (found.onset.step, found.is_notable(0.01)) == (60, True)
 
 
 def test_long_series_keep_their_onset_to_a_block():
     values = noise(1, 100_000, 0.9)[0] + 3.0 * (np.arange(100_000) >= 70_000)
     found = find_change_point(values)
-    assert abs(found.onset - 70_000) <= 2 * -(-100_000 // change_points.MAX_POINTS)
+    assert abs(found.onset.step - 70_000) <= 2 * -(-100_000 // change_points.MAX_POINTS)
 
 
 def test_an_offset_is_told_from_zero():

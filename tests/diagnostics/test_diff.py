@@ -80,14 +80,17 @@ def test_learning_rate_parts_a_replay_and_not_other_runs(run):
     a = run("a", with_rate(0, 1e-3))
     found = diff_runs(a, run("b", with_rate(0, 1.5e-3)))
     assert (found.verdict, found.differences[0].signal) == ("diverged", "learning_rate")
-    assert found.differences[0].onset == 1
+    assert found.differences[0].onset.step == 1
     other = diff_runs(a, run("c", with_rate(1, 1.5e-3)))
     assert "learning_rate" not in [difference.signal for difference in other.differences]
 
 
 def test_a_replay_parts_at_the_first_value_that_differs(run):
     found = diff_runs(run("a", healthy(0)), run("b", exploded(healthy(0), 70)))
-    assert [(d.signal, d.onset) for d in found.differences[:2]] == [("grad_norm", 70), ("reward/tests", 80)]
+    assert [(d.signal, d.onset.step) for d in found.differences[:2]] == [
+        ("grad_norm", 70),
+        ("reward/tests", 80),
+    ]
     assert found.headline.startswith("DIVERGED at step 70 [70, 70] in grad_norm")
     assert found.cause.stage == "update"
 
@@ -129,8 +132,8 @@ def test_an_explosion_into_nan_is_dated_by_its_first_norm_out_of_scale(run, left
     broken["grad_norm"][79 + left :] = np.nan
     broken["grad_norm"][79 : 79 + left] *= 20.0 * 2.0 ** np.arange(left)
     found = diff_runs(run("a", healthy(seed)), run("b", broken), ["grad_norm"]).differences[0]
-    assert abs(found.onset - 80) <= 2
-    assert found.onset_low <= 80 <= found.onset_high
+    assert abs(found.onset.step - 80) <= 2
+    assert found.onset.low <= 80 <= found.onset.high
 
 
 def test_one_seed_with_other_numbers_from_the_first_step_is_not_reproducible(run):
@@ -155,9 +158,9 @@ def test_runs_of_other_seeds_part_where_the_fault_was_planted(run):
     assert not found.replay
     assert [d.signal for d in found.differences if d.onset] == ["grad_norm", "reward/tests"]
     norm, reward = found.differences[:2]
-    assert abs(norm.onset - 70) <= 2
-    assert norm.onset_low <= 70 <= norm.onset_high
-    assert abs(reward.onset - 80) <= 2
+    assert abs(norm.onset.step - 70) <= 2
+    assert norm.onset.low <= 70 <= norm.onset.high
+    assert abs(reward.onset.step - 80) <= 2
     assert norm.b / norm.a == pytest.approx(20, rel=0.2)
     assert [(s.key, s.a, s.b) for s in found.settings] == [("seed", 0, 1)]
     assert "different settings" in found.cause.explanation
@@ -171,14 +174,16 @@ def test_healthy_runs_of_other_seeds_do_not_part(run):
 def test_an_offset_from_the_first_step_is_found_there(run):
     higher = {**healthy(1), "entropy": healthy(1)["entropy"] + 0.05}
     found = diff_runs(run("a", healthy(0)), run("b", higher), ["entropy"])
-    assert (found.differences[0].found, found.differences[0].onset) == ("offset", 1)
+    assert (found.differences[0].found, found.differences[0].onset.step) == ("offset", 1)
 
 
 def test_nan_in_one_run_only_is_a_difference(run):
     broken = healthy(1)
     broken["entropy"][60] = np.nan
     found = diff_runs(run("a", healthy(0)), run("b", broken))
-    assert [(d.signal, d.found, d.onset) for d in found.differences[:1]] == [("entropy", "not finite", 61)]
+    assert [(d.signal, d.found, d.onset.step) for d in found.differences[:1]] == [
+        ("entropy", "not finite", 61)
+    ]
 
 
 def test_what_is_not_finite_in_both_runs_is_said(run):

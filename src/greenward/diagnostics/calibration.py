@@ -95,20 +95,19 @@ def measure_calibration(
         DiagnosticsError: fewer than MIN_PAIRS pairs, one class only, or values out of range.
     """
     forecast = _binned(probabilities, outcomes, bins)
-    ece = float((forecast.sizes * np.abs(forecast.rates - forecast.means)).sum() / len(forecast.predicted))
+    ece = float(forecast.calibration_error(forecast.rates))
     null = _ece_null(forecast, seed)
-    low, high = _wilson(forecast.rates, forecast.sizes)
-    columns = (forecast.sizes, forecast.means, forecast.rates, low, high)
+    columns = (forecast.means, forecast.rates, *_wilson(forecast.rates, forecast.sizes))
     return Calibration(
-        pairs=len(forecast.predicted),
-        score=forecast.score,
-        ece=ece,
-        ece_null_median=float(np.median(null)),
-        ece_null_95=float(np.quantile(null, 0.95)),
-        ece_p_value=float((1 + (null >= ece - 1e-12).sum()) / (1 + len(null))),
-        murphy=forecast.murphy,
-        slope=_overconfidence_slope(forecast.predicted, forecast.observed),
-        bins=tuple(Bin(int(n), *map(float, cells)) for n, *cells in zip(*columns, strict=True)),
+        len(forecast.predicted),
+        forecast.score,
+        ece,
+        float(np.median(null)),
+        float(np.quantile(null, 0.95)),
+        float((1 + (null >= ece - 1e-12).sum()) / (1 + len(null))),
+        forecast.murphy,
+        _overconfidence_slope(forecast.predicted, forecast.observed),
+        tuple(Bin(int(n), *map(float, cells)) for n, *cells in zip(forecast.sizes, *columns, strict=True)),
     )
 
 
@@ -165,6 +164,11 @@ class _Forecast:
     means: Floats  # of the predictions of each bin
     rates: Floats  # of the outcomes of each bin
 
+    def calibration_error(self, rates: Floats) -> Floats:
+        """The expected calibration error (ECE) if the outcomes had these rates, of shape (…, bins)."""
+        error = (self.sizes * np.abs(rates - self.means)).sum(axis=-1) / len(self.predicted)
+        return np.asarray(error, float)
+
     @property
     def murphy(self) -> Murphy:
         total, base = len(self.predicted), float(self.observed.mean())
@@ -186,20 +190,19 @@ class _Forecast:
 def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, bins: int) -> _Forecast:
     """The checked forecast in bins of equal mass; equal predictions are in one bin."""
     predicted, observed = np.asarray(probabilities, float), np.asarray(outcomes, float)
+    problem = None
     if predicted.ndim != 1 or predicted.shape != observed.shape:
-        raise DiagnosticsError(
-            f"expected one outcome a probability, found shapes {predicted.shape} and {observed.shape}"
-        )
-    if len(predicted) < MIN_PAIRS:
-        raise DiagnosticsError(f"calibration needs at least {MIN_PAIRS} predictions, found {len(predicted)}")
-    if not np.all((predicted >= 0) & (predicted <= 1)):  # NaN fails it, too
-        raise DiagnosticsError("expected probabilities between 0 and 1")
-    if not np.all((observed == 0) | (observed == 1)):
-        raise DiagnosticsError("expected outcomes that are 0 or 1")
-    if observed.min() == observed.max():
-        raise DiagnosticsError(
-            f"all {len(observed)} outcomes are {observed[0]:.0f}, so calibration has no scale"
-        )
+        problem = f"expected one outcome a probability, found shapes {predicted.shape} and {observed.shape}"
+    elif len(predicted) < MIN_PAIRS:
+        problem = f"calibration needs at least {MIN_PAIRS} predictions, found {len(predicted)}"
+    elif not np.all((predicted >= 0) & (predicted <= 1)):  # NaN fails it, too
+        problem = "expected probabilities between 0 and 1"
+    elif not np.all((observed == 0) | (observed == 1)):
+        problem = "expected outcomes that are 0 or 1"
+    elif observed.min() == observed.max():
+        problem = f"all {len(observed)} outcomes are {observed[0]:.0f}, so calibration has no scale"
+    if problem is not None:
+        raise DiagnosticsError(problem)
     order = np.argsort(predicted, kind="stable")
     predicted, observed = predicted[order], observed[order]
     wanted = np.arange(bins) * len(predicted) // bins
@@ -213,8 +216,7 @@ def _overconfidence_slope(predicted: Floats, observed: Floats) -> Slope | None:
     """The slope with its Wald interval; None if there is no finite maximum."""
     clipped = np.clip(predicted, _CLIP, 1 - _CLIP)
     logits = np.log(clipped / (1 - clipped))
-    fit = fit_recalibration(logits, observed) if np.ptp(logits) else None
-    if fit is None:
+    if not np.ptp(logits) or (fit := fit_recalibration(logits, observed)) is None:
         return None
     half = Z_95 * fit.slope_error
     return Slope(fit.slope, fit.slope - half, fit.slope + half, fit.intercept)
@@ -230,7 +232,7 @@ def _ece_null(forecast: _Forecast, seed: int) -> Floats:
         count = min(at_once, _NULL_SAMPLES - first)
         drawn = (rng.random((count, total)) < forecast.predicted).astype(np.float32)
         rates = np.add.reduceat(drawn, forecast.starts, axis=1) / forecast.sizes
-        errors.append((forecast.sizes * np.abs(rates - forecast.means)).sum(axis=1) / total)
+        errors.append(forecast.calibration_error(rates))
     return np.concatenate(errors)
 
 

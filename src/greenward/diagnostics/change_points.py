@@ -18,12 +18,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from greenward.reports.document import Onset
+
 Floats = npt.NDArray[np.float64]
+Steps = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
 Kind = Literal["trend", "shift"]
 
@@ -46,12 +49,12 @@ _TINY = float(np.finfo(float).tiny)
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The likeliest change of a series. Positions are indices into the series that was tested.
+    """The likeliest change of a series.
 
     `p_value` is that of the series alone; adjust it when several are tested. `before` and `after` are
     the medians around a shift, or the ends of the fitted kinked line. `effect_sd` is their difference in
-    standard deviations of the residuals. `onset` and its 95 % interval are the place of the shift;
-    for a trend, that of the kink from which a flat line rises or falls.
+    standard deviations of the residuals. `onset` is the place of the shift; for a trend, that of the kink
+    from which a flat line rises or falls. It is an index into the series that was tested.
     """
 
     kind: Kind
@@ -59,14 +62,26 @@ class ChangePoint:
     before: float
     after: float
     effect_sd: float
-    onset: int
-    onset_low: int
-    onset_high: int
+    onset: Onset
+
+    @property
+    def is_large(self) -> bool:
+        """At least one standard deviation of the noise."""
+        return abs(self.effect_sd) >= MIN_EFFECT_SD
 
     def is_notable(self, alpha: float, p_value: float | None = None) -> bool:
         """Significant (by the adjusted p-value, if given) and large enough to matter."""
-        p = self.p_value if p_value is None else p_value
-        return p <= alpha and abs(self.effect_sd) >= MIN_EFFECT_SD
+        return (self.p_value if p_value is None else p_value) <= alpha and self.is_large
+
+
+def exactly(place: int | np.integer[Any]) -> Onset:
+    """An onset that is known exactly."""
+    return Onset(int(place), int(place), int(place))
+
+
+def onset_at(steps: Steps, onset: Onset) -> Onset:
+    """The steps of an onset that is given by indices into `steps`."""
+    return Onset(int(steps[onset.step]), int(steps[onset.low]), int(steps[onset.high]))
 
 
 def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
@@ -80,11 +95,10 @@ def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
         return None
     width = -(-n // MAX_POINTS)
     blocks = _block_means(values, width)
-    centred = _without_spikes(blocks)
-    centred = centred - centred.mean()
+    centred = (mended := _without_spikes(blocks)) - mended.mean()
     if not np.any(np.abs(centred) > 1e-12 * float(np.abs(blocks).max())):
         level = float(values[0])
-        return ChangePoint("shift", 1.0, level, level, 0.0, 0, 0, n - 1)
+        return ChangePoint("shift", 1.0, level, level, 0.0, Onset(0, 0, n - 1))
     scan = _scan(centred[None])
     null = _null_for(len(blocks), float(scan.autocorrelation_N[0]))
     p_value = null.p_value(scan.statistics_KN[:, 0])
@@ -105,9 +119,7 @@ def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
         before,
         after,
         max(-_MAX_EFFECT, min((after - before) / sd, _MAX_EFFECT)),
-        place * width,
-        low * width,
-        min(high * width + width - 1, n - 1),
+        Onset(place * width, low * width, min(high * width + width - 1, n - 1)),
     )
 
 
@@ -128,6 +140,12 @@ def find_offset(values: Floats) -> tuple[float, float] | None:
     phi = _null_for(len(blocks), float(measured)).autocorrelation
     z = mean / sd * math.sqrt(len(blocks) * (1 - phi) / (1 + phi))
     return math.erfc(abs(z) / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
+
+
+def flat(onset: Onset | None) -> dict[str, int | None]:
+    """The onset and its 95 % interval as fields of a JSON record."""
+    step, low, high = (None, None, None) if onset is None else (onset.step, onset.low, onset.high)
+    return {"onset": step, "onset_low": low, "onset_high": high}
 
 
 def effect_text(effect: float) -> str:
@@ -187,10 +205,7 @@ class _Null:
 def _upper_tails(sorted_null_KN: Floats, statistics_KN: Floats) -> Floats:
     """The p-value of each statistic among those of its kind."""
     total = sorted_null_KN.shape[1]
-    below = [
-        np.searchsorted(null, values, side="left")
-        for null, values in zip(sorted_null_KN, statistics_KN, strict=True)
-    ]
+    below = list(map(np.searchsorted, sorted_null_KN, statistics_KN))
     return np.asarray((1 + total - np.stack(below)) / (1 + total), float)
 
 
@@ -216,13 +231,10 @@ def _scan(centred_NP: Floats) -> _Scan:
     step_products = np.cumsum(centred_NP[:, ::-1], axis=1)[:, ::-1]
     ramp_products = np.zeros_like(centred_NP)
     ramp_products[:, :-1] = np.cumsum(step_products[:, :0:-1], axis=1)[:, ::-1]
-    fits = (
-        _best_fit(centred_NP, _ramps(points), ramp_products),
-        _best_fit(centred_NP, _steps(points), step_products),
-    )
-    places, statistics, left = zip(*fits, strict=True)
-    better = np.where(statistics[1] >= statistics[0], left[1], left[0])
-    return _Scan(np.stack(places), np.stack(statistics), better)
+    ramps = _best_fit(centred_NP, _ramps(points), ramp_products)
+    steps = _best_fit(centred_NP, _steps(points), step_products)
+    places_KN, statistics_KN = np.stack((ramps[0], steps[0])), np.stack((ramps[1], steps[1]))
+    return _Scan(places_KN, statistics_KN, np.where(steps[1] >= ramps[1], steps[2], ramps[2]))
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.change_points import holm
+from greenward.diagnostics.change_points import ChangePoint, holm
 from greenward.diagnostics.findings import Card, by_severity, gap_of
 from greenward.diagnostics.signal_tests import (
     Result,
-    SignalChange,
     Test,
     Thresholds,
     median_of_part,
@@ -42,6 +41,7 @@ from greenward.reports.document import (
 )
 
 ROLES: tuple[Role, ...] = ("main", "second", "third", "control")
+_TREND = ("before", "after", "effect_sd", "p_value")  # of a change, in JSON
 _RAW_BLOCKS = 120  # two points each
 _SMOOTH_BLOCKS = 60
 _SMOOTH_FROM = 120  # values; shorter series are shown as they are
@@ -158,11 +158,15 @@ def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[
     made = [outcome for outcome in outcomes if outcome.result.made]
     findings = [check.finding_of(result) for check, _, result in made if result.found]
     onsets = {check.finding: result.onset for check, _, result in made}
-    tested: dict[str, SignalChange | None] = {}
+    tested: dict[str, ChangePoint | None] = {}
     for _, signal, result in made:
         if signal:
             tested[signal] = result.change or tested.get(signal)
-    changes = [asdict(change) for change in tested.values() if change is not None]
+    changes = [
+        {"signal": signal, **{key: getattr(change, key) for key in _TREND}, "onset": asdict(change.onset)}
+        for signal, change in tested.items()
+        if change is not None
+    ]
     data: dict[str, Any] = {"trends": changes} if changes else {}
     for result in results:
         data |= result.data
@@ -215,7 +219,7 @@ def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | N
 
 
 def _signals_table(
-    run: RunSignals, tested: Mapping[str, SignalChange | None], limits: Thresholds
+    run: RunSignals, tested: Mapping[str, ChangePoint | None], limits: Thresholds
 ) -> tuple[Table, ...]:
     """The signals of a card at its beginning and end, and their change where one was tested."""
     rows = []

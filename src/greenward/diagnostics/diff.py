@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from greenward.diagnostics.change_points import (
     MIN_EFFECT_SD,
     MIN_POINTS,
     effect_text,
+    exactly,
     find_change_point,
     find_offset,
     holm,
+    onset_at,
 )
 from greenward.diagnostics.diff_causes import (
     NOT_REPRODUCIBLE,
@@ -45,6 +47,7 @@ from greenward.diagnostics.signals import (
     Steps,
 )
 from greenward.errors import DiagnosticsError
+from greenward.reports.document import Onset
 from greenward.runs.metrics import TIMING_PREFIXES
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
@@ -60,7 +63,7 @@ Found = Literal["first value", "shift", "trend", "offset", "not finite", "nothin
 class SignalDifference:
     """One signal in both runs.
 
-    `onset` and its 95 % interval are steps, None where nothing was found. `a` and `b` are the medians
+    `onset` is None where nothing was found. `a` and `b` are the medians
     from the onset on (of all common steps without one). `effect_sd` is the size of the lasting difference
     in standard deviations of the noise, `adjusted_p` its p-value after Holm's correction; both are
     None for fewer than 30 common values. `gaps` are B − A at the steps at which both are finite.
@@ -68,9 +71,7 @@ class SignalDifference:
 
     signal: str
     found: Found
-    onset: int | None
-    onset_low: int | None
-    onset_high: int | None
+    onset: Onset | None
     a: float
     b: float
     effect_sd: float | None
@@ -146,12 +147,12 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
             for name, test in tests.items()
         ),
         key=lambda found: (
-            np.inf if found.onset is None else found.onset,
+            np.inf if found.onset is None else found.onset.step,
             stage_index(found.signal),
             found.signal,
         ),
     )
-    onsets = [(found.signal, found.onset) for found in differences if found.onset is not None]
+    onsets = [(found.signal, found.onset.step) for found in differences if found.onset is not None]
     verdict = _verdict(replay, _same_seed(left, right, settings), bool(onsets), bool(tested))
     cause = NOT_REPRODUCIBLE if verdict == "not reproducible" else likely_cause(onsets, bool(settings))
     return RunDiff(
@@ -189,13 +190,13 @@ class _Pair:
 class _Test:
     """The better of the two tests of one paired difference; p-values count both (Bonferroni).
 
-    `places` are the onset and its interval, as indices of the common steps.
+    `onset` is an index of the common steps.
     """
 
     p_value: float
     effect_sd: float
     found: Found
-    places: tuple[int, int, int]
+    onset: Onset
 
 
 def _test(name: str, pair: _Pair) -> _Test | None:
@@ -214,28 +215,23 @@ def _test(name: str, pair: _Pair) -> _Test | None:
         return None
     p_value = min(1.0, 2 * min(change.p_value, offset[0]))
     if not change.is_notable(_DESCRIBED) and change.p_value > offset[0]:
-        return _Test(p_value, offset[1], "offset", _thrice(index[0]))
+        return _Test(p_value, offset[1], "offset", exactly(index[0]))
     onset = change.onset
     if is_norm and change.kind == "shift" and change.effect_sd > 0:
         onset = first_out_of_scale(gap, onset)
-    low, high = min(onset, change.onset_low), change.onset_high
-    places = (int(index[onset]), int(index[low]), int(index[high]))
-    return _Test(p_value, change.effect_sd, change.kind, places)
+    return _Test(p_value, change.effect_sd, change.kind, onset_at(index, onset))
 
 
 def _difference(
     name: str, steps: Steps, pair: _Pair, test: _Test | None, adjusted: float | None, replay: bool
 ) -> SignalDifference:
-    found, places = _onset(name, pair, test, adjusted, replay)
-    since = slice(places[0] if places else 0, None)
-    onset, low, high = (int(steps[place]) for place in places) if places else (None, None, None)
+    found, onset = _onset(name, pair, test, adjusted, replay)
+    since = slice(onset.step if onset else 0, None)
     both = np.isfinite(pair.a) & np.isfinite(pair.b)
     return SignalDifference(
         name,
         found,
-        onset,
-        low,
-        high,
+        onset and onset_at(steps, onset),
         _median(pair.a[since]),
         _median(pair.b[since]),
         None if test is None else test.effect_sd,
@@ -246,25 +242,20 @@ def _difference(
 
 def _onset(
     name: str, pair: _Pair, test: _Test | None, adjusted: float | None, replay: bool
-) -> tuple[Found, tuple[int, int, int] | None]:
-    """What was found, and the indices of its onset and of the bounds of the onset."""
+) -> tuple[Found, Onset | None]:
+    """What was found, and where: an index of the common steps."""
     if replay and _is_determined(name):
         unequal = np.flatnonzero(~pair.equal)
-        return ("first value", _thrice(unequal[0])) if len(unequal) else ("nothing", None)
+        return ("first value", exactly(unequal[0])) if len(unequal) else ("nothing", None)
     is_sure = adjusted is not None and adjusted <= ALPHA
     if test is not None and is_sure and abs(test.effect_sd) >= MIN_EFFECT_SD:
-        return test.found, test.places
+        return test.found, test.onset
     broke = pair.wrong_a != pair.wrong_b
     if broke.any():
-        return "not finite", _thrice(broke.argmax())
+        return "not finite", exactly(broke.argmax())
     if MEMORY.fullmatch(name) and (first := first_memory_difference(pair.a, pair.b)) is not None:
-        return "shift", _thrice(first)
+        return "shift", exactly(first)
     return "nothing", None
-
-
-def _thrice(place: int | np.integer[Any]) -> tuple[int, int, int]:
-    """An onset that is known exactly."""
-    return int(place), int(place), int(place)
 
 
 def _equal(a: Floats, b: Floats) -> Bools:
@@ -351,13 +342,14 @@ def _headline(
 
 def _divergence(differences: Sequence[SignalDifference]) -> str:
     """What differs first, by how much, and what differs next."""
-    first, *later = [found for found in differences if found.onset is not None]
-    text = f"DIVERGED at step {first.onset} [{first.onset_low}, {first.onset_high}] in {first.signal}"
+    (signal, onset), *later = [(found.signal, found.onset) for found in differences if found.onset]
+    first = differences[0]
+    text = f"DIVERGED at step {onset.step} [{onset.low}, {onset.high}] in {signal}"
     sizes = [f"{first.relative:+.0%}"] if first.relative is not None else []
     if first.effect_sd is not None:
         sizes.append(f"{effect_text(first.effect_sd)} of the noise")
     text += f" ({', '.join(sizes)})" if sizes else ""
-    then = [f"{found.signal} from {found.onset}" for found in later[:3]]
+    then = [f"{name} from {start.step}" for name, start in later[:3]]
     return text + (f", then {', '.join(then)}" if then else "")
 
 

@@ -36,64 +36,44 @@ class DifferenceCause:
     confirm: str
 
 
-# Signals -> the cause of a difference that begins with one of them, in the order of a step.
-_STAGES = (
-    (
-        re.compile(r"completion/.*|importance/.*|episodes/.*"),
-        DifferenceCause(
-            "rollout",
-            "The sampled answers differed first: other prompts, sampling settings or seed, or other weights "
-            "to sample from.",
-            "Compare the answers of this step in rollouts/ of both runs.",
-        ),
+# Patterns of signals -> the cause of a difference that begins with one of them, in the order of a step.
+_STAGES = {
+    r"completion/.*|importance/.*|episodes/.*": DifferenceCause(
+        "rollout",
+        "The sampled answers differed first: other prompts, sampling settings or seed, or other weights to "
+        "sample from.",
+        "Compare the answers of this step in rollouts/ of both runs.",
     ),
-    (
-        re.compile(r"reward.*|status/.*|pass_rate|groups/.*|correctness|readability|.*score"),
-        DifferenceCause(
-            "reward",
-            "The rewards differed before the shape of the answers did: other tests, reward weights, reward "
-            "model or grading environment.",
-            "Grade the rollouts of this step of one run with the grader of the other.",
-        ),
+    r"reward.*|status/.*|pass_rate|groups/.*|correctness|readability|.*score": DifferenceCause(
+        "reward",
+        "The rewards differed before the shape of the answers did: other tests, reward weights, reward model "
+        "or grading environment.",
+        "Grade the rollouts of this step of one run with the grader of the other.",
     ),
-    (
-        re.compile(
-            r"loss|.*_loss|.*kl|clip/.*|ratio/.*|entropy|advantage.*|value/.*|explained_variance"
-            r"|updates/.*|tokens.*"
-        ),
-        DifferenceCause(
-            "loss",
-            "The objective differed on the same answers and rewards: KL coefficient, clip range, "
-            "advantages, or the weights before this step.",
-            "Compare the algorithm and training keys of both configs, then the checkpoints before this step.",
-        ),
+    r"loss|.*_loss|.*kl|clip/.*|ratio/.*|entropy|advantage.*|value/.*|explained_variance|updates/.*"
+    r"|tokens.*": DifferenceCause(
+        "loss",
+        "The objective differed on the same answers and rewards: KL coefficient, clip range, advantages, or "
+        "the weights before this step.",
+        "Compare the algorithm and training keys of both configs, then the checkpoints before this step.",
     ),
-    (
-        re.compile(r".*grad_norm.*|.*gradient.*|learning_rate"),
-        DifferenceCause(
-            "update",
-            "The gradient left its scale first: learning rate, gradient clipping or numerical precision.",
-            "Go on from the checkpoint before this step with a lower learning rate, clipping on.",
-        ),
+    r".*grad_norm.*|.*gradient.*|learning_rate": DifferenceCause(
+        "update",
+        "The gradient left its scale first: learning rate, gradient clipping or numerical precision.",
+        "Go on from the checkpoint before this step with a lower learning rate, clipping on.",
     ),
-    (
-        re.compile(r"perf/.*|time/.*"),
-        DifferenceCause(
-            "machine",
-            "Memory or speed differed first: a leak, another load or other hardware; the learning itself "
-            "need not differ.",
-            "Compare provenance.json, and whether memory still grows at the end of the run.",
-        ),
+    r"perf/.*|time/.*": DifferenceCause(
+        "machine",
+        "Memory or speed differed first: a leak, another load or other hardware; the learning itself need "
+        "not differ.",
+        "Compare provenance.json, and whether memory still grows at the end of the run.",
     ),
-    (
-        re.compile(r".*", re.DOTALL),
-        DifferenceCause(
-            "unknown",
-            "The first signal that differs belongs to no known stage of a step.",
-            "Find where the signal is computed and what goes into it.",
-        ),
+    r"[\s\S]*": DifferenceCause(
+        "unknown",
+        "The first signal that differs belongs to no known stage of a step.",
+        "Find where the signal is computed and what goes into it.",
     ),
-)
+}
 NOT_REPRODUCIBLE = DifferenceCause(
     "reproducibility",
     "One seed and one config must give one run. Something that neither of them fixes differs: the "
@@ -106,15 +86,15 @@ NOT_REPRODUCIBLE = DifferenceCause(
 
 def stage_index(signal: str) -> int:
     """The place of a signal in a step: answers, rewards, loss, update, machine, unknown."""
-    return next(i for i, (pattern, _) in enumerate(_STAGES) if pattern.fullmatch(signal))
+    return next(i for i, pattern in enumerate(_STAGES) if re.fullmatch(pattern, signal))
 
 
 def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> DifferenceCause | None:
     """The cause that the earliest of (signal, onset) points to; None if nothing differs."""
     if not onsets:
         return None
-    signal, _ = min(onsets, key=lambda found: (found[1], stage_index(found[0])))
-    cause = _STAGES[stage_index(signal)][1]
+    _, stage = min((onset, stage_index(signal)) for signal, onset in onsets)
+    cause = list(_STAGES.values())[stage]
     if not settings_differ:
         return cause
     return DifferenceCause(

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from greenward.diagnostics.change_points import effect_text
+from greenward.diagnostics.change_points import effect_text, flat
 from greenward.diagnostics.diff import RunDiff, SignalDifference
 from greenward.reports.document import NOTHING, Fact, Report, Table, section
 from greenward.reports.write import write_report
@@ -59,8 +59,9 @@ def write_diff(diff: RunDiff, folder: Path) -> list[Path]:
 
 def _record(found: SignalDifference) -> dict[str, object]:
     """The difference without its series, which metrics.jsonl has."""
-    record = {key: value for key, value in vars(found).items() if key != "gaps"}
-    return {**record, "relative": found.relative}
+    record = {key: value for key, value in vars(found).items() if key not in ("onset", "gaps")}
+    first = {"signal": found.signal, "found": found.found, **flat(found.onset)}
+    return {**first, **record, "relative": found.relative}
 
 
 def _settings_table(diff: RunDiff) -> Table | None:
@@ -88,12 +89,9 @@ def _signals_table(diff: RunDiff) -> Table | None:
 def _row(found: SignalDifference) -> tuple[str, ...]:
     from greenward.reports.render_terminal import spark_line
 
-    onset = NOTHING if found.onset is None else str(found.onset)
-    if found.onset_low != found.onset_high:
-        onset += f" [{found.onset_low}, {found.onset_high}]"
     return (
         found.signal,
-        onset,
+        NOTHING if found.onset is None else str(found.onset),
         f"{found.a:.4g}",
         f"{found.b:.4g}",
         NOTHING if found.effect_sd is None else effect_text(found.effect_sd),

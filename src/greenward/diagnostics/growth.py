@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
+from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps, find_change_point, onset_at
 from greenward.intervals import Z_95
-
-Floats = npt.NDArray[np.float64]
-Steps = npt.NDArray[np.int64]
+from greenward.reports.document import Onset
 
 EXPLOSION_RATIO = 3.0  # to the median before
 SPIKE_RATIO = 3.0  # to the median around
@@ -43,13 +41,10 @@ class Explosion:
     """A norm that grew. `ratio` is the median of the last tenth to that before the onset, which may be inf.
 
     `log_slope` is the growth of the natural logarithm per step from the onset on. `sustained` says
-    whether most steps since then are above three times the median before. `onset` and its 95 % interval
-    are steps.
+    whether most steps since then are above three times the median before.
     """
 
-    onset: int
-    onset_low: int
-    onset_high: int
+    onset: Onset
     ratio: float
     log_slope: float
     sustained: bool
@@ -103,16 +98,17 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     ]
 
 
-def first_out_of_scale(log_norms: Floats, onset: int) -> int:
-    """The index at which norms left their scale for the change that was found at `onset`.
+def first_out_of_scale(log_norms: Floats, onset: Onset) -> Onset:
+    """The place at which norms left their scale for the change that was found at `onset`.
 
     A test finds the largest step up. Norms directly before it that are above 3 times the median of all
     before are the beginning of the explosion.
     """
-    limit = float(np.median(log_norms[:onset])) + np.log(EXPLOSION_RATIO) if onset else np.inf
-    while onset > 0 and log_norms[onset - 1] > limit:
-        onset -= 1
-    return onset
+    first = onset.step
+    limit = float(np.median(log_norms[:first])) + np.log(EXPLOSION_RATIO) if first else np.inf
+    while first > 0 and log_norms[first - 1] > limit:
+        first -= 1
+    return Onset(first, min(first, onset.low), onset.high)
 
 
 def find_explosion(steps: Steps, norms: Floats, *, alpha: float = 0.05) -> Explosion | None:
@@ -129,24 +125,22 @@ def find_explosion(steps: Steps, norms: Floats, *, alpha: float = 0.05) -> Explo
         return None
     logs = np.log(large_where(~finite, norms))
     change = find_change_point(logs)
-    if change is None or not change.is_notable(alpha) or change.effect_sd < 0 or change.onset == 0:
+    if change is None or not change.is_notable(alpha) or change.effect_sd < 0 or change.onset.step == 0:
         return None
-    before = float(np.median(logs[: change.onset]))
+    before = float(np.median(logs[: change.onset.step]))
     tenth = slice(-max(1, len(logs) // 10), None)
     last = float(np.median(logs[tenth]))
     if last - before < np.log(EXPLOSION_RATIO):
         return None
     out_of_scale = logs > before + np.log(EXPLOSION_RATIO)
     onset = first_out_of_scale(logs, change.onset)
-    since = logs[onset:]
-    slope = float(np.polyfit(steps[onset:], since, 1)[0]) if len(since) > 1 else 0.0
+    since = slice(onset.step, None)
+    slope = float(np.polyfit(steps[since], logs[since], 1)[0]) if len(logs[since]) > 1 else 0.0
     return Explosion(
-        int(steps[onset]),
-        int(steps[min(onset, change.onset_low)]),
-        int(steps[change.onset_high]),
+        onset_at(steps, onset),
         float(np.exp(last - before)) if finite[tenth].mean() > 0.5 else math.inf,
         slope,
-        bool(out_of_scale[onset:].mean() >= _SUSTAINED_SHARE),
+        bool(out_of_scale[since].mean() >= _SUSTAINED_SHARE),
         change.p_value,
     )
 

@@ -16,7 +16,14 @@ from greenward.diagnostics.reward_tests import (
     poor_calibration,
     tested_rewards,
 )
-from greenward.diagnostics.signal_tests import Thresholds, falls_to, lasting_change, late_mean, share_of_steps
+from greenward.diagnostics.signal_tests import (
+    ALPHA,
+    Thresholds,
+    falls_to,
+    lasting_change,
+    late_mean,
+    share_of_steps,
+)
 from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, TRUNCATED, RunSignals
 from greenward.diagnostics.training_tests import (
     explosion,
@@ -27,8 +34,6 @@ from greenward.diagnostics.training_tests import (
     spikes,
     step_durations,
 )
-
-ALPHA = 0.05
 
 GRADIENTS = Topic(
     "gradient_drift_card",
@@ -291,8 +296,7 @@ def diagnose_reward_health(
         RunError: a file that is there and cannot be read.
     """
     run = read_run_signals(path)
-    limits = Thresholds(alpha, calibration_threshold, memory_limit_mb)
-    cards = examine(TOPICS, run, limits)
+    cards = examine(TOPICS, run, Thresholds(alpha, calibration_threshold, memory_limit_mb))
     thresholds = {"calibration": calibration_threshold, "memory_limit_mb": memory_limit_mb}
     return Diagnosis("reward-health", run, cards, alpha, thresholds, _unanswered(run))
 

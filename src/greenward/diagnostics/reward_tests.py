@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +17,9 @@ from greenward.diagnostics.calibration import (
     measure_calibration,
     score_p_value,
 )
-from greenward.diagnostics.change_points import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS, exactly
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, at_step, not_made, table_of
+from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, not_made
 from greenward.diagnostics.signals import REWARD, Floats, RunSignals
 from greenward.errors import DiagnosticsError
 from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
@@ -50,14 +53,14 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     steps, values = run.series(signal)
     if np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())):
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
-        return Result(True, {"text": text}, onset=at_step(steps[0]))
+        return Result(True, {"text": text}, onset=exactly(steps[0]))
     spread_steps, spread = run.series("reward/std")
     late = spread[-max(MIN_POINTS, len(spread) // 4) :]
     if len(spread) < MIN_POINTS or late.any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
-    return Result(True, {"text": text}, onset=at_step(since[0]))
+    return Result(True, {"text": text}, onset=exactly(since[0]))
 
 
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -92,40 +95,41 @@ def variance_shares(run: RunSignals) -> dict[str, float]:
     return {term: variance / total for term, variance in variances.items()}
 
 
-def _weights(config: Mapping[str, object]) -> dict[str, float]:
+def _weights(config: Mapping[str, Any]) -> dict[str, float]:
     """Term -> its weight in the sum of rewards; a part of code_score has its share of that term's weight."""
     terms = config.get("rewards")
-    weights: dict[str, float] = {}
+    weights: defaultdict[str, float] = defaultdict(float)
     for term in terms if isinstance(terms, list) else ():
-        if not isinstance(term, dict) or "name" not in term:
-            continue
-        weight, options = term.get("weight", 1.0), term.get("options")
-        if not isinstance(weight, (int, float)):
-            continue
-        shares = {str(term["name"]): 1.0}
-        if term["name"] == "code_score":
-            shares |= _code_score_parts(options if isinstance(options, dict) else {})
-        for name, share in shares.items():
-            weights[name] = weights.get(name, 0.0) + weight * share
+        if isinstance(term, dict) and "name" in term and _is_number(weight := term.get("weight", 1.0)):
+            weights[str(term["name"])] += weight
+            if term["name"] == "code_score":
+                for part, share in _code_score_parts(term.get("options")).items():
+                    weights[part] += weight * share
     model = config.get("reward_model")
-    if isinstance(model, dict) and isinstance(model.get("weight"), (int, float)):
-        weights["reward_model"] = float(model["weight"])
-    return weights
+    if isinstance(model, dict) and _is_number(model.get("weight")):
+        weights["reward_model"] = model["weight"]
+    return dict(weights)
 
 
-def _code_score_parts(options: Mapping[str, object]) -> dict[str, float]:
+def _code_score_parts(options: Any) -> dict[str, float]:
     from greenward.grading.reward_terms import CodeScore  # slow to import, and few runs have the term
 
-    given = {name: float(v) for name, v in options.items() if isinstance(v, (int, float))}
-    parts = {name: given.get(name, getattr(CodeScore, name)) for name in ("correctness", "readability")}
+    given = options if isinstance(options, dict) else {}
+    names = ("correctness", "readability")
+    parts = {name: given[name] if _is_number(given.get(name)) else getattr(CodeScore, name) for name in names}
     total = sum(parts.values())
     return {name: part / total for name, part in parts.items()} if total > 0 else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
 
 
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups without signal late in the run, which are worse where all answers fail than where all pass."""
     names = (signal, "groups/dead_all_pass", "groups/dead_all_fail")
-    counts = np.array([run.values.get(name, np.full(len(run.steps), np.nan)) for name in names])
+    missing = np.full(len(run.steps), np.nan)
+    counts = np.array([run.values.get(name, missing) for name in names])
     counts = counts[:, np.isfinite(counts).all(axis=0)]
     counts = counts[:, counts.sum(axis=0) > 0]
     if counts.shape[1] < MIN_POINTS:
@@ -174,18 +178,17 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
         severity = "critical" if len(bad) > 1 else "warning"
         largest = max(measure_calibration(part.predicted, part.passed).ece_p_value for part in bad)
         p_value = min(1.0, _PARTS * largest)
-    facts = (
-        Fact("calibration score", f"{found.score:.2f}"),
-        Fact("threshold", f"{threshold:g}"),
-        Fact("predictions", f"{found.pairs:,}"),
-        Fact("steps", f"{first} to {last}"),
-    )
     return Result(
         bool(text),
         {"text": text},
         severity,
         p_value=p_value,
-        facts=facts,
+        facts=(
+            Fact("calibration score", f"{found.score:.2f}"),
+            Fact("threshold", f"{threshold:g}"),
+            Fact("predictions", f"{found.pairs:,}"),
+            Fact("steps", f"{first} to {last}"),
+        ),
         tables=(_measures(found), _over_training(parts)),
         charts=(_reliability_diagram(found),),
         data={**asdict(found), "threshold": threshold, "first_step": first, "last_step": last},
@@ -211,37 +214,31 @@ class _Part:
 
 def _parts(predictions: Predictions) -> list[_Part]:
     """The predictions in parts of about as many steps each, in order."""
-    steps = np.array(predictions.steps)
-    predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
-    parts = []
-    for stretch in np.array_split(np.unique(steps), _PARTS):
-        if not len(stretch):
-            continue
+    steps, parts = np.array(predictions.steps), []
+    for stretch in filter(len, np.array_split(np.unique(steps), _PARTS)):
         inside = (steps >= stretch[0]) & (steps <= stretch[-1])
-        try:
-            score = calibration_score(predicted[inside], passed[inside])
-        except DiagnosticsError:
-            score = None
-        parts.append(_Part(int(stretch[0]), int(stretch[-1]), predicted[inside], passed[inside], score))
+        predicted = np.array(predictions.predicted, float)[inside]
+        passed = np.array(predictions.passed, float)[inside]
+        score = None
+        with suppress(DiagnosticsError):
+            score = calibration_score(predicted, passed)
+        parts.append(_Part(int(stretch[0]), int(stretch[-1]), predicted, passed, score))
     return parts
 
 
 def _over_training(parts: list[_Part]) -> Table:
-    return table_of(
-        "Over training",
-        "Steps|Predictions|Score|Mean prediction|Passed",
-        "{part.first} to {part.last}|{part.passed.size:,}|{score}|{predicted:.1%}|{passed:.1%}",
+    rows = (
         (
-            {
-                "part": part,
-                "score": NOTHING if part.score is None else f"{part.score:.2f}",
-                "predicted": part.predicted.mean(),
-                "passed": part.passed.mean(),
-            }
-            for part in parts
-        ),
-        "A score needs 50 predictions and both outcomes.",
+            f"{part.first} to {part.last}",
+            f"{part.passed.size:,}",
+            NOTHING if part.score is None else f"{part.score:.2f}",
+            f"{part.predicted.mean():.1%}",
+            f"{part.passed.mean():.1%}",
+        )
+        for part in parts
     )
+    columns = ("Steps", "Predictions", "Score", "Mean prediction", "Passed")
+    return Table("Over training", columns, tuple(rows), "A score needs 50 predictions and both outcomes.")
 
 
 def _interval(slope: Slope) -> str:
@@ -252,14 +249,14 @@ def _direction(slope: Slope | None) -> str:
     """What the slope says about a forecast that is not calibrated."""
     if slope is None:
         return "The outcomes are perfectly separated, so there is no slope."
-    if slope.high < 1 and slope.slope > 0:
-        factor = 1 / slope.slope
-        return f"It is overconfident: slope {_interval(slope)}, its logits are {factor:.1f} times too large."
-    if slope.high < 1:
-        return f"It is worse than its opposite: slope {_interval(slope)}."
+    kind, detail = "off by a shift rather than in confidence", ""
     if slope.low > 1:
-        return f"It is underconfident: slope {_interval(slope)}."
-    return f"It is off by a shift rather than in confidence: slope {_interval(slope)}."
+        kind = "underconfident"
+    elif slope.high < 1 and slope.slope > 0:
+        kind, detail = "overconfident", f", its logits are {1 / slope.slope:.1f} times too large"
+    elif slope.high < 1:
+        kind = "worse than its opposite"
+    return f"It is {kind}: slope {_interval(slope)}{detail}."
 
 
 def _measures(found: Calibration) -> Table:

@@ -6,44 +6,29 @@ A function that is called in a table of checks takes the thresholds and returns 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from greenward.diagnostics.change_points import MIN_EFFECT_SD, ChangePoint, find_change_point
+from greenward.diagnostics.calibration import WARNING_SCORE
+from greenward.diagnostics.change_points import ChangePoint, exactly, find_change_point, onset_at
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals, Steps
+from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals
 from greenward.reports.document import Chart, Fact, Onset, Severity, Table
 
+ALPHA = 0.05
 LATE = 0.75  # from this share of the run on it is late
 _COMPARISONS = {"<": np.less, ">": np.greater, "==": np.equal}
-
-
-@dataclass(frozen=True)
-class SignalChange:
-    """A change of a signal in its own unit: levels before and after, the p-value of the test alone."""
-
-    signal: str
-    before: float
-    after: float
-    effect_sd: float
-    p_value: float
-    onset: Onset
-
-    @property
-    def is_large(self) -> bool:
-        """At least one standard deviation of the noise."""
-        return abs(self.effect_sd) >= MIN_EFFECT_SD
 
 
 @dataclass(frozen=True)
 class Thresholds:
     """What the user may set: the accepted chance of a false finding, and two thresholds."""
 
-    alpha: float
-    calibration_score: float
-    memory_mb: float | None
+    alpha: float = ALPHA
+    calibration_score: float = WARNING_SCORE
+    memory_mb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +46,7 @@ class Result:
     p_value: float | None = None
     made: bool = True
     gaps: tuple[Gap, ...] = ()
-    change: SignalChange | None = None
+    change: ChangePoint | None = None
     facts: tuple[Fact, ...] = ()
     tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
@@ -84,8 +69,11 @@ def table_of(
 Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 
 
-def find_signal_change(run: RunSignals, name: str) -> SignalChange | None:
-    """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short."""
+def find_signal_change(run: RunSignals, name: str) -> ChangePoint | None:
+    """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short.
+
+    The levels are in the unit of the signal, and the onset is a step.
+    """
     steps, values = run.testable(name)
     change = find_change_point(values)
     if change is None:
@@ -93,24 +81,13 @@ def find_signal_change(run: RunSignals, name: str) -> SignalChange | None:
     before, after = change.before, change.after
     if RATIO_SCALE.fullmatch(name):
         before, after = np.exp((before, after)).tolist()
-    onset = onset_at(steps, change)
-    return SignalChange(name, before, after, change.effect_sd, change.p_value, onset)
+    return replace(change, before=before, after=after, onset=onset_at(steps, change.onset))
 
 
 def median_of_part(values: Floats, first: float, last: float) -> float:
     """The median of the values between two shares of the series, at least one value."""
     start = min(int(first * len(values)), len(values) - 1)
     return float(np.median(values[start : max(int(np.ceil(last * len(values))), start + 1)]))
-
-
-def at_step(step: int | np.integer[Any]) -> Onset:
-    """An onset that is known exactly."""
-    return Onset(int(step), int(step), int(step))
-
-
-def onset_at(steps: Steps, change: ChangePoint) -> Onset:
-    """The onset of a change in the series that was logged at `steps`."""
-    return Onset(*(int(steps[i]) for i in (change.onset, change.onset_low, change.onset_high)))
 
 
 def lasting_change(
@@ -143,7 +120,7 @@ def lasting_change(
             found = if_passing_more != "no finding"
             severity = None if if_passing_more == "no finding" else if_passing_more
         relative = change.after / change.before - 1 if change.before else np.inf
-        numbers = {**vars(change), "relative": relative}
+        numbers = {"signal": signal, **vars(change), "relative": relative}
         return Result(found, numbers, severity, change.onset, change.p_value, change=change)
 
     return test
@@ -160,7 +137,7 @@ def share_of_steps(
         bad = _COMPARISONS[comparison](values[late:], limit)
         share = float(bad.mean())
         numbers = {"share": share, "median": float(np.median(values[late:])), "count": len(values)}
-        onset = at_step(steps[late:][bad][0]) if dated and bad.any() else None
+        onset = exactly(steps[late:][bad][0]) if dated and bad.any() else None
         return Result(share > over, numbers, onset=onset)
 
     return test
@@ -172,7 +149,7 @@ def late_mean(*, above: float, dated: bool = False) -> Test:
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
         late = float(values[int(LATE * len(values)) :].mean())
-        onset = at_step(steps[values > above][0]) if dated and (values > above).any() else None
+        onset = exactly(steps[values > above][0]) if dated and (values > above).any() else None
         return Result(late > above, {"late": late}, onset=onset)
 
     return test

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.change_points import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps
 from greenward.errors import DiagnosticsError
 
-Floats = npt.NDArray[np.float64]
-Steps = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 GRADIENT, REWARD, PASS_RATE = "grad_norm", "reward/mean", "pass_rate"

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
+from greenward.diagnostics.change_points import MIN_POINTS, exactly, find_change_point, flat, onset_at
 from greenward.diagnostics.checks import lines_of
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.growth import find_explosion, find_spikes, measure_memory_growth
 from greenward.diagnostics.signal_tests import (
     Result,
     Thresholds,
-    at_step,
     median_of_part,
     not_made,
-    onset_at,
     onset_of,
     table_of,
 )
@@ -56,8 +54,8 @@ _MEMORIES = {RSS: "Resident memory", DEVICE_MEMORY: "Device memory"}
 def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Any signal that was logged as NaN or infinite, and updates that were skipped for it."""
     wrong = {name: run.not_finite(name) for name in run.values}
-    if (skipped := run.values.get(SKIPPED)) is not None:
-        wrong[SKIPPED] = wrong[SKIPPED] | (skipped > 0)
+    if SKIPPED in run.values and (skipped := run.values[SKIPPED] > 0).any():
+        wrong[SKIPPED] = skipped
     wrong = {name: places for name, places in wrong.items() if places.any()}
     if not wrong:
         return Result()
@@ -71,7 +69,7 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     more = f" and {others} other signals" if others else ""
     severe = anywhere.mean() >= OFTEN_NOT_FINITE or anywhere[-1]
     numbers = {"signals": ", ".join(parts) + more, "steps": len(run.steps)}
-    return Result(True, numbers, "critical" if severe else "warning", at_step(run.steps[anywhere][0]))
+    return Result(True, numbers, "critical" if severe else "warning", exactly(run.steps[anywhere][0]))
 
 
 def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -85,7 +83,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     )
     if found is None:
         return Result(p_value=1.0, facts=facts, data={"explosion": None, "divergence": []})
-    onset = Onset(found.onset, found.onset_low, found.onset_high)
+    onset = found.onset
     if np.isfinite(found.ratio):
         growing = found.log_slope * (int(logged_steps[-1]) - onset.step) >= np.log(2)
         growth = f", growing by {np.expm1(found.log_slope):.2%} a step since" if growing else ""
@@ -118,7 +116,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         found.p_value,
         facts=facts,
         tables=(table,) if divergence else (),
-        data={"explosion": asdict(found), "divergence": records},
+        data={"explosion": {**flat(onset), **vars(found), "onset": onset.step}, "divergence": records},
     )
 
 
@@ -135,7 +133,7 @@ def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[dict[str, A
         change = find_change_point(values[start:])
         if change is None or place in (0, len(values)):
             continue
-        own = onset_at(steps[start:], change)
+        own = onset_at(steps[start:], change.onset)
         lasting = change.is_notable(alpha) and own.high >= onset.low
         before, after = float(np.median(values[start:place])), float(np.median(values[place:]))
         row = {"signal": name, "before": before, "after": after, "p_value": change.p_value}
@@ -161,7 +159,7 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     share = len(found) / len(norms)
     numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "share": share}
     severity: Severity = "warning" if share > MANY_SPIKES else "info"
-    return Result(True, numbers, severity, at_step(found[0].step), facts=facts, tables=(table,), data=data)
+    return Result(True, numbers, severity, exactly(found[0].step), facts=facts, tables=(table,), data=data)
 
 
 def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -227,7 +225,7 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         growth.is_leak,
         numbers,
         "critical" if growth.factor >= CRITICAL_GROWTH or soon else "warning",
-        at_step(run.steps[0]),
+        exactly(run.steps[0]),
         growth.p_value,
         gaps=() if known else (_NO_MEMORY_LIMIT,),
         tables=(table_of("", _MEMORY_COLUMNS, _MEMORY_CELLS, [numbers], _MEMORY_CAPTION),),
