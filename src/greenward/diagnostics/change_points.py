@@ -95,7 +95,8 @@ def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
         return None
     width = -(-n // MAX_POINTS)
     blocks = _block_means(values, width)
-    centred = (mended := _without_spikes(blocks)) - mended.mean()
+    centred = _without_spikes(blocks)
+    centred = centred - centred.mean()
     if not np.any(np.abs(centred) > 1e-12 * float(np.abs(blocks).max())):
         level = float(values[0])
         return ChangePoint("shift", 1.0, level, level, 0.0, Onset(0, 0, n - 1))

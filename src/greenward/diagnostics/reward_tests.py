@@ -215,14 +215,13 @@ class _Part:
 def _parts(predictions: Predictions) -> list[_Part]:
     """The predictions in parts of about as many steps each, in order."""
     steps, parts = np.array(predictions.steps), []
+    predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
     for stretch in filter(len, np.array_split(np.unique(steps), _PARTS)):
         inside = (steps >= stretch[0]) & (steps <= stretch[-1])
-        predicted = np.array(predictions.predicted, float)[inside]
-        passed = np.array(predictions.passed, float)[inside]
         score = None
         with suppress(DiagnosticsError):
-            score = calibration_score(predicted, passed)
-        parts.append(_Part(int(stretch[0]), int(stretch[-1]), predicted, passed, score))
+            score = calibration_score(predicted[inside], passed[inside])
+        parts.append(_Part(int(stretch[0]), int(stretch[-1]), predicted[inside], passed[inside], score))
     return parts
 
 
