@@ -144,6 +144,31 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         train(dry_run=True, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train(3), r"recipe: expected a recipe, .* found 3"),
+        (lambda: train(problems=3), r"expected problems, found 3"),
+        (lambda: greenward.audit(3), r"reward: expected a recipe, .* found 3"),
+        (lambda: greenward.audit(lambda answers: []), r"can import by its name.\n.*top level of a module"),
+        (lambda: greenward.audit("a:b", timeout=3), r"no option 'timeout'.\n.*timeout_seconds"),
+        (lambda: evaluate("runs/none", sample=3), r"no option 'sample'.\n.*Did you mean samples"),
+        (lambda: evaluate(3), r"policy: expected a policy, .* found 3"),
+        (lambda: evaluate("runs/none", workers=0), r"workers: .*greater than 0, found 0"),
+        (lambda: greenward.grade("a.jsonl", "mbpp", recheckk=2), r"Did you mean recheck"),
+        (lambda: reward_function(["tests"], PROBLEMS)(["p"], ["c"]), r"expected a task_id for each of 1"),
+        (lambda: reward_function(["tests"], 3), r"expected problems, found 3"),
+        (lambda: Case(1, 2), r"Case: args: expected a tuple of arguments, .* found 1"),
+        (lambda: Problem("a", "b", 3), r"Problem: entry_point: expected text, found 3"),
+        (lambda: Problem("a", "b", "f", Case((1,), 1)), r"Problem: cases: expected a tuple, found Case"),
+        (lambda: Problem("a", "b", "f", ((1, 1),)), r"expected a Case at position 0, found \(1, 1\)"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_of_greenward(call, message):
+    with pytest.raises(GreenwardError, match=message):
+        call()
+
+
 def test_an_evaluation_without_problems_or_with_too_few_answers_is_refused(trained):
     with pytest.raises(GreenwardError, match="no problem to evaluate on"):
         evaluate(trained.run, [])

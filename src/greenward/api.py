@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from greenward.config.recipe import Recipe
+    from greenward.errors import ConfigError
     from greenward.evaluation.audit.report import AuditReport as AuditReport
     from greenward.evaluation.audit.report import Trial as Trial
     from greenward.intervals import Estimate
     from greenward.policies.policy import Policy
     from greenward.problems.problem import Problem, ProblemSet
+    from greenward.recipes.evaluate_model import AnswerOptions
     from greenward.recipes.evaluation_session import GradingOptions
 
 RewardFunction = Callable[..., Any]
@@ -113,6 +117,7 @@ def train(
     prompt, and trains nothing. Raises the errors of `greenward.errors`; what was written before one is kept.
     """
     from greenward.config.loading import dump, load_recipe, parse_recipe
+    from greenward.config.recipe import BaseRecipe
     from greenward.config.source import dotted, leaves
     from greenward.errors import ConfigError, ProblemError
     from greenward.problems.problem import ProblemSet
@@ -146,8 +151,10 @@ def train(
     changes += overrides
     if isinstance(recipe, str | Path):
         resolved = load_recipe(recipe, changes)
-    else:
+    elif recipe is None or isinstance(recipe, BaseRecipe):
         resolved = parse_recipe("" if recipe is None else dump(recipe), changes)
+    else:
+        raise _unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
     run = Path(output) if output is not None else Path("runs") / resolved.name
 
     from greenward.recipes import train as recipes
@@ -185,7 +192,9 @@ def evaluate(
     from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation, evaluate_in_memory
     from greenward.runs.progress import Progress
 
-    grading, answers = _grading(k, options)
+    if not isinstance(policy, Policy | str | Path):
+        raise _unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
+    grading, answers = _grading(k, options, AnswerOptions)
     asked = AnswerOptions(samples=samples, **answers)
     if isinstance(policy, Policy) or not isinstance(problems, str | None):
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
@@ -199,7 +208,7 @@ def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dic
     """The prompts that `evaluate` would give a model, by task id, their style and their hash."""
     from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
 
-    _, answers = _grading((), options)
+    _, answers = _grading((), options, AnswerOptions)
     session = ModelEvaluation(str(policy), AnswerOptions(suite=suite, **answers))
     style, prompt_hash = session.renderer.style, session.prompt_hash
     return {"style": style, "prompt_hash": prompt_hash, "prompts": dict(session.prompts)}
@@ -252,12 +261,13 @@ def grade(
     from greenward.recipes.evaluation_session import SampleGrading, undefined
     from greenward.runs.progress import Progress
 
+    options, _ = _grading(k, grading)
     session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
     folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
         for note in (*session.notes, *undefined(k, session.most_answers)):
             progress.message(note)
-        return EvaluationResult(session.run(folder, _grading(k, grading)[0], progress), folder)
+        return EvaluationResult(session.run(folder, options, progress), folder)
 
 
 def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
@@ -266,25 +276,68 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
     `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
     those of `greenward.evaluation.audit.audit.audit`. Raises `RewardError` and `ConfigError`.
     """
+    from greenward.config.recipe import BaseRecipe
+    from greenward.errors import RewardError
     from greenward.evaluation.audit.audit import audit as audit_function
     from greenward.evaluation.audit.audit import audit_recipe
 
+    _check_names(settings, list(signature(audit_function).parameters)[1:])
     if callable(reward):
         reward = _name_of(reward)
+        if "<" in reward:
+            raise RewardError(
+                f"{reward}: expected a function that another process can import by its name.",
+                remedy="Define it by def at the top level of a module.",
+            )
     if isinstance(reward, str) and ":" in reward:
         return audit_function(reward, **settings)
+    if not isinstance(reward, str | Path | BaseRecipe):
+        raise _unexpected("reward", "a recipe, a function or its module:function", reward)
     return audit_recipe(reward, **settings)
 
 
-def _grading(k: Sequence[int], options: Mapping[str, Any]) -> tuple[GradingOptions, dict[str, Any]]:
-    """How answers are judged, and the options that do not concern that."""
+_LIMITS = ("timeout", "workers", "require", "packages")
+_JUDGING = ("recheck", "eval_results")
+
+
+def _grading(
+    k: Sequence[int], options: Mapping[str, Any], others: type[AnswerOptions] | None = None
+) -> tuple[GradingOptions, dict[str, Any]]:
+    """How answers are judged, and the options that are fields of `others`. Raises `ConfigError`."""
+    from pydantic import ValidationError
+
+    from greenward.errors import ConfigError
     from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
 
-    others = dict(options)
-    sandbox = {name: others.pop(name) for name in ("require", "packages") if name in others}
-    given = {name: others.pop(name) for name in ("recheck", "eval_results") if name in others}
-    limits = grading_sandbox(others.pop("timeout", None), others.pop("workers", 2), **sandbox)
-    return GradingOptions(limits, k=tuple(k), **given), others
+    rest = [one.name for one in fields(others)] if others else []
+    _check_names(options, [*_LIMITS, *_JUDGING, *rest])
+    limits = {"timeout": None, "workers": 2, **options}
+    try:
+        sandbox = grading_sandbox(**{name: limits[name] for name in _LIMITS if name in limits})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ConfigError(f"{wrong['loc'][0]}: {wrong['msg']}, found {wrong['input']!r:.200}.") from None
+    given = {name: options[name] for name in _JUDGING if name in options}
+    return GradingOptions(sandbox, k=tuple(k), **given), {
+        name: options[name] for name in rest if name in options
+    }
+
+
+def _check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises `ConfigError` for an option that is not known, naming the nearest."""
+    from greenward.errors import ConfigError
+
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"Options: {', '.join(known)}."
+            raise ConfigError(f"there is no option {name!r}.", remedy=remedy)
+
+
+def _unexpected(name: str, expected: str, found: Any) -> ConfigError:
+    from greenward.errors import ConfigError
+
+    return ConfigError(f"{name}: expected {expected}, found {found!r:.200}.")
 
 
 def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenward.api import EvaluationResult, Rewards, evaluate, load_problems, reward_terms
 from greenward.config.sections import RewardTermConfig
+from greenward.errors import RewardError
 from greenward.grading.extraction import extract_code, holds_fence
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
@@ -106,8 +107,13 @@ def reward_function(
     known, judge = _problem_set(problems), grader or Grader()
 
     def greenward_reward(
-        prompts: Sequence[Any], completions: Sequence[Any], task_id: Sequence[str], **columns: Any
+        prompts: Sequence[Any], completions: Sequence[Any], task_id: Sequence[str] = (), **columns: Any
     ) -> list[float]:
+        if len(task_id) != len(completions):
+            raise RewardError(
+                f"expected a task_id for each of {len(completions)} completions, found {len(task_id)}.",
+                remedy="Give the trainer's data set a column task_id with the ids of the problems.",
+            )
         asked = [known.by_id(one) for one in task_id]
         texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
         codes = [

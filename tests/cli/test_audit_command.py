@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from greenward.cli.audit import audit
 from greenward.errors import RewardError
+from greenward.evaluation.audit.audit import audit as audit_function
 from greenward.evaluation.audit.report import AuditReport, Trial, TrialOutcome
 
 GRADERS = """
@@ -52,7 +54,8 @@ def test_a_sound_function_gives_exit_code_0(monkeypatch):
         cheats=(refused("prelude", TrialOutcome.REFUSED),),
         honest=(refused("honest", TrialOutcome.ACCEPTED),),
     )
-    monkeypatch.setattr("greenward.evaluation.audit.audit.audit", lambda *_, **__: report)
+    fake = functools.wraps(audit_function)(lambda *_, **__: report)
+    monkeypatch.setattr("greenward.evaluation.audit.audit.audit", fake)
     done = CliRunner().invoke(audit, ["m:f"])
     assert done.exit_code == 0, done.output
     assert "Sound: accepted 0 of 1 cheating answers" in done.output

@@ -42,6 +42,12 @@ class Case:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     raises: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises `ProblemError` for arguments that are no tuple, keyword arguments that are no mapping."""
+        _demand(self, ("args",), (tuple, list), "a tuple of arguments, as (1,) for one")
+        _demand(self, ("kwargs",), Mapping, "a mapping")
+        _demand(self, ("raises",), (str, type(None)), "the name of an exception class, or None")
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -130,6 +136,35 @@ class Problem:
     test_seconds: float = 0.0
     reference_seconds: tuple[float, ...] = field(default=(), compare=False)
 
+    def __post_init__(self) -> None:
+        """Raises `ProblemError` for text that is no text, and for tests that are not of their kind."""
+        _demand(self, _TEXTS, str, "text")
+        _demand(self, _TESTS, (tuple, list), "a tuple")
+        for name, kind in _TESTS.items():
+            for position, test in enumerate(getattr(self, name)):
+                if not isinstance(test, kind):
+                    found = f"expected a {kind.__name__} at position {position}, found {test!r:.200}"
+                    raise ProblemError(f"Problem {self.task_id!r}: {name}: {found}.")
+
+
+_TEXTS = (
+    "task_id", "prompt", "entry_point", "check_setup_code", "preamble", "setup_code", "starter_code",
+    "reference", "buggy_code", "failing_test",
+)  # fmt: skip
+_TESTS = {
+    "cases": Case, "tests": str, "checks": str, "stdio_cases": StdioCase, "in_process_tests": str,
+    "tags": str,
+}  # fmt: skip
+
+
+def _demand(
+    record: Case | Problem, names: Iterable[str], kind: type | tuple[type, ...], expected: str
+) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if not isinstance(value, kind):
+            raise ProblemError(f"{type(record).__name__}: {name}: expected {expected}, found {value!r:.200}.")
+
 
 class ProblemSet(Sequence[Problem]):
     """An immutable, ordered set of problems with unique task ids.
@@ -143,6 +178,8 @@ class ProblemSet(Sequence[Problem]):
     ) -> None:
         self.name = name
         self.skipped = skipped
+        if not isinstance(problems, Iterable):
+            raise ProblemError(f"{name}: expected problems, found {problems!r:.200}.")
         self._problems = tuple(problems)
         self._by_id: dict[str, Problem] = {}
         for position, problem in enumerate(self._problems):
