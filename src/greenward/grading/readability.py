@@ -43,7 +43,6 @@ _SECONDS = 10.0
 _UNFORMATTED = 2  # ruff format could not parse some file; the others are done
 _MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_RUNS_TEXT = frozenset({"exec", "eval"})
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
 
@@ -131,15 +130,13 @@ def _lines_of_code(code: str) -> list[tuple[int, str]]:
 
 def _runs_text(tree: ast.Module) -> bool:
     """Whether code names a built-in function that runs text."""
-    return any(
-        (isinstance(node, ast.Name) and node.id in _RUNS_TEXT)
-        or (
-            isinstance(node, ast.Attribute)
-            and node.attr in _RUNS_TEXT
-            and "builtins" in ast.unparse(node.value)
-        )
-        for node in ast.walk(tree)
-    )
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name("exec" | "eval"):
+                return True
+            case ast.Attribute(value, "exec" | "eval") if "builtins" in ast.unparse(value):
+                return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,6 @@ _SIGNALS = {one.value: one.name for one in signal.Signals}
 Ending = tuple[Outcome, str | None, str]
 
 
-def _new_nonce() -> str:
-    return secrets.token_hex(NONCE_CHARS // 2)
-
-
 @dataclass(frozen=True)
 class Attempt:
     """One attempt at a job: its place, the nonce of this run, and what has happened so far.
@@ -52,10 +48,10 @@ class Attempt:
     alone: bool = False
     is_control: bool = False
     stdins_done: tuple[RunResult, ...] = ()
-    nonce: str = field(default_factory=_new_nonce)
+    nonce: str = field(default_factory=lambda: secrets.token_hex(NONCE_CHARS // 2))
 
     def _again(self, **changes: Any) -> Attempt:
-        return replace(self, nonce=_new_nonce(), **changes)
+        return replace(self, nonce=secrets.token_hex(NONCE_CHARS // 2), **changes)
 
     @property
     def _stdin(self) -> bytes:

@@ -67,12 +67,12 @@ class LocalExecutor:
         self._closed = False
         self._size = workers
         self._workers_started = 0
-        self._packages, self._layers = packages, frozenset(layers)
-        missing: dict[str, str] = {}  # why a layer is not even tried
-        if not LINUX:
-            self._layers &= PORTABLE_LAYERS
-            reason = f"it needs Linux, not {sys.platform}"
-            missing = {layer.value: reason for layer in ALL_LAYERS - PORTABLE_LAYERS}
+        self._packages, self._layers = (
+            packages,
+            frozenset(layers) & (ALL_LAYERS if LINUX else PORTABLE_LAYERS),
+        )
+        reason = f"it needs Linux, not {sys.platform}"  # why a layer is not even tried
+        missing = {} if LINUX else {layer.value: reason for layer in ALL_LAYERS - PORTABLE_LAYERS}
         self._idle: list[WorkerSlot] = []
         self._busy: dict[WorkerSlot, Attempt] = {}
         try:

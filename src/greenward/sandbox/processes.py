@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -40,11 +41,6 @@ def prctl(option: int, value: int) -> None:
         checked(libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))), "prctl")
 
 
-def open_process(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where there is no such thing."""
-    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-
-
 def cpu_seconds(pid: int) -> float:
     """CPU time that a process has used, read from outside; 0 where that cannot be read.
 
@@ -69,12 +65,10 @@ def children(pid: int) -> list[int]:
         pairs = (tuple(map(int, line.split())) for line in table.splitlines())
         return [child for child, parent in pairs if parent == pid]
     found: list[int] = []
-    try:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found.extend(map(int, file.read().split()))
-    except (FileNotFoundError, ProcessLookupError):
-        return found
     return found
 
 
@@ -90,7 +84,5 @@ def descendants(pid: int, *, at_most: int = 4096) -> list[int]:
 
 def kill(pid: int) -> None:
     """SIGKILL to one process, which may be gone already."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

@@ -73,7 +73,9 @@ class Supervisor:
         finally:
             waited = processes.waiting_seconds(pid) if child.killed == "wall" else None
             wall_seconds = time.monotonic() - started
-            status, usage = self._end(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group
+                os.killpg(pid, signal.SIGKILL)
+            status, usage = end_children(owns_processes=self.owns_processes)[pid]
             child.close()
             is_too_full = self.overfills_folder()  # no process is left that could move files during the count
             empty_folder(self.workspace)
@@ -159,13 +161,6 @@ class Supervisor:
         finally:
             os._exit(1)
 
-    def _end(self, pid: int) -> tuple[int, Any]:
-        """Kills and reaps an answer and all that it left behind; its exit status and usage."""
-        # It may have died before it led a group.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        return end_children(owns_processes=self.owns_processes)[pid]
-
 
 def _unnamed_file(content: memoryview, folder: str) -> int:
     """An open file that holds the content and has no name."""
@@ -217,7 +212,7 @@ class Child:
         self.outputs = [Output(read, *bound) for read, bound in zip(reads, bounds, strict=True)]
         self.times = CallTimes(limits)
         self.killed: str | None = None
-        self._ended = processes.open_process(pid)
+        self._ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # readable at its end
 
     def wait(self, channel: socket.socket) -> None:
         """Returns when the child has ended by itself or has reached a limit. Raises `ParentGone`."""
