@@ -156,9 +156,7 @@ def _numbers_equal(actual: Any, expected: Any, comparison: Comparison) -> bool:
     relative = absolute if given is None else given
     if not (relative or absolute):  # rounded to floats, 10**30 would still be taken for 1e30
         return False
-    if given is not None:
-        return _is_allclose(a, b, relative, absolute)
-    return _is_close(a, b, relative, absolute)
+    return _is_close(a, b, relative, absolute, add_up=given is not None)
 
 
 def _exact(number: Any) -> Any:
@@ -168,16 +166,11 @@ def _exact(number: Any) -> Any:
     return Fraction(number) if number.is_finite() else float(number)
 
 
-def _is_close(a: float, b: float, relative: float, absolute: float) -> bool:
+def _is_close(a: float, b: float, relative: float, absolute: float, *, add_up: bool = False) -> bool:
+    """As `math.isclose`. With `add_up` as numpy's `allclose`: both tolerances together, relative to `b`."""
     try:
-        return math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
-    except OverflowError:  # a number beyond the floats is close to no float
-        return False
-
-
-def _is_allclose(a: float, b: float, relative: float, absolute: float) -> bool:
-    """As numpy's `allclose`: the tolerances add up, and the relative one is of the expected value."""
-    try:
+        if not add_up:
+            return math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
         a = float(a)
     except OverflowError:  # a number beyond the floats is close to no float
         return False

@@ -67,12 +67,9 @@ class LocalExecutor:
         self._closed = False
         self._size = workers
         self._workers_started = 0
-        self._packages, self._layers = (
-            packages,
-            frozenset(layers) & (ALL_LAYERS if LINUX else PORTABLE_LAYERS),
-        )
-        reason = f"it needs Linux, not {sys.platform}"  # why a layer is not even tried
-        missing = {} if LINUX else {layer.value: reason for layer in ALL_LAYERS - PORTABLE_LAYERS}
+        offered = ALL_LAYERS if LINUX else PORTABLE_LAYERS
+        self._packages, self._layers = packages, offered.intersection(layers)
+        missing = {one.value: f"it needs Linux, not {sys.platform}" for one in ALL_LAYERS - offered}
         self._idle: list[WorkerSlot] = []
         self._busy: dict[WorkerSlot, Attempt] = {}
         try:
