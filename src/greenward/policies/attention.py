@@ -134,6 +134,30 @@ class SharedPrefixAttention:
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
         return _SharedPrefixFunction.apply(qkv_MXD, self)
 
+    def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Attended values (M, H, D); for the prompts and completions of each bucket their padded queries,
+        keys and values, (rows, width, X, D), and the log-sum-exps. Rotates its input in place.
+        """
+        H, K = self.shape.heads, self.shape.kv_heads
+        rotate_(qkv_MXD[:, : H + K], self.cos, self.sin)
+        out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, self.shape.head_dim))
+        kept: list[Tensor] = []
+        for bucket, mask in zip(self.batch.buckets, self.masks, strict=True):
+            padded = bucket.prompts.pad(qkv_MXD)
+            prompt = self.heads(padded)
+            out, lse = attend(*prompt, causal=True)
+            bucket.prompts.unpad_into(out.transpose(1, 2), out_MHD)
+            kept += [padded, lse]
+            if bucket.owns.width:
+                padded = bucket.owns.pad(qkv_MXD)
+                own = self.heads(padded)
+                over_own = attend(*own, causal=True)
+                out, lse = attend(_by_group(own.query, bucket), prompt.key, prompt.value, mask_B11S=mask)
+                out, lse = merge(over_own, (_by_row(out, bucket), _by_row(lse, bucket)))
+                bucket.owns.unpad_into(out.transpose(1, 2), out_MHD)
+                kept += [padded, lse]
+        return out_MHD, kept
+
     def heads(self, padded: Tensor) -> _Heads:
         """(rows, width, X, D) to views (rows, heads, width, D) of queries, keys and values."""
         H, K = self.shape.heads, self.shape.kv_heads
@@ -157,34 +181,17 @@ class _SharedPrefixFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv_MXD: Tensor, layout: SharedPrefixAttention) -> Tensor:
-        H, K = layout.shape.heads, layout.shape.kv_heads
-        rotate_(qkv_MXD[:, : H + K], layout.cos, layout.sin)
-        out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, layout.shape.head_dim))
-        saved = [out_MHD]
-        for bucket, mask in zip(layout.batch.buckets, layout.masks, strict=True):
-            padded = bucket.prompts.pad(qkv_MXD)
-            prompt = layout.heads(padded)
-            out, lse = attend(*prompt, causal=True)
-            bucket.prompts.unpad_into(out.transpose(1, 2), out_MHD)
-            saved += [padded, lse]
-            if bucket.owns.width:
-                padded = bucket.owns.pad(qkv_MXD)
-                own = layout.heads(padded)
-                over_own = attend(*own, causal=True)
-                out, lse = attend(_by_group(own.query, bucket), prompt.key, prompt.value, mask_B11S=mask)
-                out, lse = merge(over_own, (_by_row(out, bucket), _by_row(lse, bucket)))
-                bucket.owns.unpad_into(out.transpose(1, 2), out_MHD)
-                saved += [padded, lse]
+        out_MHD, kept = layout.attend(qkv_MXD)
         ctx.layout = layout
-        ctx.save_for_backward(*saved)
+        ctx.save_for_backward(out_MHD, *kept)
         return out_MHD.flatten(1)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
         layout: SharedPrefixAttention = ctx.layout
         H, K = layout.shape.heads, layout.shape.kv_heads
-        out_MHD, *rest = ctx.saved_tensors
-        saved = iter(rest)
+        out_MHD, *kept = ctx.saved_tensors
+        saved = iter(kept)
         grad_MHD = grad_out.view_as(out_MHD)
         grad_qkv_MXD = out_MHD.new_empty((len(out_MHD), H + 2 * K, layout.shape.head_dim))
         for bucket, mask in zip(layout.batch.buckets, layout.masks, strict=True):

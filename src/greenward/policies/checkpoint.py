@@ -25,11 +25,7 @@ from greenward.policies.decoder import Decoder, DecoderLayer, DecoderShape, Rope
 from greenward.policies.tokenizer import Tokenizer, read_json
 from greenward.runs.reading import is_run
 
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",

@@ -82,8 +82,8 @@ class RotaryTable(nn.Module):
                 steps = torch.arange(size, device=self.frequencies.device, dtype=torch.float32)
                 angles = torch.outer(steps, self.frequencies)
                 self.table = torch.stack((angles.cos(), angles.sin()), dim=1)
-        rows = self.table.index_select(0, positions_M).to(dtype)
-        return rows[:, 0:1], rows[:, 1:2]
+        cos, sin = self.table.index_select(0, positions_M).to(dtype).split(1, dim=1)
+        return cos, sin
 
 
 def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
@@ -190,16 +190,17 @@ class Decoder(nn.Module):
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights: fan-in scaled projections, residual outputs damped by depth (GPT-2 §2.3)."""
         for name, parameter in self.named_parameters():
-            if name.endswith("norm"):
-                parameter.fill_(1.0)
-            elif name.endswith("bias"):
-                parameter.zero_()
-            else:
-                embedding = name in ("embedding", "lm_head")
-                scale = 0.02 if embedding else parameter.shape[1] ** -0.5
-                if name.endswith(("attention_out", "down")):
-                    scale /= math.sqrt(2 * self.shape.layers)
-                parameter.normal_(0.0, scale, generator=generator)
+            if name.endswith(("norm", "bias")):
+                parameter.fill_(1.0 if name.endswith("norm") else 0.0)
+                continue
+            scale = 0.02 if name in ("embedding", "lm_head") else parameter.shape[1] ** -0.5
+            if name.endswith(("attention_out", "down")):
+                scale /= math.sqrt(2 * self.shape.layers)
+            parameter.normal_(0.0, scale, generator=generator)
+
+
+# Small models spend as much time in passes over memory as in matrix products: the hand-written gradients
+# below make fewer passes and keep fewer intermediate tensors than those of autograd.
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

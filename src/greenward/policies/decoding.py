@@ -28,14 +28,10 @@ class PrefillAttention(SharedPrefixAttention):
         self.caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.buckets]  # [bucket][layer]
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
-        H, K = self.shape.heads, self.shape.kv_heads
-        rotate_(qkv_MXD[:, : H + K], self.cos, self.sin)
-        out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, self.shape.head_dim))
-        for bucket, cache in zip(self.batch.buckets, self.caches, strict=True):
-            query, key, value = self.heads(bucket.prompts.pad(qkv_MXD))
+        out_MHD, kept = self.attend(qkv_MXD)
+        for cache, padded in zip(self.caches, kept[::2], strict=True):
+            _, key, value = self.heads(padded)
             cache.append((key.contiguous(), value.contiguous()))
-            out, _ = attend(query, *cache[-1], causal=True)
-            bucket.prompts.unpad_into(out.transpose(1, 2), out_MHD)
         return out_MHD.flatten(1)
 
 
@@ -128,7 +124,7 @@ class _LiveBucket:
             self.mask = None if self.mask is None else self.mask.index_select(0, index)
         if not len(alive):
             return start
-        self.rows = Span.of(start, counts_N[self.groups].tolist(), device)
+        self.rows = Span.of(start, counts_N[self.groups], device)
         return self.rows.stop
 
     def attend(self, layer: int, query_BHD: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ class Span:
         if total != len(lengths) * width:
             within = np.arange(width)[None, :] < lengths_R[:, None]
             slots = torch.from_numpy(np.flatnonzero(within)).to(device)
-        return cls(start, start + total, len(lengths), width, tuple(lengths), slots)
+        return cls(start, start + total, len(lengths), width, tuple(lengths_R.tolist()), slots)
 
     def pad(self, flat: Tensor) -> Tensor:
         """(M, …) to (rows, width, …), zeros in the padding."""

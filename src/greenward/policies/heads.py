@@ -87,6 +87,5 @@ class RewardHead(nn.Module):
             self.logit.bias.zero_()
 
     def forward(self, features_BF: Tensor) -> Tensor:
-        hidden = nn.functional.gelu(self.hidden(features_BF))
-        logit_B: Tensor = self.logit(hidden).squeeze(-1)
+        logit_B: Tensor = self.logit(nn.functional.gelu(self.hidden(features_BF))).squeeze(-1)
         return logit_B

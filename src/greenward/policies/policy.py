@@ -31,7 +31,7 @@ class Policy(Sampler):
     """
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, dtype: torch.dtype) -> None:
-        self.model = model
+        self.model: Any = model  # a `Decoder`, or a model of `transformers` in a subclass
         self.tokenizer = tokenizer
         self.dtype = dtype
         self.version = 0
@@ -101,20 +101,15 @@ class Policy(Sampler):
 
     @property
     def max_positions(self) -> int:
-        return self._decoder.shape.max_positions
-
-    @property
-    def _decoder(self) -> Decoder:
-        assert isinstance(self.model, Decoder)
-        return self.model
+        return self.model.shape.max_positions
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Trade a second forward pass for activations of one layer at a time."""
-        self._decoder.gradient_checkpointing = enabled
+        self.model.gradient_checkpointing = enabled
 
     def save(self, folder: Path | str) -> None:
         """Write a Hugging Face folder, weights in `dtype`; whole or not at all."""
-        checkpoint.save(self._decoder, self.tokenizer, Path(folder))
+        checkpoint.save(self.model, self.tokenizer, Path(folder))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
@@ -142,16 +137,17 @@ class Policy(Sampler):
             self.version = policy.version
 
     def _frozen_model(self) -> nn.Module:
-        return self._decoder.in_compute_dtype()
+        frozen: nn.Module = self.model.in_compute_dtype()
+        return frozen
 
     @cached_property
     def _decoding(self) -> Decoding:
-        return NativeDecoding(self._decoder)
+        return NativeDecoding(self.model)
 
     @property
     def hidden_size(self) -> int:
         """The width of the final hidden states."""
-        return self._decoder.shape.hidden_size
+        return self.model.shape.hidden_size
 
     def completion_hidden(self, batch: GroupBatch) -> Tensor:
         """The final hidden state from which each completion token is predicted (S, E), differentiable.
@@ -159,8 +155,7 @@ class Policy(Sampler):
         The tokens of all completions follow each other, row by row: `batch.spread` lays out what is
         computed from them over (B, T).
         """
-        decoder = self._decoder
-        hidden_ME: Tensor = decoder(batch.token_ids_M, SharedPrefixAttention(decoder, batch))
+        hidden_ME: Tensor = self.model(batch.token_ids_M, SharedPrefixAttention(self.model, batch))
         return hidden_ME.index_select(0, batch.scored_from_S)
 
     def completion_logprobs(
@@ -195,7 +190,4 @@ class Policy(Sampler):
             )
             return *scores, hidden_SE
 
-        decoder = self._decoder
-        attention = SharedPrefixAttention(decoder, batch)
-        found: tuple[Tensor, Tensor | None, Tensor] = decoder(batch.token_ids_M, attention, read)
-        return found
+        return self.model(batch.token_ids_M, SharedPrefixAttention(self.model, batch), read)

@@ -92,7 +92,7 @@ class Sampler(RolloutEngine):
                 groups[n][g] = completion
                 if on_group is not None and len(groups[n]) == sizes[n]:
                     on_group(n, _in_order(groups[n]))
-        return [_in_order(group) for group in groups]
+        return list(map(_in_order, groups))
 
     def _parts(
         self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], params: SamplingParams
@@ -110,8 +110,8 @@ class Sampler(RolloutEngine):
                 parts[-1].append((n, samples))
                 rows += len(samples)
         for part in filter(None, parts):
-            lengths, row_counts = [len(prompts[n]) for n, _ in part], [len(samples) for _, samples in part]
-            yield [part[i] for members in bucket_groups(lengths, row_counts) for i in members]
+            buckets = bucket_groups([len(prompts[n]) for n, _ in part], [len(samples) for _, samples in part])
+            yield [part[i] for members in buckets for i in members]
 
     @torch.inference_mode()
     def _decode(
@@ -198,10 +198,8 @@ class CompletionBuffer:
             else:
                 continue
             self.alive_B[b] = False
-            token_ids_T, logprobs_T = (
-                x[row, : step + 1].copy() for x in (self._token_ids_RT, self._logprobs_RT)
-            )
-            yield row, Completion(token_ids_T, logprobs_T, reason, self._version)
+            ids_T, logprobs_T = self._token_ids_RT[row, : step + 1], self._logprobs_RT[row, : step + 1]
+            yield row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the indices, in the old batch, of those that stay."""
@@ -267,9 +265,8 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     logits_BV = logits_BV.float()
     if params.temperature == 0:
         chosen = logits_BV.argmax(-1, keepdim=True)
-        return chosen.squeeze(1), (
-            logits_BV.gather(1, chosen) - logits_BV.logsumexp(-1, keepdim=True)
-        ).squeeze(1)
+        logprobs_B1 = logits_BV.gather(1, chosen) - logits_BV.logsumexp(-1, keepdim=True)
+        return chosen.squeeze(1), logprobs_B1.squeeze(1)
     if params.temperature != 1:
         logits_BV = logits_BV / params.temperature
     if params.top_k or params.top_p < 1:

@@ -228,17 +228,17 @@ def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _compile(source: str) -> Template:
     """A chat template with the functions that `transformers` gives it."""
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = _raise
+    environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(source)
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)
 
 
 def _token_id(backend: tokenizers.Tokenizer, token: Any) -> int | None:
@@ -247,12 +247,7 @@ def _token_id(backend: tokenizers.Tokenizer, token: Any) -> int | None:
     return None if content is None else backend.token_to_id(content)
 
 
-def _bytes_to_chars() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte, inverted."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    chars = {chr(byte): byte for byte in printable}
-    return chars | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTE_OF_CHAR = _bytes_to_chars()
+# GPT-2's printable stand-in for each byte, inverted.
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): b for n, b in enumerate(_OTHERS)}

@@ -52,22 +52,18 @@ class TransformersPolicy(Policy):
     @property
     def max_positions(self) -> int:
         """The longest sequence that the model's config allows; practically none where it names none."""
-        config = self._model.config.get_text_config()
+        config = self.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None) or 1 << 30
 
     @property
     def hidden_size(self) -> int:
-        return int(self._model.config.get_text_config().hidden_size)
-
-    @property
-    def _model(self) -> Any:
-        return self.model
+        return int(self.model.config.get_text_config().hidden_size)
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Trade a second forward pass for activations; only before training starts."""
         if not enabled:
             return
-        self._model.gradient_checkpointing_enable()
+        self.model.gradient_checkpointing_enable()
         # transformers checkpoints in training mode only, and dropout would make the scored policy
         # another one than the sampled policy.
         for module in self.model.modules():
@@ -78,7 +74,7 @@ class TransformersPolicy(Policy):
         def write(draft: Path) -> None:
             state = self.model.state_dict()
             cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in state.items()}
-            self._model.save_pretrained(draft, state_dict=cast)
+            self.model.save_pretrained(draft, state_dict=cast)
             self.tokenizer.save(draft)
 
         save_folder(Path(folder), write)
@@ -91,17 +87,16 @@ class TransformersPolicy(Policy):
         return TransformersDecoding(self.model, self.dtype)
 
     def completion_hidden(self, batch: GroupBatch) -> Tensor:
-        out, predicts_BL = self._forward(self._model.base_model, batch)
+        out, predicts_BL = self._forward(self.model.base_model, batch)
         hidden_BLE: Tensor = out.last_hidden_state
         return hidden_BLE[predicts_BL]
 
     def _score(
         self, batch: GroupBatch, temperature: float, entropy: bool, hidden: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        out, predicts_BL = self._forward(self._model, batch, output_hidden_states=hidden)
-        scores = score_logits(
-            out.logits[predicts_BL], batch.targets_S, temperature=temperature, entropy=entropy
-        )
+        out, predicts_BL = self._forward(self.model, batch, output_hidden_states=hidden)
+        logits_SV = out.logits[predicts_BL]
+        scores = score_logits(logits_SV, batch.targets_S, temperature=temperature, entropy=entropy)
         return *scores, out.hidden_states[-1][predicts_BL] if hidden else None
 
     def _forward(self, model: Any, batch: GroupBatch, **options: Any) -> tuple[Any, Tensor]:

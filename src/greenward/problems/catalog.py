@@ -32,16 +32,13 @@ _SPARE_BUGS = 3  # further candidates, for bugs that no test finds
 
 
 def _evalplus(name: str, release: str, sha256: str) -> Suite:
-    """A suite of EvalPlus, whose releases are files of GitHub repositories."""
-    file = f"{name}.jsonl.gz"
-    source = PinnedFile(f"https://github.com/evalplus/{release}/{file}", sha256)
-    return Suite((file, f"{name}.jsonl"), EVALPLUS, source)
+    source = PinnedFile(f"https://github.com/evalplus/{release}/{name}.jsonl.gz", sha256)
+    return Suite((f"{name}.jsonl.gz", f"{name}.jsonl"), EVALPLUS, source)
 
 
 def _mbpp(file: str, config: str, variable: str | None = None) -> Suite:
     revision = "4bb6404fdc6cacfda99d4ac4205087b89d32030c"
-    splits = ("prompt", "test", "validation", "train")
-    source = HubDataset("google-research-datasets/mbpp", config, splits, revision)
+    source = HubDataset("google-research-datasets/mbpp", config, tuple(PARTS), revision)
     return Suite((file,), MBPP, source, variable)
 
 
@@ -105,7 +102,7 @@ def load_problems(
             )
         return candidates
     if source == FAMILIES:
-        return _families(families)[0 if part == "train" else 1]
+        return _split_families(families)[part]
     return _load(source, (FAMILIES, *SHIPPED, *SUITES), skip_bad_rows=skip_bad_rows)
 
 
@@ -206,5 +203,7 @@ def _format_of(path: Path) -> Format:
 
 
 @lru_cache(maxsize=1)
-def _families(config: FamiliesConfig) -> tuple[ProblemSet, ProblemSet]:
-    return split(generate(config), config.held_out, config.seed)
+def _split_families(config: FamiliesConfig) -> dict[str, ProblemSet]:
+    return dict(
+        zip(("train", "held_out"), split(generate(config), config.held_out, config.seed), strict=True)
+    )

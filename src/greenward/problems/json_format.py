@@ -81,6 +81,7 @@ def _problem(row: Row) -> Problem:
     if not starter.strip():
         parameters = signature.parameters if signature else default_parameters(_common_arity(row, cases))
         starter = starter_code(name, parameters, docstring)
+    texts: dict[str, Any] = {field: row.text(field, default="") for field in _OPTIONAL_TEXTS}
     task_id = row.text("task_id", default=name)
     if not task_id:
         raise row.error("task_id", "is empty")
@@ -97,10 +98,7 @@ def _problem(row: Row) -> Problem:
         comparison=_comparison(row),
         tags=row.texts("tags"),
         columns=columns,
-        reference=row.text("reference", default=""),
-        setup_code=row.text("setup_code", default=""),
-        buggy_code=row.text("buggy_code", default=""),
-        failing_test=row.text("failing_test", default=""),
+        **texts,
     )
 
 

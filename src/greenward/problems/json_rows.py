@@ -143,15 +143,12 @@ def read_rows(
             if isinstance(value, dict):
                 yield Row(path, number, line, value)
             elif isinstance(value, json.JSONDecodeError):
-                place = f"line {value.lineno}, column {value.colno}"
-                on_bad(BadRow(f"{path}, {place}: not JSON ({value.msg}).", remedy=remedy))
+                on_bad(BadRow(_not_json(path, value), remedy=remedy))
             else:
                 found = f"expected an object, found {_type_name(value)}"
                 on_bad(BadRow(f"{path}, row {number} (line {line}): {found}.", remedy=remedy))
     except json.JSONDecodeError as error:
-        raise ProblemError(
-            f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}).", remedy=remedy
-        ) from None
+        raise ProblemError(_not_json(path, error), remedy=remedy) from None
 
 
 def read_problems(
@@ -254,6 +251,10 @@ def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]
         ) from None
     except (ValueError, RecursionError) as error:  # NaN, an endless integer, brackets without end
         raise json.JSONDecodeError(str(error), text, start) from None
+
+
+def _not_json(path: Path, error: json.JSONDecodeError) -> str:
+    return f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
 
 
 def _refuse_constant(name: str) -> NoReturn:

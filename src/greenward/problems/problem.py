@@ -1,4 +1,4 @@
-"""The records of tasks: a problem, its test cases, and an ordered set of problems."""
+"""The records of a problem, its test cases, and an ordered set of problems."""
 
 from __future__ import annotations
 
@@ -8,20 +8,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from greenward.errors import ProblemError
 
 Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
-
-
-class Task(Protocol):
-    """Anything that can be asked of a policy: a problem, a labelled text, a game position."""
-
-    @property
-    def task_id(self) -> str:
-        """The identifier, unique among the tasks of an environment."""
-        ...
 
 
 class Expected(Enum):
@@ -202,14 +193,13 @@ class ProblemSet(Sequence[Problem]):
 
     def by_id(self, task_id: str) -> Problem:
         """The problem with this id. Raises `ProblemError` naming the nearest ids if there is none."""
-        try:
+        if task_id in self._by_id:
             return self._by_id[task_id]
-        except KeyError:
-            near = get_close_matches(task_id, self._by_id, n=3)
-            raise ProblemError(
-                f"{self.name}: no problem has the id {task_id!r}.",
-                remedy=f"Nearest: {', '.join(near)}." if near else None,
-            ) from None
+        near = get_close_matches(task_id, self._by_id, n=3)
+        raise ProblemError(
+            f"{self.name}: no problem has the id {task_id!r}.",
+            remedy=f"Nearest: {', '.join(near)}." if near else None,
+        )
 
     @cached_property
     def data_hash(self) -> str:
@@ -226,11 +216,8 @@ def data_hash(values: Iterable[Any]) -> str:
 
     Equal values of equal types give equal hashes in every process, on every machine.
     """
-    digest = hashlib.sha256()
-    for value in values:
-        digest.update(_canonical(value).encode("utf-8", errors="surrogatepass"))
-        digest.update(b"\n")
-    return digest.hexdigest()
+    text = "".join(f"{_canonical(value)}\n" for value in values)
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 def stable_hash(text: str) -> int:
@@ -249,11 +236,8 @@ def _canonical(value: Any) -> str:
         return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         # A field that a later version adds does not change the hashes of existing data.
-        contents = (
-            f"{field.name}={_canonical(getattr(value, field.name))}"
-            for field in fields(value)
-            if field.compare and getattr(value, field.name) != field.default
-        )
+        counted = [(one, getattr(value, one.name)) for one in fields(value) if one.compare]
+        contents = (f"{one.name}={_canonical(item)}" for one, item in counted if item != one.default)
         return f"{type(value).__name__}({','.join(contents)})"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()) + "}"

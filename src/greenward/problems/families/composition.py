@@ -58,7 +58,6 @@ class Composition:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """The right expression of each operation, in order."""
         return tuple(operation.expression for operation in self.operations)
 
     def wrong_variants(self) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -70,11 +69,8 @@ class Composition:
 
     def body(self, expressions: tuple[str, ...]) -> str:
         """The function body that assigns each expression but the last, which it returns."""
-        assignments = (
-            f"    {operation.gives.value} = {expression}\n"
-            for operation, expression in zip(self.operations[:-1], expressions[:-1], strict=True)
-        )
-        return f"{''.join(assignments)}    return {expressions[-1]}\n"
+        targets = [*(f"{operation.gives.value} =" for operation in self.operations[:-1]), "return"]
+        return "".join(f"    {target} {value}\n" for target, value in zip(targets, expressions, strict=True))
 
     def evaluate(self, expressions: tuple[str, ...], value: Any) -> Any:
         """What `body(expressions)` returns for `value`; raises what the body raises."""

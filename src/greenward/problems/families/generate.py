@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from greenward.config.sections import FamiliesConfig
@@ -49,12 +50,7 @@ def generate(config: FamiliesConfig) -> ProblemSet:
     chains = [chain for depth in range(1, config.max_depth + 1) for chain in compositions(depth)]
     if config.limit is not None:
         chains.sort(key=lambda chain: stable_hash(f"limit/{config.seed}/{chain.task_id}"))
-    problems: list[Problem] = []
-    for problem in _useful_problems(chains, config.seed):
-        if len(problems) == config.limit:
-            break
-        problems.append(problem)
-    return ProblemSet(problems, name="families")
+    return ProblemSet(islice(_useful_problems(chains, config.seed), config.limit), name="families")
 
 
 def _useful_problems(chains: Sequence[Composition], seed: int) -> Iterator[Problem]:
@@ -63,10 +59,9 @@ def _useful_problems(chains: Sequence[Composition], seed: int) -> Iterator[Probl
         rng = random.Random(stable_hash(f"cases/{seed}/{chain.task_id}"))
         pool = pools[chain.takes]
         inputs = [*EDGE_INPUTS[chain.takes], *rng.sample(pool, RANDOM_INPUTS)]
-        outputs = _small_outputs(chain, inputs)
-        if outputs is None or not _is_useful(chain, inputs, outputs):
+        pairs = list(zip(inputs, _small_outputs(chain, inputs) or (), strict=False))
+        if not _is_useful(chain, pairs):
             continue
-        pairs = list(zip(inputs, outputs, strict=True))
         pairs += _revealing_pairs(chain, pairs, pool)
         yield Problem(
             task_id=chain.task_id,
@@ -86,13 +81,9 @@ def _revealing_pairs(
     """Further (input, output) pairs, on which the wrong variants fail that pass on all of `pairs`."""
     revealing: list[tuple[Any, Any]] = []
     for _, expressions in chain.wrong_variants():
-        if any(chain.fails(expressions, *pair) for pair in (*pairs, *revealing)):
-            continue
-        for value in pool:
-            outputs = _small_outputs(chain, [value])
-            if outputs is not None and chain.fails(expressions, value, outputs[0]):
-                revealing.append((value, outputs[0]))
-                break
+        if not any(chain.fails(expressions, *pair) for pair in (*pairs, *revealing)):
+            further = ((value, output) for value in pool for output in _small_outputs(chain, [value]) or ())
+            revealing += islice((pair for pair in further if chain.fails(expressions, *pair)), 1)
     return revealing
 
 
@@ -114,17 +105,13 @@ def _is_small(value: Any) -> bool:
     return len(value) <= MAX_LENGTH and (isinstance(value, str) or all(map(_is_small, value)))
 
 
-def _is_useful(chain: Composition, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+def _is_useful(chain: Composition, pairs: Sequence[tuple[Any, Any]]) -> bool:
     """Whether the outputs vary, and no operation can be left out without a change of the outputs."""
-    counts = Counter(map(repr, outputs))
-    most_common = counts.most_common(1)[0][1]
-    if len(counts) < MIN_DISTINCT_OUTPUTS or most_common > MAX_SHARE_OF_ONE_OUTPUT * len(outputs):
+    counts = Counter(repr(output) for _, output in pairs)
+    if len(counts) < MIN_DISTINCT_OUTPUTS or max(counts.values()) > MAX_SHARE_OF_ONE_OUTPUT * len(pairs):
         return False
-    return list(inputs) != list(outputs) and not any(
-        all(
-            part.evaluate(part.expressions, value) == output
-            for value, output in zip(inputs, outputs, strict=True)
-        )
+    return any(value != output for value, output in pairs) and not any(
+        all(part.evaluate(part.expressions, value) == output for value, output in pairs)
         for part in chain.shorter()
     )
 

@@ -39,9 +39,8 @@ def split(problems: ProblemSet, held_out: float, seed: int) -> tuple[ProblemSet,
     operations_of: dict[str, set[str]] = defaultdict(set)
     for task_id, function in function_of.items():
         operations_of[function] |= {operation.name for operation in chains[task_id].operations}
-    new = {
-        function for function in operations_of if stable_hash(f"split/{seed}/{function}") < held_out * 2**64
-    }
+    limit = held_out * 2**64
+    new = {function for function in operations_of if stable_hash(f"split/{seed}/{function}") < limit}
     trained = {name for function in operations_of.keys() - new for name in operations_of[function]}
     for function, operations in operations_of.items():
         if function in new and not operations <= trained:
@@ -60,10 +59,8 @@ def split(problems: ProblemSet, held_out: float, seed: int) -> tuple[ProblemSet,
         if function_of[problem.task_id] in new:
             new_shape = () if shape_of(chains[problem.task_id]) in shapes else (NEW_SHAPE,)
             test.append(replace(problem, tags=(*problem.tags, NEW_FUNCTION, *new_shape)))
-    return (
-        ProblemSet(train, name=f"{problems.name}/train"),
-        ProblemSet(test, name=f"{problems.name}/held_out"),
-    )
+    name = problems.name
+    return ProblemSet(train, name=f"{name}/train"), ProblemSet(test, name=f"{name}/held_out")
 
 
 def functions_of(chains: Iterable[Composition]) -> list[str]:
@@ -116,9 +113,5 @@ def _digests(chains: Sequence[Composition], number: int, pool: Mapping[Kind, Seq
         function = compiled(last.takes, last.expression)
         return [function(value) for value in (known[prefix] if prefix else pool[last.takes])]
 
-    return [
-        hashlib.blake2b(
-            f"{number}/{chain.takes.value}: {values(chain.operations)!r}".encode(), digest_size=16
-        ).hexdigest()
-        for chain in chains
-    ]
+    texts = (f"{number}/{chain.takes.value}: {values(chain.operations)!r}" for chain in chains)
+    return [hashlib.blake2b(text.encode(), digest_size=16).hexdigest() for text in texts]

@@ -226,10 +226,11 @@ def _shifted(expression: ast.expr) -> Iterator[ast.expr]:
     """The expression plus one and minus one; literals are computed."""
     number = _integer(expression)
     for step, operator in ((1, ast.Add()), (-1, ast.Sub())):
-        if number is not None:
-            yield _literal(number + step)
-        else:
+        if number is None:
             yield ast.BinOp(expression, operator, ast.Constant(1))
+        else:
+            value = ast.Constant(abs(number + step))
+            yield ast.UnaryOp(ast.USub(), value) if number + step < 0 else value
 
 
 def _integer(expression: ast.expr) -> int | None:
@@ -240,7 +241,3 @@ def _integer(expression: ast.expr) -> int | None:
     if isinstance(expression, ast.Constant) and type(expression.value) is int:
         return expression.value
     return None
-
-
-def _literal(value: int) -> ast.expr:
-    return ast.UnaryOp(ast.USub(), ast.Constant(-value)) if value < 0 else ast.Constant(value)

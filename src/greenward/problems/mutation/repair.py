@@ -77,8 +77,7 @@ def _alternating_kinds(found: Iterable[Mutant], rng: random.Random) -> Iterator[
     for queue in queues:
         rng.shuffle(queue)
     while queues:
-        for queue in queues:
-            yield queue.pop()
+        yield from (queue.pop() for queue in queues)
         queues = [queue for queue in queues if queue]
 
 
@@ -99,17 +98,6 @@ class Mutant:
     code: str
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A node, where it stands in the tree, and the names that are bound there."""
-
-    node: ast.AST
-    owner: ast.AST
-    field: str
-    index: int | None
-    names: tuple[str, ...]
-
-
 def normalised(source: str) -> str:
     """The program in the layout of its mutants, without comments.
 
@@ -127,12 +115,12 @@ def mutants(source: str) -> list[Mutant]:
     tree = parse(normalised(source))
     seen = {f"{ast.unparse(tree)}\n"}
     found = []
-    for place in _places_below(tree, {}):
-        before = getattr(place.owner, place.field)
-        for kind, replacement in replacements(place.node, place.names):
-            setattr(place.owner, place.field, _replaced(before, place.index, replacement))
+    for node, owner, field, index, names in _places_below(tree, {}):
+        before = getattr(owner, field)
+        for kind, replacement in replacements(node, names):
+            setattr(owner, field, _replaced(before, index, replacement))
             code = f"{ast.unparse(tree)}\n"
-            setattr(place.owner, place.field, before)
+            setattr(owner, field, before)
             if code not in seen and _is_python(code):
                 seen.add(code)
                 found.append(Mutant(kind, code))
@@ -149,17 +137,19 @@ def _replaced(before: Any, index: int | None, replacement: Replacement) -> Any:
 
 def _is_python(code: str) -> bool:
     try:
-        parse(code)
-    except (
-        SyntaxError,
-        ValueError,
-    ):  # for example, a pattern of `match` may hold fewer expressions than others
+        return bool(parse(code))
+    except (SyntaxError, ValueError):  # a pattern of `match`, for example, cannot hold every expression
         return False
-    return True
+
+
+_Place = tuple[ast.AST, ast.AST, str, int | None, tuple[str, ...]]
 
 
 def _places_below(owner: ast.AST, names: dict[str, None]) -> Iterator[_Place]:
-    """The places below a node, each before those inside it; adds to `names` what is bound on the way."""
+    """(node, owner, field, index, names bound there) below a node, each node before those inside it.
+
+    Adds to `names` what is bound on the way.
+    """
     if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
         names = dict.fromkeys(part.arg for part in ast.walk(owner.args) if isinstance(part, ast.arg))
     elif isinstance(owner, _COMPREHENSIONS):
@@ -175,7 +165,7 @@ def _places_below(owner: ast.AST, names: dict[str, None]) -> Iterator[_Place]:
             bound = {name: None for name in names if name not in own}
         for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
             if isinstance(node, ast.AST) and not _is_excluded(node):
-                yield _Place(node, owner, field, index, tuple(bound))
+                yield node, owner, field, index, tuple(bound)
                 yield from _places_below(node, bound)
                 names.update(dict.fromkeys(_bound_by(node)) if isinstance(node, ast.Name) else ())
 

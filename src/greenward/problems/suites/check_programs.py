@@ -1,10 +1,14 @@
-"""Formats whose problems are judged by a test program: HumanEval, MBXP, HumanEvalPack and MultiPL-E.
+"""Formats whose problems are judged by a test program: HumanEval and those made in its image.
 
 - HumanEval (Chen et al. 2021, arXiv:2107.03374): rows hold `task_id`, `prompt` (imports, helpers, the
   signature and its docstring), `canonical_solution` (the body, if there is one), `entry_point` and `test`, a
   program that defines `check(candidate)`. Some tests call helpers of the prompt. The Python files of MBXP and
-  mxeval (Athiwaratkun et al. 2022, arXiv:2210.14868) have this form and name their `language`. Where the
-  entry point is a method, see `leetcode`.
+  mxeval (Athiwaratkun et al. 2022, arXiv:2210.14868) have this form and name their `language`.
+- LeetCodeDataset (arXiv:2504.14655): as HumanEval, but `entry_point` is a method (`Solution().twoSum`), and
+  `prompt` holds the imports and helper classes that stand before every answer. As in the original harness,
+  one instance serves all calls of a check. Instances of the helper classes (linked lists, trees) are sent
+  between the processes as tables of their attributes, and the receiving process builds them again from its
+  own class, so that no code of an answer comes with them.
 - HumanEvalPack (Muennighoff et al. 2023, arXiv:2308.07124), Python: also `declaration` (the prompt without
   docstring), `buggy_solution` (the body with the bug) and `bug_type`. As in the suite's task of repair by
   tests, the problem does not show the docstring: the bug is to be found in the code and its tests.
@@ -36,8 +40,8 @@ def docstring(tree: ast.Module, entry_point: str, default: str) -> str:
 
 def _humaneval(row: Row) -> Problem:
     _demand_python(row)
-    if method := METHOD.fullmatch(row.text("entry_point")):
-        return method_problem(row, *method.groups())
+    if method := _METHOD.fullmatch(row.text("entry_point")):
+        return _method_problem(row, *method.groups())
     entry_point = row.name("entry_point")
     prompt = row.text("prompt")
     solution = row.first_text("canonical_solution")
@@ -45,7 +49,7 @@ def _humaneval(row: Row) -> Problem:
         task_id=row.text("task_id"),
         prompt=docstring(row.python("prompt", parser=parse_prompt), entry_point, prompt),
         entry_point=entry_point,
-        checks=(check_program(row, entry_point),),
+        checks=(_check_program(row, entry_point),),
         check_setup_code=_helpers(row, entry_point),
         starter_code=prompt,
         reference=prompt + solution if solution else "",
@@ -63,7 +67,7 @@ def _humanevalpack(row: Row) -> Problem:
         task_id=task_id,
         prompt="",
         entry_point=entry_point,
-        checks=(check_program(row, entry_point, keep_call=True),),
+        checks=(_check_program(row, entry_point, keep_call=True),),
         check_setup_code=_helpers(row, entry_point),
         starter_code=declaration,
         reference=declaration + row.text("canonical_solution"),
@@ -84,7 +88,7 @@ def _multipl_e(row: Row) -> Problem:
     body = row.python("tests").body
     definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
     if all(isinstance(node, definitions) for node in body):  # nothing is called, every answer would pass
-        if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body):
+        if not _defines_check(body):
             raise row.error("tests", "neither calls the function nor defines check(candidate)")
         tests = f"{tests}\n\ncheck({entry_point})\n"
     return Problem(
@@ -134,7 +138,7 @@ MULTIPL_E = Format(
 )
 
 
-METHOD = re.compile(r"([A-Za-z_]\w*)\(\)\.([A-Za-z_]\w*)")
+_METHOD = re.compile(r"([A-Za-z_]\w*)\(\)\.([A-Za-z_]\w*)")
 
 # Source for both processes. Shared and circular references survive; objects within objects are not
 # recursed into, because a linked list may be long.
@@ -196,8 +200,8 @@ def _candidate(*arguments, _crossing=_Crossing([{classes}]), **named):
 """
 
 
-def method_problem(row: Row, cls: str, method: str) -> Problem:
-    """The problem of a row whose `entry_point` is this method of this class. Raises `BadRow`."""
+def _method_problem(row: Row, cls: str, method: str) -> Problem:
+    """The problem of a row whose `entry_point` is this method of this class."""
     preamble = row.text("prompt", default="")
     classes = [node.name for node in row.python("prompt", preamble).body if isinstance(node, ast.ClassDef)]
     names = {"cls": cls, "method": method, "classes": ", ".join(classes)}
@@ -206,7 +210,7 @@ def method_problem(row: Row, cls: str, method: str) -> Problem:
         task_id=row.text("task_id"),
         prompt=row.first_text("problem_description", "query").strip(),
         entry_point=method,
-        checks=(check_program(row, "_candidate" if classes else method),),
+        checks=(_check_program(row, "_candidate" if classes else method),),
         check_setup_code=preamble + _TRANSFER + _CHECK_SIDE.format(**names) if classes else preamble,
         preamble=preamble,
         setup_code=_TRANSFER + _ANSWER_SIDE.format(**names) if classes else f"{method} = {cls}().{method}",
@@ -216,15 +220,14 @@ def method_problem(row: Row, cls: str, method: str) -> Problem:
     )
 
 
-def check_program(row: Row, candidate: str, *, keep_call: bool = False) -> str:
+def _check_program(row: Row, candidate: str, *, keep_call: bool = False) -> str:
     """The program `test` of a row, which defines `check(candidate)`, with one call of it at the end.
 
-    A call that the program makes itself at its top level is replaced or, with `keep_call`, kept. Raises
-    `BadRow`.
+    A call that the program makes itself at its top level is replaced or, with `keep_call`, kept.
     """
     source = row.text("test")
     body = row.python("test").body
-    if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body):
+    if not _defines_check(body):
         raise row.error("test", "does not define check(candidate)")
     kept = [node for node in body if not _calls_check(node)]
     if len(kept) < len(body):
@@ -232,6 +235,10 @@ def check_program(row: Row, candidate: str, *, keep_call: bool = False) -> str:
             return source
         source = ast.unparse(ast.Module(kept, []))
     return f"{source}\n\ncheck({candidate})\n"
+
+
+def _defines_check(body: list[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body)
 
 
 def _calls_check(node: ast.stmt) -> bool:

@@ -137,8 +137,9 @@ def _apps(row: Row) -> Problem:
     number = row.values.get("problem_id", row.number - 1)
     problem = suite.problem(row, number, "question", reference=reference)
     if tests.get("fn_name") is None:
-        runs = zip(map(_joined, inputs), map(_joined, outputs), strict=True)
-        return replace(problem, stdio_cases=tuple(StdioCase(*run) for run in runs))
+        return replace(
+            problem, stdio_cases=tuple(map(StdioCase, map(_joined, inputs), map(_joined, outputs)))
+        )
     if not all(isinstance(arguments, list) for arguments in inputs):
         raise row.error("input_output", "must give the inputs of a function as lists of arguments")
     # Most files put the value into a list of its own.
@@ -201,9 +202,8 @@ def _test_cases(row: Row, field: str) -> list[dict[str, str]]:
             raise row.error(field, error.message, remedy=error.remedy) from None
     tests = _json(row, field, value)
     for test in tests if isinstance(tests, list) else [None]:
-        if not isinstance(test, dict) or not all(
-            isinstance(test.get(key), str) for key in ("input", "output")
-        ):
+        texts = [test.get(key) for key in ("input", "output")] if isinstance(test, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise row.error(field, "must be a list of objects with input, output and testtype")
     return tests
 

@@ -3,7 +3,10 @@
 Rows hold `task_id`, `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original inputs),
 `plus_input` (EvalPlus's) and `atol`. Expected values are not stored: every case expects what the reference
 returns, which `grading.reference_values` computes. The problems for which a comparison with the reference
-would be wrong have oracles of their own in `evalplus_oracles`.
+would be wrong are those that EvalPlus declares: some follow another rule of comparison (`RULES`); where a
+specification can be read in two ways, or has many right answers, a test program judges the value: each oracle
+is Python source that defines `judge(candidate, arguments)`. One is stricter than EvalPlus's: for Mbpp/164
+EvalPlus accepts whatever is returned.
 
 JSON lost types of the inputs: tuples, sets, complex numbers. Which arguments had which type is known by
 problem only: MBPP's own tests call the same functions with Python literals, and EvalPlus has a table of the

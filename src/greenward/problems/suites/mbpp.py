@@ -23,11 +23,8 @@ from greenward.problems.problem import Comparison, Problem, ProblemSet
 
 # The paper's split by id.
 PARTS = {
-    "prompt": range(1, 11),
-    "test": range(11, 511),
-    "validation": range(511, 601),
-    "train": range(601, 975),
-}
+    "prompt": range(1, 11), "test": range(11, 511), "validation": range(511, 601), "train": range(601, 975),
+}  # fmt: skip
 _TASK_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
 
 

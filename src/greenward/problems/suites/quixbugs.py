@@ -27,9 +27,8 @@ from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
 from greenward.problems.python_source import parse
 from greenward.user_text import parse_json_text
 
-BUGGY, CORRECT, JSON_CASES, PYTEST = (
-    "python_programs", "correct_python_programs", "json_testcases", "python_testcases",
-)  # fmt: skip
+BUGGY, CORRECT = "python_programs", "correct_python_programs"
+JSON_CASES, PYTEST = "json_testcases", "python_testcases"
 # Except for sqrt, whose programs differ in what they accept as close enough, results are exact.
 _COMPARISON = Comparison(tolerance=0.0, tuple_is_list=True)
 _SLOW: Mapping[str, Callable[..., bool]] = {
