@@ -147,34 +147,39 @@ def _lay_out(
     """`group_sizes` decide which groups share a bucket."""
     rows = [completion for group in answers for completion in group]
     first_row = np.cumsum([0] + [len(group) for group in answers])
-    scored_from: list[np.ndarray] = [np.empty(0)] * len(rows)
+    # Of each row, where its prompt ends and its own tokens begin; of each run of tokens, its first position.
+    last_of_prompt, own_start = np.empty((2, len(rows)), dtype=np.int64)
     tokens: list[np.ndarray] = []
-    positions: list[np.ndarray] = []
+    first_positions: list[int] = []
     buckets = []
     start = 0
     for members in bucket_groups([len(p) for p in prompts], group_sizes):
-        lengths = [len(prompts[n]) for n in members]
-        prompt_span = Span.of(start, lengths, device)
+        prompt_span = Span.of(start, [len(prompts[n]) for n in members], device)
         tokens += [prompts[n] for n in members]
-        positions += [np.arange(length) for length in lengths]
-        last_of_prompt = start + np.cumsum(lengths) - 1
+        first_positions += [0] * len(members)
         group_size = max(len(answers[n]) for n in members)
         own_lengths = []
-        start = prompt_span.stop
-        for n, last in zip(members, last_of_prompt, strict=True):
+        prompt_end, start = start, prompt_span.stop
+        for n in members:
+            prompt_end += len(prompts[n])
             for row, completion in enumerate(answers[n], first_row[n]):
-                inputs = len(completion) - 1
-                tokens.append(completion[:-1])
-                positions.append(np.arange(len(prompts[n]), len(prompts[n]) + inputs))
-                scored_from[row] = np.concatenate(([last], np.arange(start, start + inputs)))
-                own_lengths.append(inputs)
-                start += inputs
+                last_of_prompt[row], own_start[row] = prompt_end - 1, start
+                if len(completion) > 1:
+                    tokens.append(completion[:-1])
+                    first_positions.append(len(prompts[n]))
+                own_lengths.append(len(completion) - 1)
+                start += len(completion) - 1
             own_lengths += [0] * (group_size - len(answers[n]))
         own_span = Span.of(prompt_span.stop, own_lengths, device)
         buckets.append(Bucket(tuple(members), prompt_span, own_span, group_size))
-    positions_M = np.concatenate(positions)
-    lengths_B1 = np.array([[len(completion)] for completion in rows])
-    mask = np.arange(lengths_B1.max()) < lengths_B1
+    lengths = [len(run) for run in tokens]
+    positions_M = np.repeat(first_positions, lengths) + _counted(lengths)
+    lengths_B = [len(completion) for completion in rows]
+    number_S = _counted(lengths_B)  # of each scored token in its row
+    scored_from_S = np.where(
+        number_S == 0, np.repeat(last_of_prompt, lengths_B), np.repeat(own_start - 1, lengths_B) + number_S
+    )
+    mask = np.arange(max(lengths_B)) < np.array(lengths_B)[:, None]
     completion_ids = np.zeros(mask.shape, dtype=np.int64)
     completion_ids[mask] = np.concatenate(rows)
     return GroupBatch(
@@ -183,10 +188,16 @@ def _lay_out(
         longest=int(positions_M.max()) + 1,
         buckets=tuple(buckets),
         row_prompts=tuple(prompts[n] for n in range(len(prompts)) for _ in answers[n]),
-        scored_from_S=torch.from_numpy(np.concatenate(scored_from)).to(device),
+        scored_from_S=torch.from_numpy(scored_from_S).to(device),
         completion_ids_BT=torch.from_numpy(completion_ids).to(device),
         completion_mask_BT=torch.from_numpy(mask).to(device),
     )
+
+
+def _counted(lengths: Sequence[int]) -> np.ndarray:
+    """0, 1, … length - 1 for each length, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
 
 
 def bucket_groups(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

@@ -238,14 +238,18 @@ def row_keys(
 ) -> list[np.ndarray]:
     """One key for each completion of each prompt; a prompt that comes again with its seed gets others."""
     seen: Counter[tuple[int, bytes]] = Counter()
-    keys = []
-    for prompt, size, seed in zip(prompts, sizes, seeds, strict=True):
+    bases = np.empty(len(prompts), dtype=np.uint64)
+    for n, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
         ids = np.asarray(prompt, dtype=np.int64).tobytes()
         digest = hashlib.blake2b(f"{seed}:{seen[seed, ids]}:".encode() + ids, digest_size=8).digest()
         seen[seed, ids] += 1
-        samples = np.arange(1, size + 1, dtype=np.uint64)
-        keys.append(_mix(np.uint64(int.from_bytes(digest, "little")) + samples * _GOLDEN))
-    return keys
+        bases[n] = int.from_bytes(digest, "little")
+    if not len(prompts):
+        return []
+    ends = np.cumsum(sizes)
+    samples = np.arange(1, ends[-1] + 1) - np.repeat(ends - sizes, sizes)  # from 1 in every group
+    keys = _mix(np.repeat(bases, sizes) + samples.astype(np.uint64) * _GOLDEN)
+    return np.split(keys, ends[:-1])
 
 
 def uniforms(row_keys_B: np.ndarray, length: int) -> np.ndarray:
