@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.compare import compare
+from greenward.cli.comparing import compare
 from greenward.evaluation.rows import EvaluationRow, Sample
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.diff import diff as command
+from greenward.cli.diagnosing import diff as command
 from greenward.cli.rldk import rldk
 from greenward.diagnostics.diff import diff_runs
 from greenward.diagnostics.diff_causes import likely_cause

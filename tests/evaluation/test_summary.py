@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.cli.show import text_of
+from greenward.cli.comparing import text_of
 from greenward.errors import RunError, SandboxError
 from greenward.evaluation.evalplus_files import evalplus_results
 from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES

@@ -39,6 +39,7 @@ recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_co
 overrides_argument: Decorator = click.argument(
     "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
 )
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 
 
@@ -47,6 +48,14 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, *arguments: str) -> None:
         self.arguments = arguments
+
+
+def comma_separated(
+    _context: click.Context, _parameter: click.Parameter, value: str | tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """The names with commas between in the values of an option, as its callback."""
+    values = (value,) if isinstance(value, str) else value or ()
+    return tuple(name for text in values for name in map(str.strip, text.split(",")) if name)
 
 
 @contextmanager
@@ -64,10 +73,11 @@ def resume_command_on_interrupt(
         click.get_current_context().exit(EXIT_INTERRUPTED)
 
 
+def folder_option(name: str, help_text: str) -> Decorator:
+    """An option that names a folder, which need not exist."""
+    return click.option(name, type=click.Path(file_okay=False, path_type=Path), help=help_text)
+
+
 def output_option(default: str) -> Decorator:
     """`--output DIR`; the help names where the run goes without it."""
-    return click.option(
-        "--output",
-        type=click.Path(file_okay=False, path_type=Path),
-        help=f"The run directory.  [default: {default}]",
-    )
+    return folder_option("--output", f"The run directory.  [default: {default}]")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from greenward.cli.arguments import json_option
+
 if TYPE_CHECKING:
     from greenward.api import AuditReport, Trial
 
@@ -54,7 +56,7 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
     metavar="THEIRS=OURS",
     help="Gives the column OURS under the name THEIRS. Repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def audit(
     function: str,
     *,

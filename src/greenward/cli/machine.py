@@ -8,9 +8,11 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from greenward.cli.arguments import json_option
+
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Examine this machine: versions, and the layers of isolation around answers.
 

@@ -11,15 +11,11 @@ import click
 from greenward import __version__
 from greenward.cli.arguments import EXIT_INTERRUPTED
 from greenward.cli.audit import audit
-from greenward.cli.compare import compare
-from greenward.cli.diff import diff
-from greenward.cli.eval import eval_
-from greenward.cli.evals import evals
-from greenward.cli.grade import grade
+from greenward.cli.comparing import compare, show
+from greenward.cli.diagnosing import diff, evals, reward_health
+from greenward.cli.evaluating import eval_, grade
 from greenward.cli.machine import completion, doctor
 from greenward.cli.report import report, rollouts
-from greenward.cli.reward_health import reward_health
-from greenward.cli.show import show
 from greenward.cli.training import config, demo, train
 from greenward.errors import GreenwardError
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import click
 
+from greenward.cli.arguments import folder_option
+
 Form = Literal["terminal", "html", "markdown", "json"]
+FORMS = get_args(Form)
 
 
 @click.command()
@@ -17,15 +20,11 @@ Form = Literal["terminal", "html", "markdown", "json"]
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("terminal", "html", "markdown", "json")),
+    type=click.Choice(FORMS),
     help="How the report is shown.  [default: terminal; html with --follow]",
 )
 @click.option("--follow", is_flag=True, help="Write the page of a running RUN anew until it ends.")
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of the page.  [default: RUN; of several, ./overlay]",
-)
+@folder_option("--output", "The folder of the page.  [default: RUN; of several, ./overlay]")
 def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: Path | None) -> None:
     """Show the report of RUN: a run directory, a study, or the folder of an evaluation.
 
@@ -87,7 +86,7 @@ def _steps(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("terminal", "html", "markdown", "json")),
+    type=click.Choice(FORMS),
     default="terminal",
     show_default=True,
 )

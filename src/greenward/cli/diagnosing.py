@@ -1,0 +1,195 @@
+"""`greenward reward-health`, `evals` and `diff`: what is wrong with a run, and where two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from greenward.cli.arguments import Decorator, comma_separated, folder_option, json_option
+
+if TYPE_CHECKING:
+    from greenward.diagnostics.findings import Diagnosis
+    from greenward.reports.document import Report, Severity
+
+DIFF_EXIT_CODES = {
+    "same": 0,
+    "no systematic difference": 0,
+    "diverged": 1,
+    "not reproducible": 1,
+    "cannot tell": 2,
+}
+_RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": click.Path(path_type=Path)}
+
+
+def diagnosis_options(output: str) -> Decorator:
+    """The options that `reward-health` and `evals` share; `output` names the files that they write."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            json_option,
+            click.option(
+                "--alpha",
+                type=click.FloatRange(0, 1, min_open=True, max_open=True),
+                default=0.05,
+                show_default=True,
+                help="The accepted chance of a false finding in a healthy run.",
+            ),
+            click.option(
+                "--fail-on",
+                type=click.Choice(("info", "warning", "critical")),
+                default="critical",
+                show_default=True,
+                help="Exit with 1 for findings of this weight or above.",
+            ),
+            folder_option("--output-dir", f"Write {output} here; files of the same names are replaced."),
+            click.option("--run", help="A run directory.", **_RUN),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.command("reward-health")
+@diagnosis_options("reward_health.html, .md and .json, each card, and training_metrics.jsonl")
+@click.option(
+    "--calibration-threshold",
+    type=click.FloatRange(0, 1),
+    default=0.7,
+    show_default=True,
+    help="A calibration score below it is a finding.",
+)
+@click.option(
+    "--memory-limit-mb",
+    type=click.FloatRange(0, min_open=True),
+    help="MiB, for the time to out-of-memory.  [default: the machine's]",
+)
+@click.pass_context
+def reward_health(
+    context: click.Context,
+    *,
+    run: Path,
+    output_dir: Path | None,
+    fail_on: Severity,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Examine whether the training of RUN and its reward are sound.
+
+    Memory, speed, gradients, rewards and their balance, exploration, and the calibration of a reward
+    model; each finding with evidence, onset and what to do. Exit code: 0 healthy, 1 findings at or above
+    --fail-on, 2 an error or too little data to tell.
+
+    \b
+    greenward reward-health --run runs/one --output-dir code_analysis
+    """
+    from greenward.diagnostics.report import write_reward_health
+    from greenward.diagnostics.reward_health import diagnose_reward_health
+
+    diagnosis = diagnose_reward_health(run, **settings)
+    written = [] if output_dir is None else write_reward_health(diagnosis, output_dir)
+    _show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)
+
+
+@click.command()
+@diagnosis_options("code_eval.html, .md and .json (named for the suite)")
+@click.option(
+    "--suite",
+    default="code",
+    show_default=True,
+    help="code: everything; or the name of a suite that RUN was evaluated on.",
+)
+@click.pass_context
+def evals(
+    context: click.Context,
+    *,
+    run: Path,
+    suite: str,
+    output_dir: Path | None,
+    fail_on: Severity,
+    alpha: float,
+    as_json: bool,
+) -> None:
+    """Examine how good what RUN learned is, over training.
+
+    Held-out and suite evaluations before and after, paired by problem; quality, failures, length and
+    variety of the answers in training. Exit code: 0 nothing wrong, 1 findings at or above --fail-on, 2 an
+    error or too little data to tell. `greenward eval` evaluates a model; this reads what a run recorded.
+
+    \b
+    greenward evals --run runs/one --suite code --output-dir code_eval
+    """
+    from greenward.diagnostics.evals import diagnose_evals
+    from greenward.diagnostics.report import diagnosis_report
+    from greenward.reports.write import write_report
+    from greenward.runs.trackers import tracker_name
+
+    diagnosis = diagnose_evals(run, suite, alpha=alpha)
+    written: list[Path] = []
+    if output_dir is not None:
+        paths = write_report(diagnosis_report(diagnosis), output_dir, f"{tracker_name(suite)}_eval")
+        written = list(paths.values())
+    _show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)
+
+
+def _show_and_exit(
+    context: click.Context, diagnosis: Diagnosis, written: list[Path], *, as_json: bool, fail_on: Severity
+) -> None:
+    """Print the diagnosis and say by the exit code what was found."""
+    from greenward.diagnostics.report import diagnosis_report
+
+    _print(diagnosis_report(diagnosis), as_json=as_json)
+    if diagnosis.findings and not written and not as_json:
+        click.echo("All actions, and what would confirm each: --output-dir or --json.")
+    if written:
+        more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
+        click.echo(f"Wrote {written[0]}{more}", err=True)
+    context.exit(diagnosis.exit_code(fail_on))
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        from greenward.reports.write import render
+
+        click.echo(render(report, "json"), nl=False)
+    else:
+        from greenward.reports.render_terminal import print_report
+
+        print_report(report)
+
+
+@click.command()
+@click.option("--a", "a", **_RUN)
+@click.option("--b", "b", **_RUN)
+@click.option(
+    "--signals", multiple=True, callback=comma_separated, help="Names, with commas.  [default: all]"
+)
+@json_option
+@folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.")
+@click.pass_context
+def diff(
+    context: click.Context, *, a: Path, b: Path, signals: list[str], as_json: bool, output_dir: Path | None
+) -> None:
+    """Find where run B begins to differ from run A: the settings, and the first step of each signal.
+
+    Runs that begin with equal numbers are compared value by value; others by a test that allows for
+    autocorrelation and for the number of signals. Two runs of one seed and one config whose first numbers
+    differ are not reproducible. Exit code: 0 no difference, 1 diverged or not reproducible, 2 an error or
+    too little data to tell.
+
+    \b
+    greenward diff --a runs/one --b runs/two
+    greenward diff --a runs/one --b runs/two --signals gradient_norm,code_score
+    """
+    from greenward.diagnostics.diff import diff_runs
+    from greenward.diagnostics.diff_report import diff_report, write_diff
+
+    found = diff_runs(a, b, signals)
+    _print(diff_report(found), as_json=as_json)
+    if output_dir is not None:
+        for path in write_diff(found, output_dir):
+            click.echo(f"Wrote {path}", err=True)
+    context.exit(DIFF_EXIT_CODES[found.verdict])

@@ -1,0 +1,206 @@
+"""`greenward eval` and `grade`: answers of a model, or from elsewhere, on a suite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from greenward.cli.arguments import comma_separated
+
+if TYPE_CHECKING:
+    from greenward.api import EvaluationResult
+
+EXIT_BELOW, EXIT_FAILED = 1, 2
+JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results")
+SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device")
+STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"expected positive whole numbers with commas between, found {text!r}")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that both commands have; `_finish` takes them."""
+    for option in reversed(
+        (
+            click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
+            click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(min=0, min_open=True),
+                help="CPU seconds for one answer (contest suites: for one test). The limit of wall time is"
+                " three times that.  [default: the suite's own times, else 10]",
+            ),
+            click.option(
+                "--require",
+                type=click.Choice(("A", "B", "C", "D")),
+                default="B",
+                show_default=True,
+                help="Least level of isolation; see `greenward doctor`.",
+            ),
+            click.option(
+                "--skip-bad-rows",
+                is_flag=True,
+                help="Leave out rows of the suite's file that cannot be used, and count them.",
+            ),
+            click.option(
+                "--package",
+                "packages",
+                multiple=True,
+                help="What answers may import besides the standard library.",
+            ),
+            click.option(
+                "--recheck",
+                type=click.IntRange(min=2),
+                help="Judge every answer so many times more; name those whose verdict varies.",
+            ),
+            click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
+            click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write."),
+            click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
+            click.option(
+                "--fail-under", type=click.FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."
+            ),
+            click.option("--quiet", is_flag=True, help="No progress and no tables."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("eval")
+@click.argument("model", metavar="MODEL", required=False)
+@click.option(
+    "--suite", help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]"
+)
+@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
+@click.option(
+    "--n", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers each."
+)
+@click.option("--temperature", type=click.FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), help="[default: 512, or what the model has room for]"
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many problems, the same everywhere.")
+@click.option("--ids", callback=comma_separated, help="Only these problems, with commas between.")
+@click.option("--fewshot", type=click.IntRange(min=0), default=0, show_default=True, help="MBPP's examples.")
+@click.option("--style", type=click.Choice(tuple(STYLES)), default="auto", show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
+@click.option("--device", help="cpu, cuda, cuda:1 …")
+@click.option(
+    "--show-prompt", is_flag=True, help="Print the first prompt as the model sees it; draw nothing."
+)
+@click.option("--check-references", is_flag=True, help="Judge the suite's own solutions (first, or alone).")
+@grading_options
+def eval_(model: str | None, **chosen: Any) -> None:
+    """Sample a model's answers to a suite, run them, and report how many are right.
+
+    MODEL is a run directory (its newest checkpoint), a model folder or a Hugging Face id. All files
+    are in one folder. After an interruption the same command goes on and repeats nothing. Published
+    figures differ by prompt, number of examples, temperature and time limit: all are recorded.
+
+    \b
+    greenward eval runs/demo/seed_0
+    greenward eval Qwen/Qwen2.5-1.5B --suite mbpp:test --fewshot 3
+    greenward eval runs/mine --suite humaneval+ --n 10 --k 1,5,10 --temperature 0.2 --out evaluations/mine
+    """
+    if model is None and not chosen["check_references"]:
+        raise click.UsageError("name a MODEL (or --check-references alone).")
+
+    from greenward import api
+    from greenward.text import visible
+
+    suite, grading = chosen["suite"], {name: chosen[name] for name in JUDGING}
+    which = {name: chosen[name] for name in ("checkpoint", "limit", "skip_bad_rows", "ids")}
+    if chosen["check_references"]:
+        line, failures = api.check_references(suite, policy=model, **which, **grading)
+        click.echo(line, err=chosen["as_json"])
+        for failure in failures:
+            click.echo(f"  {failure}", err=True)
+        if failures:
+            raise SystemExit(EXIT_BELOW)
+    if model is None:
+        return
+    options = which | {name: chosen[name] for name in SAMPLING} | {"style": STYLES[chosen["style"]]}
+    if chosen["show_prompt"]:
+        shown = api.prompts(model, suite, **options)
+        task_id, prompt = next(iter(shown["prompts"].items()))
+        click.echo(f"# {task_id}, {shown['style']} style; all prompts: {shown['prompt_hash']}", err=True)
+        click.echo(visible(prompt))
+        return
+    result = api.evaluate(
+        model, suite, k=chosen["k"], output=chosen["out"], quiet=chosen["quiet"], **options, **grading
+    )
+    _finish(result, chosen)
+
+
+@click.command()
+@click.argument("samples", metavar="SAMPLES", type=click.Path(path_type=Path))
+@click.option("--suite", required=True, help="mbpp, mbpp+, humaneval, humaneval+, quixbugs, a file …")
+@click.option(
+    "--extract",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    show_default=True,
+    help="Take programs out of text; auto: if most answers hold code fences.",
+)
+@grading_options
+def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"], **chosen: Any) -> None:
+    """Run answers that were sampled elsewhere and report how many are right.
+
+    SAMPLES is a JSON Lines file of {"task_id", "completion"} (continues the prompt) or {"task_id",
+    "solution"} (a whole program), several lines for a task if there are several answers, or EvalPlus's
+    folder TASK_ID/N.py. Not all problems need an answer. More answers may be added to the file later:
+    the same command grades what is new.
+
+    \b
+    greenward grade samples.jsonl --suite humaneval+
+    greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
+    """
+    from greenward import api
+
+    result = api.grade(
+        samples,
+        suite,
+        k=chosen["k"],
+        extract=extract,
+        skip_bad_rows=chosen["skip_bad_rows"],
+        output=chosen["out"],
+        quiet=chosen["quiet"],
+        **{name: chosen[name] for name in JUDGING},
+    )
+    _finish(result, chosen)
+
+
+def _finish(result: EvaluationResult, chosen: dict[str, Any]) -> None:
+    """Print the result; exit with 2 if something asked for is missing, 1 if pass@1 is below --fail-under."""
+    out, summary = result.folder, result.summary
+    assert out is not None  # commands evaluate models and suites by name
+    for failure in summary["failures"]:
+        click.echo(f"Error: {failure}", err=chosen["as_json"] or chosen["quiet"])
+    if chosen["as_json"]:
+        click.echo(json.dumps(summary, indent=2))
+    elif not chosen["quiet"]:
+        from greenward.reports.evaluation import evaluation_report
+        from greenward.reports.render_terminal import print_report
+
+        print_report(evaluation_report(out))
+        click.echo(f"Report: {out / 'report.html'}")
+    if summary["failures"]:
+        raise SystemExit(EXIT_FAILED)
+    limit = chosen["fail_under"]
+    if limit is None:
+        return
+    reached = summary["metrics"].get("pass@1", {}).get("value", 0.0)
+    if reached < limit:
+        click.echo(f"pass@1 is {reached:.3f}, below {limit:g}.", err=True)
+        raise SystemExit(EXIT_BELOW)
