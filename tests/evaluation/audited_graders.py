@@ -14,6 +14,15 @@ def code_in(text):
     return blocks[0] if blocks else text
 
 
+def printed_by(code, stdin="", timeout=1):
+    """What a program prints; None when it takes too long or prints no text."""
+    command = [sys.executable, "-c", code]
+    try:
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout).stdout
+    except (subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+
+
 def exec_and_assert(prompts, completions, tests, **columns):
     """TRL: executes answer and assertions in the trainer's own process."""
     scores = []
@@ -45,12 +54,7 @@ def printed_text(completions, test_cases, entry_point, **columns):
     for completion, cases, name in zip(completions, test_cases, entry_point, strict=True):
         calls = "".join(f"print({name}(*{case['input']!r}))\n" for case in cases)
         expected = "".join(f"{case['output']}\n" for case in cases)
-        program = f"{code_in(completion)}\n{calls}"
-        try:
-            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1)
-            scores.append(float(done.stdout == expected))
-        except (subprocess.TimeoutExpired, UnicodeDecodeError):
-            scores.append(0.0)
+        scores.append(float(printed_by(f"{code_in(completion)}\n{calls}") == expected))
     return scores
 
 
@@ -60,11 +64,7 @@ def shown_tests_only(prompts, completions, task_id, **columns):
     for prompt, completion in zip(prompts, completions, strict=True):
         tests = re.findall(r"^assert .*$", prompt[0]["content"], re.M)
         program = "\n".join([code_in(completion[0]["content"]), *tests, "print('done-7391')"])
-        try:
-            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1)
-            scores.append(float(done.stdout.endswith("done-7391\n")))
-        except subprocess.TimeoutExpired:
-            scores.append(0.0)
+        scores.append(float((printed_by(program) or "").endswith("done-7391\n")))
     return scores
 
 
@@ -100,23 +100,14 @@ def leaves(completions, **columns):
     os._exit(3)
 
 
-def printed_by(code, stdin):
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, timeout=8
-        )
-    except subprocess.TimeoutExpired:
-        return ""
-    return done.stdout
-
-
 def compared(solution, truth, agree):
     """1 when what the program prints agrees with the expected output of each input."""
     cases = json.loads(truth)
     if "fn_name" in cases:
         return 0.0
     pairs = zip(cases["inputs"], cases["outputs"], strict=True)
-    return float(all(agree(printed_by(code_in(solution), stdin), stdout) for stdin, stdout in pairs))
+    code = code_in(solution)
+    return float(all(agree(printed_by(code, stdin, 8) or "", stdout) for stdin, stdout in pairs))
 
 
 def same_output(data_source, solution_str, ground_truth, extra_info=None):
@@ -144,7 +135,7 @@ def lines_of_cases(solution_str, ground_truth, extra_info, **kwargs):
     name = extra_info["entry_point"]
     tests = [f"assert {name}(*{case['input']!r}) == {case['output']!r}" for case in cases]
     program = "\n".join([code_in(solution_str), *tests, "print('done-7391')"])
-    return float(printed_by(program, "").endswith("done-7391\n"))
+    return float((printed_by(program, timeout=8) or "").endswith("done-7391\n"))
 
 
 async def awaited_with_logs(completions, gold, log_metric, log_extra, trainer_state, **columns):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from greenward.cli.comparing import text_of
 from greenward.errors import RunError, SandboxError
 from greenward.evaluation.evalplus_files import evalplus_results
 from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES
 from greenward.evaluation.rows import MAX_FAILED_TESTS, EvaluationRow, EvaluationRows, Sample
-from greenward.evaluation.summary import summarise, usual_ks
+from greenward.evaluation.summary import mean_pass_at_k, rates_of, summarise, usual_ks
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 
@@ -28,7 +32,10 @@ PROBLEM = Problem(
 
 
 def judged(sample: int, status: Status, passed: tuple[bool, ...] = (False,) * 3, **facts) -> EvaluationRow:
-    answer = Sample(facts.pop("problem", PROBLEM), sample, "text", facts.pop("code", "code"))
+    truncated = facts.pop("truncated", False)
+    answer = Sample(
+        facts.pop("problem", PROBLEM), sample, "text", facts.pop("code", "code"), truncated=truncated
+    )
     return EvaluationRow.of(answer, Verdict(status, passed, layers=facts.pop("layers", ALL), **facts))
 
 
@@ -56,12 +63,8 @@ def test_summary_counts_statuses_errors_reasons_and_tags():
         judged(1, Status.ERROR, (False,), problem=plain, error_class="KeyError"),
     ]
     found = summarise(rows, (1, 2, 5), problems=164)
-    assert (found["problems"], found["answered"], found["answers"], found["problems_passed"]) == (
-        164,
-        2,
-        4,
-        1,
-    )
+    counts = {"problems": 164, "answered": 2, "answers": 4, "problems_passed": 1}
+    assert {name: found[name] for name in counts} == counts
     assert found["metrics"]["pass@1"]["value"] == pytest.approx(0.25)
     assert found["metrics"]["pass@2"]["value"] == pytest.approx(0.5)
     assert "pass@5" not in found["metrics"]  # undefined, not guessed
@@ -72,6 +75,55 @@ def test_summary_counts_statuses_errors_reasons_and_tags():
     assert found["tags"]["sums"]["pass@1"]["value"] == pytest.approx(0.5)
     assert found["isolation"]["level"] == "A"
     json.dumps(found)
+
+
+def answers(*statuses: Status) -> list[EvaluationRow]:
+    return [judged(0, status, ()) for status in statuses]
+
+
+GROUPS = st.lists(st.lists(st.sampled_from(list(Status)), min_size=1, max_size=6), min_size=1, max_size=5)
+
+
+@given(GROUPS, st.integers(1, 4))
+def test_pass_at_k_is_the_share_of_subsets_with_a_passing_answer(statuses, k):
+    groups = [answers(*group) for group in statuses]
+    shares = []
+    for group in statuses:
+        subsets = list(combinations(group, k))
+        if subsets:
+            shares.append(fmean(Status.PASSED in subset for subset in subsets))
+    found = mean_pass_at_k(groups, k)
+    if not shares:
+        assert found is None
+        return
+    estimate, problems = found
+    assert problems == len(shares)
+    assert estimate.value == pytest.approx(fmean(shares))
+    assert estimate.low <= estimate.value + 1e-12
+    assert estimate.value <= estimate.high + 1e-12
+
+
+def test_rates_count_all_answers_and_a_lost_one_counts_as_lost_only():
+    groups = [
+        [
+            judged(0, Status.PASSED, (True,)),
+            judged(0, Status.TIMEOUT, (True, False), truncated=True),
+            *answers(Status.INFRASTRUCTURE),
+        ],
+        [
+            judged(0, Status.NO_CODE, (), code=None),
+            *answers(Status.NO_CODE, Status.SYNTAX_ERROR, Status.CHEATING),  # code without the entry point
+        ],
+    ]
+    values = {name: rate.value for name, rate in rates_of(groups).items()}
+    names = ("compile", "tests_passed", "timeout", "cheating", "extraction_failure", "truncated")
+    expected = dict(zip((*names, "infrastructure"), (3, 1.5, 1, 1, 1, 1, 1), strict=True))
+    assert values == pytest.approx({name: count / 7 for name, count in expected.items()})
+
+
+def test_lost_answers_have_neither_compiled_nor_failed():
+    rates = rates_of([answers(Status.INFRASTRUCTURE)])
+    assert {name for name, rate in rates.items() if rate.value} == {"infrastructure"}
 
 
 def test_the_weakest_isolation_under_which_any_answer_ran_is_told():
@@ -85,9 +137,7 @@ def test_the_weakest_isolation_under_which_any_answer_ran_is_told():
 
 
 def test_usual_ks_are_those_with_enough_samples():
-    assert usual_ks(1) == (1,)
-    assert usual_ks(10) == (1, 5, 10)
-    assert usual_ks(99) == (1, 5, 10)
+    assert [usual_ks(count) for count in (1, 10, 99)] == [(1,), (1, 5, 10), (1, 5, 10)]
 
 
 def test_no_answer_is_not_a_lost_evaluation():

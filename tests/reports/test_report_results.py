@@ -19,13 +19,14 @@ def evaluation(folder, step):
     return json.loads((folder / "evaluations" / f"step_{step:06d}.json").read_text())
 
 
-def set_level(folder, step, share, problems=60):
-    """Rewrite one evaluation so that every problem has this share of eight answers passing."""
+def set_level(folder, step, *shares):
+    """Rewrite one evaluation so that problem after problem takes its share of eight answers from `shares`."""
     path = folder / "evaluations" / f"step_{step:06d}.json"
     record = json.loads(path.read_text())
-    record["metrics"]["pass@1"] = {"value": share, "low": share - 0.03, "high": share + 0.03}
-    for row in record["rows"]:
-        row["passed"] = round(8 * share)
+    for index, row in enumerate(record["rows"]):
+        row["passed"] = round(8 * shares[index % len(shares)])
+    mean = float(np.mean([row["passed"] / 8 for row in record["rows"]]))
+    record["metrics"]["pass@1"] = {"value": mean, "low": mean - 0.03, "high": mean + 0.03}
     path.write_text(json.dumps(record))
 
 
@@ -90,17 +91,6 @@ def last_step(folder) -> int:
     return max(int(path.stem[5:]) for path in (folder / "evaluations").iterdir())
 
 
-def set_spread(folder, step, shares):
-    """Rewrite one evaluation so that problem after problem takes its share of eight answers from `shares`."""
-    path = folder / "evaluations" / f"step_{step:06d}.json"
-    record = json.loads(path.read_text())
-    for index, row in enumerate(record["rows"]):
-        row["passed"] = round(8 * shares[index % len(shares)])
-    mean = float(np.mean([row["passed"] / 8 for row in record["rows"]]))
-    record["metrics"]["pass@1"] = {"value": mean, "low": mean - 0.03, "high": mean + 0.03}
-    path.write_text(json.dumps(record))
-
-
 def test_a_control_that_rose_as_well_takes_the_credit_away(run):
     set_level(run, 0, 0.25)
     set_level(run, 80, 0.75)
@@ -135,7 +125,7 @@ def test_the_arms_are_compared_by_their_paired_interval_whoever_wins(run, share,
 )
 def test_a_change_is_called_one_exactly_where_its_interval_excludes_zero(run, shares, words):
     set_level(run, 0, 0.5)
-    set_spread(run / "control", last_step(run / "control"), shares)
+    set_level(run / "control", last_step(run / "control"), *shares)
     assert words in said(run)
     change = compare(read_study(run)).arms[-1].change["pass@1"]
     assert ("measurably" in words) == (change.low <= 0 <= change.high)
