@@ -34,6 +34,15 @@ def assert_same(first, second):
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
 
 
+def assert_logprobs_are_those_of(policy, groups, tolerance=1e-4):
+    """Returns the policy's own log-probabilities (B, T), which have a gradient."""
+    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
+    scores = policy.completion_logprobs(batch).logprobs_BT
+    for row, completion in zip(scores.detach(), chain(*groups), strict=True):
+        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=tolerance)
+    return scores
+
+
 def test_completions_end_at_the_end_token_or_the_limit(policy, tokenizer):
     groups = policy.sample(PROMPTS, 8, SamplingParams(max_tokens=20), seed=0)
     reasons = set()
@@ -50,10 +59,7 @@ def test_completions_end_at_the_end_token_or_the_limit(policy, tokenizer):
 def test_logprobs_after_finished_rows_left_are_those_of_the_policy(policy):
     groups = policy.sample(PROMPTS, 16, SamplingParams(max_tokens=30), seed=3)
     assert len({len(c.token_ids) for group in groups for c in group}) > 5
-    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
-    scores = policy.completion_logprobs(batch).logprobs_BT.detach().numpy()
-    for row, completion in zip(scores, (c for group in groups for c in group), strict=True):
-        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=1e-4)
+    assert_logprobs_are_those_of(policy, groups)
 
 
 def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
@@ -65,15 +71,6 @@ def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
     shorter = policy.sample(PROMPTS, 6, SamplingParams(max_tokens=5), seed=5)
     for short, long in zip(chain(*shorter), chain(*together), strict=True):
         assert short.token_ids.tolist() == long.token_ids[:5].tolist()
-
-
-def test_a_bound_on_rows_changes_nothing(policy, monkeypatch):
-    params = SamplingParams(max_tokens=12)
-    expected = policy.sample(PROMPTS, 5, params, seed=2)
-    monkeypatch.setattr(policy, "max_rows", 3)
-    bounded = policy.sample(PROMPTS, 5, params, seed=2)
-    for one, other in zip(expected, bounded, strict=True):
-        assert_same(one, other)
 
 
 def test_seeds_and_repeated_prompts_give_other_completions(policy):
@@ -173,22 +170,20 @@ def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, 
     params = SamplingParams(max_tokens=10)
     for seed in range(2):
         groups = policy.sample(PROMPTS, 2, params, seed=seed)
-        batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in groups])
-        scores = policy.completion_logprobs(batch).logprobs_BT
-        for row, completion in zip(scores.detach(), chain(*groups), strict=True):
-            np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=tolerance)
-        scores.sum().backward()
+        assert_logprobs_are_those_of(policy, groups, tolerance).sum().backward()
         optimizer.step()
 
 
-def test_groups_are_handed_over_as_they_end_and_are_those_of_the_result(policy, monkeypatch):
+def test_groups_are_handed_over_as_they_end_and_a_bound_on_rows_changes_none(policy, monkeypatch):
     handed: dict[int, list] = {}
     params = SamplingParams(max_tokens=20)
+    expected = policy.sample(PROMPTS, 5, params, seed=2)
     monkeypatch.setattr(policy, "max_rows", 3)
     groups = policy.sample(PROMPTS, 5, params, seed=2, on_group=handed.__setitem__)
     assert sorted(handed) == list(range(len(PROMPTS)))
     for n, group in handed.items():
         assert_same(groups[n], group)
+        assert_same(groups[n], expected[n])
 
 
 def test_group_sizes_and_seeds_may_differ_between_prompts(policy):
@@ -197,10 +192,11 @@ def test_group_sizes_and_seeds_may_differ_between_prompts(policy):
     for prompt, size, seed, group in zip(PROMPTS, sizes, seeds, together, strict=True):
         assert len(group) == size
         assert_same(policy.sample([prompt], size, params, seed=seed)[0], group)
-    batch = GroupBatch.build(PROMPTS, [[c.token_ids for c in group] for group in together])
-    scores = policy.completion_logprobs(batch).logprobs_BT.detach().numpy()
-    for row, completion in zip(scores, (c for group in together for c in group), strict=True):
-        np.testing.assert_allclose(row[: len(completion.token_ids)], completion.logprobs, atol=1e-4)
+    assert_logprobs_are_those_of(policy, together)
+
+
+def test_nothing_is_sampled_for_no_prompts(policy):
+    assert policy.sample([], 1, SamplingParams(), seed=0) == []
 
 
 def test_small_groups_are_not_padded_to_the_largest():

@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures that several tests of problems use."""
 
 from __future__ import annotations
 

@@ -77,34 +77,24 @@ def judge():
         ]
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_rows(*rows):
-        path = tmp_path / "suite.jsonl"
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        return path
-
-    return write_rows
-
-
-def test_a_row_of_multipl_e_loads_and_is_judged_by_its_tests(write, judge):
-    (problem,) = load_suite(str(write(MULTIPL_E)))
+def test_a_row_of_multipl_e_loads_and_is_judged_by_its_tests(lines, judge):
+    (problem,) = load_suite(str(lines(MULTIPL_E)))
     assert (problem.task_id, problem.entry_point) == ("HumanEval_900_double_all", "double_all")
     right, wrong = (problem.starter_code + f"    return [{factor} * x for x in xs]\n" for factor in (2, 3))
     assert judge(problem, right, wrong) == ["passed", "failed"]
 
 
-def test_tests_of_multipl_e_that_call_nothing_are_called(write, judge):
+def test_tests_of_multipl_e_that_call_nothing_are_called(lines, judge):
     tests = "def check(candidate):\n    assert candidate([1]) == [2]\n"
-    (problem,) = load_suite(str(write(MULTIPL_E | {"tests": tests})))
+    (problem,) = load_suite(str(lines(MULTIPL_E | {"tests": tests})))
     assert judge(problem, "def double_all(xs):\n    return xs\n") == ["failed"]
     with pytest.raises(ProblemError, match="neither calls the function nor defines check"):
-        load_file(write(MULTIPL_E | {"tests": "import math\n"}))
+        load_file(lines(MULTIPL_E | {"tests": "import math\n"}))
 
 
 @pytest.mark.parametrize("canonical", [MBXP["canonical_solution"], None])
-def test_a_row_of_mbxp_loads_with_or_without_a_reference(write, judge, canonical):
-    (problem,) = load_suite(str(write(MBXP | {"canonical_solution": canonical})))
+def test_a_row_of_mbxp_loads_with_or_without_a_reference(lines, judge, canonical):
+    (problem,) = load_suite(str(lines(MBXP | {"canonical_solution": canonical})))
     assert bool(problem.reference) is (canonical is not None)
     assert problem.prompt == "Write a function that gives the larger of two."
     answers = (problem.starter_code + f"\treturn {word}(a, b)\n" for word in ("max", "min"))
@@ -113,14 +103,14 @@ def test_a_row_of_mbxp_loads_with_or_without_a_reference(write, judge, canonical
         assert judge(problem, problem.reference) == ["passed"]
 
 
-@pytest.mark.parametrize(("row", "load"), [(MULTIPL_E, load_file), (MBXP, load_file)])
-def test_other_languages_are_refused_by_name(write, row, load):
+@pytest.mark.parametrize("row", [MULTIPL_E, MBXP])
+def test_other_languages_are_refused_by_name(lines, row):
     with pytest.raises(ProblemError, match=r"row 1 \(line 1\): field 'language' is 'js'; only Python"):
-        load(write(row | {"language": "js"}))
+        load_file(lines(row | {"language": "js"}))
 
 
-def test_a_method_is_judged_with_the_imports_of_the_prompt_before_the_answer(write, judge):
-    (problem,) = load_suite(str(write(PAIR)))
+def test_a_method_is_judged_with_the_imports_of_the_prompt_before_the_answer(lines, judge):
+    (problem,) = load_suite(str(lines(PAIR)))
     assert problem.entry_point == "pairSum"
     assert problem.prompt.startswith("You are given a list.")
     body = "class Solution:\n    def pairSum(self, nums, target):\n        return {}\n"
@@ -137,8 +127,8 @@ def test_a_method_is_judged_with_the_imports_of_the_prompt_before_the_answer(wri
     assert "passed" not in statuses[1:]
 
 
-def test_one_instance_serves_all_calls_of_a_check(write, judge):
-    (problem,) = load_suite(str(write(PAIR)))
+def test_one_instance_serves_all_calls_of_a_check(lines, judge):
+    (problem,) = load_suite(str(lines(PAIR)))
     counting = (
         "class Solution:\n    def __init__(self):\n        self.calls = 0\n"
         "    def pairSum(self, nums, target):\n        self.calls += 1\n"
@@ -147,8 +137,8 @@ def test_one_instance_serves_all_calls_of_a_check(write, judge):
     assert judge(problem, counting) == ["passed"]
 
 
-def test_instances_of_the_prompts_classes_cross_and_those_of_the_answer_do_not(write, judge):
-    (problem,) = load_suite(str(write(REVERSE)))
+def test_instances_of_the_prompts_classes_cross_and_those_of_the_answer_do_not(lines, judge):
+    (problem,) = load_suite(str(lines(REVERSE)))
     method = "class Solution:\n    def reverse(self, head):\n"
     answers = [
         problem.reference,
@@ -164,13 +154,13 @@ def test_instances_of_the_prompts_classes_cross_and_those_of_the_answer_do_not(w
     assert "passed" not in statuses[1:]
 
 
-def test_circular_and_shared_objects_survive_the_crossing(write, judge):
+def test_circular_and_shared_objects_survive_the_crossing(lines, judge):
     row = REVERSE | {
         "test": "def check(candidate):\n    node = ListNode(1)\n    node.next = node\n"
         "    given = candidate(head=[node, {'a': node}, (1, None)])\n"
         "    assert given[0] is given[1]['a'] and given[0].next is given[0] and given[2] == (1, None)\n"
     }
-    (problem,) = load_suite(str(write(row)))
+    (problem,) = load_suite(str(lines(row)))
     same = "class Solution:\n    def reverse(self, head):\n        return head\n"
     assert judge(problem, same, same.replace("return head", "return [ListNode(1), head[1], head[2]]")) == [
         "passed",
@@ -178,19 +168,19 @@ def test_circular_and_shared_objects_survive_the_crossing(write, judge):
     ]
 
 
-def test_a_call_of_check_that_the_test_makes_itself_is_not_made_twice(write, judge):
-    (problem,) = load_suite(str(write(PAIR | {"test": PAIR["test"] + "\ncheck(Solution().pairSum)\n"})))
+def test_a_call_of_check_that_the_test_makes_itself_is_not_made_twice(lines, judge):
+    (problem,) = load_suite(str(lines(PAIR | {"test": PAIR["test"] + "\ncheck(Solution().pairSum)\n"})))
     assert judge(problem, problem.reference) == ["passed"]
 
 
-def test_an_unknown_format_is_answered_with_those_that_are_supported(write, tmp_path):
+def test_an_unknown_format_is_answered_with_those_that_are_supported(lines, tmp_path):
     binary = tmp_path / "suite.parquet"
     binary.write_bytes(b"PAR1\x00\xff\xfe")
     table = tmp_path / "suite.csv"
     table.write_text("task_id,prompt\n1,add\n")
     folder = tmp_path / "downloaded"
     (folder / "data").mkdir(parents=True)
-    for path in (write({"instruction": "add", "output": "…"}), binary, table, folder):
+    for path in (lines({"instruction": "add", "output": "…"}), binary, table, folder):
         with pytest.raises(ProblemError) as caught:
             load_suite(str(path))
         assert str(path) in caught.value.message
@@ -212,11 +202,8 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted(tmp_path, what, place):
-    lines = [json.dumps(row) for row in GOOD]
-    lines.insert(place, BAD[what])
-    path = tmp_path / "suite.jsonl"
-    path.write_text("\n".join(lines) + "\n")
+def test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted(lines, what, place):
+    path = lines(*GOOD[:place], BAD[what], *GOOD[place:], name="suite.jsonl")
     line = 2 if (what, place) == ("the id occurs twice", 0) else place + 1  # the later one is named
     with pytest.raises(ProblemError, match=rf"suite\.jsonl, .*line {line}\b"):
         load_suite(str(path))
@@ -226,6 +213,6 @@ def test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted(tmp_path, wh
     assert f"line {line}" in found.skipped[0]
 
 
-def test_a_file_of_bad_rows_only_is_an_error_with_the_option_too(write):
+def test_a_file_of_bad_rows_only_is_an_error_with_the_option_too(lines):
     with pytest.raises(ProblemError, match="line 1"):
-        load_suite(str(write(MBXP | {"entry_point": 3})), skip_bad_rows=True)
+        load_suite(str(lines(MBXP | {"entry_point": 3})), skip_bad_rows=True)
