@@ -41,7 +41,7 @@ BUGS = (f"problems.train=bugs:{DATA / 'problems.json'}", f"problems.held_out=bug
 
 
 class CharacterTokenizer:
-    """One token for each character; the chat template, if it has one, writes roles in angle brackets."""
+    """One token for each character, 0 ends an answer; the chat template, if it has one, writes roles in angle brackets."""
 
     special_ids: Mapping[str, int] = {"<|end|>": 0}
 
@@ -52,7 +52,7 @@ class CharacterTokenizer:
         return [ord(character) for character in text]
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        return "".join(chr(token) for token in token_ids)
+        return "".join(chr(token) for token in token_ids if token)
 
     def render_chat(self, messages: Iterable[Mapping[str, str]]) -> list[int]:
         return self.encode("".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>")
