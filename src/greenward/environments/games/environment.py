@@ -155,7 +155,7 @@ class GameDialogue(Dialogue):
         self._returns = (0.0, 0.0)
 
     def request(self) -> Request | None:
-        if self._request is None:
+        if self._request is None and not self._void:
             self._go_on()
         return self._request
 

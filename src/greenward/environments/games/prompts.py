@@ -17,7 +17,7 @@ INSTRUCTION = (
     "You play {role} in a game.\n\n{rules}\n\nWhat you see: {observation}\nYour possible moves: {actions}\n\n"
     "Reason between <think> and </think>, then give your move as \\boxed{{move}}."
 )
-_BOXED = re.compile(r"\\boxed\{\s*([^{}]*?)\s*\}")
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _REASONED = re.compile(r"\s*<think>.*?</think>\s*\\boxed\{[^{}]*\}\s*", re.DOTALL)
 _SHOWN_ACTIONS = 60
 
@@ -78,7 +78,7 @@ class MovePrompts:
         if not self._boxed:
             return Move(text.strip(), True, text)
         boxes = _BOXED.findall(text)
-        return Move(boxes[-1] if boxes else None, _REASONED.fullmatch(text) is not None, text)
+        return Move(boxes[-1].strip() if boxes else None, _REASONED.fullmatch(text) is not None, text)
 
     def _render(self, state: Any, player: int, observation: str) -> list[int]:
         if not self._boxed:
