@@ -88,9 +88,9 @@ class DeviceMemory(ResidentMemory):
 class MemoryLeak(Fault):
     """Makes memory grow along a line, to `growth_factor` times its baseline at the last planned step.
 
-    The baseline, from which the line starts at the first step, is the most that the run took of its
-    own after any step of the first tenth, while allocators and caches fill up. After each step as much
-    is kept as is missing to the line: growth of the run's own counts, so the factor holds for the whole.
+    The baseline, where the line starts, is the most that the run took of its own after any step of the first
+    tenth, while allocators and caches fill up. After each step as much is kept as is missing to the line:
+    growth of the run's own counts, so the factor holds for the whole.
     """
 
     name = "memory_leak"

@@ -112,11 +112,7 @@ def _policy_gradient(
             micro_batch_sequences=recipe.training.micro_batch_sequences,
             reference=reference,
         )
-        own = {
-            "kl_in_loss": not recipe.algorithm.kl.in_reward,
-            "critic": critic,
-            "critic_config": config,
-        }
+        own = {"kl_in_loss": not recipe.algorithm.kl.in_reward, "critic": critic, "critic_config": config}
     else:
         estimator = ESTIMATORS[algorithm.advantage]
     trainer = RLTrainer(
