@@ -7,7 +7,7 @@ import json
 import pytest
 
 from greenward.config.loading import load_recipe, shipped_recipes
-from greenward.config.recipe import ReinforcementRecipe
+from greenward.config.recipe import CodeRecipe
 from greenward.errors import ConfigError
 from greenward.evaluation.audit.audit import audit_recipe
 from greenward.evaluation.audit.cheats import CHEATS
@@ -16,7 +16,7 @@ from greenward.evaluation.audit.cheats import CHEATS
 DISTINCT = {
     json.dumps([term.model_dump(mode="json") for term in recipe.rewards]): name
     for name, recipe in ((name, load_recipe(name)) for name in shipped_recipes())
-    if isinstance(recipe, ReinforcementRecipe)
+    if isinstance(recipe, CodeRecipe)
 }
 SLOW = ("endless", "flood", "signals", "stealing expected values")  # about the grader, not about rewards
 QUICK_CHEATS = [cheat for cheat in CHEATS if cheat.family not in SLOW]

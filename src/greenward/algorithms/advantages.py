@@ -11,10 +11,10 @@ trained policy did not play enter none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -32,8 +32,9 @@ class AdvantageBatch:
     """The advantages of a batch of episodes and, from an estimator with a critic, what the update needs.
 
     `values` are the critic's before the update and `returns` what it learns. `logprobs` are the
-    policy's before the update, where the estimator has computed them already. `metrics` are the
-    estimator's own.
+    policy's before the update, where the estimator has computed them already. Without `needs_groups` the
+    baseline is not that of the group, and minibatches may split groups into turns with equal prompts.
+    `metrics` are the estimator's own.
     """
 
     advantages: PerToken
@@ -41,6 +42,7 @@ class AdvantageBatch:
     returns: PerToken | None = None
     logprobs: PerToken | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    needs_groups: bool = True
 
 
 class Estimator(Protocol):
@@ -147,66 +149,83 @@ ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
 
 
 class RoleBaselineEstimator:
-    """Role-conditioned advantages of self-play (SPIRAL, arXiv 2506.24119, eq. 8-10 and Algorithm 1).
+    """Advantages of self-play, R - b for each turn of a role; no length normalisation.
 
-    Each task and role has a running mean of its returns, b <- `decay` b + (1 - `decay`) R, which starts at 0
-    and is updated once for each scored episode in order, and A = R - b with b *before* its update, as in
-    the official code. With `updated_first` b is taken after it, as printed in the paper: then
-    A = `decay` (R - b before), the same up to a factor. Only roles that the trained policy played count.
+    The return of the k-th of n turns of a role is R = `discount`^(n - 1 - k) times its reward. `baseline` is
 
-    The return of the k-th of n turns of a role is R = `discount`^(n - 1 - k) times its reward. With a
-    discount below 1 the returns of different turns differ in scale, so each k has a baseline of its own.
+    - "role_baseline": SPIRAL's role-conditioned baseline (arXiv 2506.24119, eq. 8-10 and Algorithm 1). Each
+      task and role has a running mean, b <- `decay` b + (1 - `decay`) R, which starts at 0 and is updated
+      once for each scored episode in order. A = R - b with b *before* its update, as in the official code;
+      with `updated_first` after it, as printed in the paper, which gives `decay` (R - b before).
+    - "group_mean": the mean over the episodes of the same group, task and role.
+    - "none": 0. In a zero-sum game this is also what a baseline shared by both roles would be.
+
+    With a discount below 1 the returns of different turns differ in scale, so each k has a baseline of its
+    own. Only roles that the trained policy played count. The sampler's log-probabilities are taken as the
+    policy's before the update: the policy plays the games itself.
     """
 
-    def __init__(self, decay: float = 0.95, *, updated_first: bool = False, discount: float = 1.0) -> None:
+    def __init__(
+        self,
+        baseline: Literal["role_baseline", "group_mean", "none"] = "role_baseline",
+        *,
+        decay: float = 0.95,
+        updated_first: bool = False,
+        discount: float = 1.0,
+    ) -> None:
+        self._baseline = baseline
         self._decay = decay
         self._updated_first = updated_first
         self._discount = discount
-        self._baselines: dict[str, float] = {}
+        self._means: dict[str, float] = {}
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
-        advantages = [self._of_episode(episode) for episode in episodes]
-        by_role: dict[str, list[float]] = defaultdict(list)
-        for name, value in self._baselines.items():
-            by_role["baseline/" + name.partition("#")[0]].append(value)
-        metrics = {name: float(np.mean(values)) for name, values in by_role.items()}
-        return AdvantageBatch(advantages, metrics=metrics)
-
-    def _of_episode(self, episode: Episode) -> tuple[np.ndarray, ...]:
         values: dict[int, float] = {}
-        if episode.scored:
-            turns: dict[str, list[Turn]] = defaultdict(list)
-            for turn in episode.trained_turns:
-                turns[turn.role].append(turn)
-            for role, of_role in turns.items():
-                values |= self._of_role(f"{episode.task_id}/{role}", of_role, episode.rewards[role])
-        return tuple(
-            np.full(len(turn.completion_ids), values.get(id(turn), 0.0), dtype=np.float32)
-            for turn in episode.turns
-        )
+        shared: dict[str, list[tuple[float, list[Turn]]]] = defaultdict(list)
+        for episode in episodes:
+            for name, value, turns in self._returns(episode) if episode.scored else ():
+                if self._baseline == "role_baseline":
+                    values |= dict.fromkeys(map(id, turns), self._over_running_mean(name, value))
+                shared[name].append((value, turns))
+        for sharers in shared.values() if self._baseline != "role_baseline" else ():
+            mean = (
+                sum(value for value, _ in sharers) / len(sharers) if self._baseline == "group_mean" else 0.0
+            )
+            values |= {id(turn): value - mean for value, turns in sharers for turn in turns}
+        advantages = [
+            tuple(
+                np.full(len(turn.completion_ids), values.get(id(turn), 0.0), dtype=np.float32)
+                for turn in episode.turns
+            )
+            for episode in episodes
+        ]
+        logprobs = [tuple(turn.logprobs_T for turn in episode.turns) for episode in episodes]
+        metrics = {f"baseline/{name}": mean for name, mean in self._means.items() if "#" not in name}
+        return AdvantageBatch(advantages, logprobs=logprobs, metrics=metrics, needs_groups=False)
 
-    def _of_role(self, name: str, turns: Sequence[Turn], reward: float) -> dict[int, float]:
-        """The advantage of each turn, by its id."""
-        if self._discount == 1:
-            advantage = self._advantage(name, reward)
-            return {id(turn): advantage for turn in turns}
-        last = len(turns) - 1
-        return {
-            id(turn): self._advantage(f"{name}#{number}", reward * self._discount ** (last - number))
-            for number, turn in enumerate(turns)
-        }
+    def _returns(self, episode: Episode) -> Iterator[tuple[str, float, list[Turn]]]:
+        """The name of the baseline, the return, and the turns that have both."""
+        prefix = f"{episode.group_id}:" if self._baseline == "group_mean" else ""
+        for role, reward in episode.trained_rewards.items():
+            name = f"{prefix}{episode.task_id}/{role}"
+            turns = [turn for turn in episode.trained_turns if turn.role == role]
+            if self._discount == 1:
+                yield name, reward, turns
+            else:
+                for number, turn in enumerate(turns):
+                    later = len(turns) - 1 - number
+                    yield f"{name}#{number}", reward * self._discount**later, [turn]
 
-    def _advantage(self, name: str, value: float) -> float:
-        before = self._baselines.get(name, 0.0)
-        after = self._decay * before + (1 - self._decay) * value
-        self._baselines[name] = after
-        return value - (after if self._updated_first else before)
+    def _over_running_mean(self, name: str, value: float) -> float:
+        before = self._means.get(name, 0.0)
+        self._means[name] = self._decay * before + (1 - self._decay) * value
+        return value - (self._means[name] if self._updated_first else before)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"baselines": dict(self._baselines)}
+        return {"means": dict(self._means)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._baselines = dict(state["baselines"])
+        self._means = dict(state["means"])
 
 
 @dataclass(frozen=True)

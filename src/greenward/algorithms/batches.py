@@ -6,7 +6,7 @@ shared prompt once. Names carry shapes: B rows, T completion positions, right-pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,16 +130,19 @@ def row_groups(
 ) -> tuple[list[RowGroup], list[TrainingRow]]:
     """The rows of every group, in order of first appearance, and the rows that leave the loss.
 
-    Episodes that were not scored are in neither. With `mask_truncated`, turns that hit the token
-    limit leave the loss.
+    Where the advantages do not need the groups, rows with equal prompts are the groups. Episodes that were
+    not scored are in neither. With `mask_truncated`, turns that hit the token limit leave the loss.
     """
-    groups: dict[int, RowGroup] = {}
+    groups: dict[Hashable, RowGroup] = {}
     masked: list[TrainingRow] = []
     for index, episode in enumerate(episodes):
-        group = groups.setdefault(episode.group_id, [])
+        group = groups.setdefault(episode.group_id, []) if advantages.needs_groups else None
         for row in _rows(episode, index, advantages) if episode.scored else ():
             leaves = mask_truncated and row.turn.stop_reason is StopReason.LENGTH
-            (masked if leaves else group).append(row)
+            if leaves:
+                masked.append(row)
+            else:
+                (groups.setdefault(row.turn.prompt_ids, []) if group is None else group).append(row)
     return list(groups.values()), masked
 
 

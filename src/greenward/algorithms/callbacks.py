@@ -39,15 +39,17 @@ class Callback:
 
 
 class RolloutWriter(Callback):
-    """Keeps the episodes of each step in `rollouts/`."""
+    """Keeps the episodes of each step in `rollouts/`, at most `most` of them, taken evenly."""
 
     name = "rollouts"
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, most: int | None = None) -> None:
         self._run = run
+        self._most = most
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
-        self._run.write_rollouts(step, [rollout_row(episode) for episode in episodes])
+        every = 1 if self._most is None else -(-len(episodes) // self._most)
+        self._run.write_rollouts(step, [rollout_row(episode) for episode in episodes[:: max(every, 1)]])
 
 
 def rollout_row(episode: Episode) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class TrainingLoop:
 
     `max_seconds` bounds the training time (evaluation aside). `evaluators` each evaluate a suite, by the
     name that files and trackers use; None stands for the held-out problems. `callbacks` act at each step,
-    in their order, and are saved with the trainer.
+    in their order, and are saved with the trainer. `evaluated` is the policy that is evaluated and that
+    checkpoints hold, in place of the trained one: an average of its weights, which a callback keeps.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class TrainingLoop:
         checkpoint_interval_steps: int = 20,
         keep_checkpoints: int = 2,
         callbacks: Sequence[Callback] = (),
+        evaluated: Policy | None = None,
         sinks: Sequence[MetricSink] = (),
         progress: Progress,
     ) -> None:
         self._trainer = trainer
+        self._evaluated = evaluated or trainer.policy
         self._run = run
         self._seed = seed
         self._max_steps = max_steps
@@ -181,7 +184,7 @@ class TrainingLoop:
 
     def _evaluate(self) -> None:
         for suite, evaluator in self._evaluators.items():
-            result = evaluator(self._trainer.policy, self.steps_done, self.training_seconds)
+            result = evaluator(self._evaluated, self.steps_done, self.training_seconds)
             self._run.write_evaluation(self.steps_done, result, suite)
             values = evaluation_values(result)
             for sink in self._sinks:
@@ -190,7 +193,7 @@ class TrainingLoop:
 
     def _checkpoint(self) -> None:
         def write(folder: Path) -> None:
-            self._trainer.policy.save(folder)
+            self._evaluated.save(folder)
             torch.save(
                 {
                     "trainer": self._trainer.state_dict(),

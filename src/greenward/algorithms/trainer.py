@@ -197,7 +197,9 @@ class RLTrainer:
     def _set_learning_rates(self, step: int) -> float:
         """Set all rates for this step; the policy's."""
         training = self.training
-        factor = learning_rate_factor(training.schedule, step, training.max_steps, training.warmup_steps)
+        factor = learning_rate_factor(
+            training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
+        )
         rates = [training.learning_rate]
         if self.critic_config is not None:
             rates.append(self.critic_config.learning_rate or training.learning_rate)

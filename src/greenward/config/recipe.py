@@ -35,6 +35,7 @@ from greenward.config.sections import (
     TrackingConfig,
     TrainingConfig,
 )
+from greenward.config.self_play import SelfPlayAlgorithmConfig, SelfPlayConfig
 from greenward.user_text import parse_yaml_text
 
 # Learning rates of a pretrained model where the recipe gives none.
@@ -85,6 +86,11 @@ class ReinforcementRecipe(BaseRecipe):
     """The keys that the kinds with rewards share."""
 
     training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
+
+
+class CodeRecipe(ReinforcementRecipe):
+    """The keys that the kinds share whose answers are code."""
+
     environment: EnvironmentConfig = EnvironmentConfig()
     rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
     reward_model: RewardModelConfig | None = Field(
@@ -93,7 +99,7 @@ class ReinforcementRecipe(BaseRecipe):
     algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig | RejectionAlgorithmConfig
 
     @model_validator(mode="after")
-    def _possible(self) -> ReinforcementRecipe:
+    def _possible(self) -> CodeRecipe:
         sequences, generations = self.training.micro_batch_sequences, self.training.num_generations
         if sequences % generations:
             raise ValueError(
@@ -111,7 +117,7 @@ class ReinforcementRecipe(BaseRecipe):
         return self
 
 
-class PolicyGradientRecipe(ReinforcementRecipe):
+class PolicyGradientRecipe(CodeRecipe):
     """The keys that GRPO and PPO share."""
 
     algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig
@@ -165,7 +171,7 @@ class PPORecipe(PolicyGradientRecipe):
     algorithm: PPOAlgorithmConfig = PPOAlgorithmConfig()
 
 
-class RejectionRecipe(ReinforcementRecipe):
+class RejectionRecipe(CodeRecipe):
     """`kind: rejection`: supervised training on the policy's own answers that pass."""
 
     kind: Literal["rejection"] = "rejection"
@@ -173,10 +179,25 @@ class RejectionRecipe(ReinforcementRecipe):
     rejection: RejectionConfig = RejectionConfig()
 
 
-Recipe = Annotated[GRPORecipe | PPORecipe | RejectionRecipe | SupervisedRecipe, Field(discriminator="kind")]
-RECIPE: TypeAdapter[GRPORecipe | PPORecipe | RejectionRecipe | SupervisedRecipe] = TypeAdapter(Recipe)
+class SelfPlayRecipe(ReinforcementRecipe):
+    """`kind: self_play`: two-player games against itself, earlier versions and scripted players."""
+
+    kind: Literal["self_play"] = "self_play"
+    self_play: SelfPlayConfig = SelfPlayConfig()
+    algorithm: SelfPlayAlgorithmConfig = SelfPlayAlgorithmConfig()
+
+
+AnyRecipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | SupervisedRecipe
+Recipe = Annotated[AnyRecipe, Field(discriminator="kind")]
+RECIPE: TypeAdapter[AnyRecipe] = TypeAdapter(Recipe)
 KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
-    {"grpo": GRPORecipe, "ppo": PPORecipe, "rejection": RejectionRecipe, "sft": SupervisedRecipe}
+    {
+        "grpo": GRPORecipe,
+        "ppo": PPORecipe,
+        "rejection": RejectionRecipe,
+        "self_play": SelfPlayRecipe,
+        "sft": SupervisedRecipe,
+    }
 )
 """The recipe class of each kind."""
 

@@ -182,6 +182,9 @@ class LoopConfig(ConfigSection):
     checkpoint_interval_steps: PositiveInt = 20
     keep_checkpoints: PositiveInt = 2
     threads: PositiveInt | None = Field(None, description="torch threads; none = torch's default")
+    rollouts_per_step: PositiveInt | None = Field(
+        None, description="episodes of each step that are kept in rollouts/; none = all"
+    )
 
 
 class TrainingConfig(LoopConfig):
@@ -196,7 +199,11 @@ class TrainingConfig(LoopConfig):
     micro_batch_sequences: PositiveInt = Field(64, description="answers per forward and backward pass")
     learning_rate: PositiveFloat = Field(2.5e-4, description="default for a pretrained model: 1e-6")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    final_rate: Fraction = Field(0.0, description="share of the learning rate at which the schedule ends")
     warmup_steps: NonNegativeInt = 0
+    weight_average: Share | None = Field(
+        None, description="decay of an average of the weights, which is evaluated and saved; none = off"
+    )
     weight_decay: NonNegativeFloat = 0.0
     adam_betas: tuple[Fraction, Fraction] = (0.9, 0.99)
     max_grad_norm: PositiveFloat = 1.0
@@ -229,7 +236,8 @@ class SuiteConfig(ConfigSection):
         return int(text)
 
 
-def _named(value: Any) -> Any:
+def named(value: Any) -> Any:
+    """A section of which only the name was given."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -249,7 +257,7 @@ class EvaluationConfig(ConfigSection):
     eval_interval_steps: PositiveInt = 20
     seed: int = 1234
     suites: tuple[
-        Annotated[SuiteConfig, BeforeValidator(_named, json_schema_input_type=str | SuiteConfig)], ...
+        Annotated[SuiteConfig, BeforeValidator(named, json_schema_input_type=str | SuiteConfig)], ...
     ] = Field((), description="public suites to evaluate as well: names or sections")
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe
+from greenward.config.recipe import BaseRecipe, CodeRecipe, Recipe
 from greenward.config.sections import SandboxConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
@@ -121,7 +121,7 @@ def build_rewards(
     Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
     imported, needs data that there is not, or fails.
     """
-    if not isinstance(recipe, ReinforcementRecipe):
+    if not isinstance(recipe, CodeRecipe):
         return ()
     row_columns = list(dict.fromkeys(name for problem in problems for name in problem.columns or ()))
     terms = []

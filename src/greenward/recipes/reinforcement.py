@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from greenward.algorithms.advantages import ESTIMATORS, Estimator
+from greenward.algorithms.advantages import ESTIMATORS, Estimator, RoleBaselineEstimator
 from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.collection import Collector
@@ -16,12 +16,15 @@ from greenward.algorithms.loop import Trainer
 from greenward.algorithms.rejection import RejectionTrainer
 from greenward.algorithms.reward_model import RewardModel, RewardModelCallback
 from greenward.algorithms.trainer import RLTrainer
+from greenward.algorithms.weight_average import WeightAverage
 from greenward.config.recipe import (
+    CodeRecipe,
     GRPORecipe,
     PolicyGradientRecipe,
     PPORecipe,
     ReinforcementRecipe,
     RejectionRecipe,
+    SelfPlayRecipe,
 )
 from greenward.faults.fault import Fault, FaultTargets
 from greenward.faults.plant import make_faults
@@ -33,12 +36,16 @@ from greenward.runs.directory import RunDirectory
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """A trainer with the callbacks that belong to it, the planted faults among them."""
+    """A trainer with the callbacks that belong to it, the planted faults among them.
+
+    `evaluated` is the policy that is evaluated and saved: the trained one, or the average of its weights.
+    """
 
     phase: str
     trainer: Trainer
     callbacks: Sequence[Callback]
     faults: Sequence[Fault]
+    evaluated: Policy
 
 
 def build_reinforcement(
@@ -49,9 +56,10 @@ def build_reinforcement(
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
     training = recipe.training
-    callbacks: list[Callback] = [RolloutWriter(run)]
+    players = tasks.players(policy)
+    callbacks: list[Callback] = [RolloutWriter(run, training.rollouts_per_step), *tasks.callbacks()]
     frozen = reward_model = None
-    if recipe.reward_model is not None:
+    if isinstance(recipe, CodeRecipe) and recipe.reward_model is not None:
         size, weight = training.micro_batch_sequences, recipe.reward_model.weight
         frozen = policy.frozen_copy()
         reward_model = RewardModel(frozen, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
@@ -61,7 +69,7 @@ def build_reinforcement(
         max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
     collector = Collector(
         tasks.environment(policy),
-        tasks.players(policy),
+        players,
         groups_per_step=training.prompts_per_step,
         seed=recipe.seed,
         max_rounds=max_rounds,
@@ -73,7 +81,11 @@ def build_reinforcement(
         assert isinstance(trainer, RLTrainer)
         targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
         faults = make_faults(recipe.faults, targets)
-    return Reinforcement(phase, trainer, [*callbacks, *faults], faults)
+    average = WeightAverage(policy, training.weight_average) if training.weight_average else None
+    if average is not None:
+        callbacks.append(average)
+    evaluated = policy if average is None else average.policy
+    return Reinforcement(phase, trainer, [*callbacks, *faults], faults, evaluated)
 
 
 def _rejection(
@@ -91,7 +103,10 @@ def _rejection(
 
 
 def _policy_gradient(
-    recipe: PolicyGradientRecipe, policy: Policy, collector: Collector, frozen: Policy | None
+    recipe: PolicyGradientRecipe | SelfPlayRecipe,
+    policy: Policy,
+    collector: Collector,
+    frozen: Policy | None,
 ) -> tuple[str, Trainer]:
     """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
     algorithm, kl = recipe.algorithm, recipe.algorithm.kl
@@ -113,6 +128,13 @@ def _policy_gradient(
             reference=reference,
         )
         own = {"kl_in_loss": not recipe.algorithm.kl.in_reward, "critic": critic, "critic_config": config}
+    elif isinstance(recipe, SelfPlayRecipe):
+        estimator = RoleBaselineEstimator(
+            recipe.algorithm.advantage,
+            decay=recipe.algorithm.baseline_decay,
+            updated_first=recipe.algorithm.baseline_updated_first,
+            discount=recipe.algorithm.discount,
+        )
     else:
         estimator = ESTIMATORS[algorithm.advantage]
     trainer = RLTrainer(
@@ -131,7 +153,12 @@ def _policy_gradient(
 
 
 TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
-    {"grpo": _policy_gradient, "ppo": _policy_gradient, "rejection": _rejection}
+    {
+        "grpo": _policy_gradient,
+        "ppo": _policy_gradient,
+        "rejection": _rejection,
+        "self_play": _policy_gradient,
+    }
 )
 """Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a
 frozen copy of the policy as it is now, if there is one.

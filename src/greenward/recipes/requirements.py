@@ -8,7 +8,7 @@ from collections.abc import Collection
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from greenward.config.recipe import Recipe, ReinforcementRecipe, SupervisedRecipe
+from greenward.config.recipe import CodeRecipe, Recipe, SupervisedRecipe
 from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
@@ -49,7 +49,7 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         *(suite for suite in suites if suite != HELD_OUT),
     ):
         check_source(source)
-    if isinstance(recipe, ReinforcementRecipe):
+    if isinstance(recipe, CodeRecipe):
         for term in recipe.rewards:
             if term.name not in functions:
                 _check_reward(term)

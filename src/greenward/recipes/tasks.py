@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
+from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.collection import Environment
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
-from greenward.config.recipe import Recipe, ReinforcementRecipe
+from greenward.config.recipe import CodeRecipe, Recipe
 from greenward.config.sections import EvaluationConfig, SuiteConfig, SupervisedConfig
 from greenward.environments.code import CodeEnvironment
 from greenward.environments.episode import POLICY
@@ -68,7 +69,10 @@ class Tasks(Protocol):
         """The players of the environment by name; `policy` is one of them."""
 
     def environment(self, policy: Policy) -> Environment:
-        """Where the episodes that train `policy` come from."""
+        """Where the episodes that train `policy` come from, once there are players."""
+
+    def callbacks(self) -> Sequence[Callback]:
+        """What has to follow the training, such as a league of opponents, once there are players."""
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
         """The evaluations during training, by suite; None stands for held-out tasks."""
@@ -152,9 +156,12 @@ class CodeTasks:
     def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
         return {POLICY: policy}
 
+    def callbacks(self) -> Sequence[Callback]:
+        return ()
+
     def environment(self, policy: Policy) -> Environment:
         recipe = self.recipe
-        assert isinstance(recipe, ReinforcementRecipe)
+        assert isinstance(recipe, CodeRecipe)
         overlong = recipe.algorithm.overlong
         return CodeEnvironment(
             self.train,

@@ -24,6 +24,7 @@ from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
 from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.requirements import check_needs
+from greenward.recipes.self_play import SelfPlayTasks
 from greenward.recipes.tasks import CodeTasks, Tasks
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
@@ -36,7 +37,7 @@ from greenward.runs.trackers import make_sinks
 
 WARM_START = "warm_start"
 TASKS: Mapping[str, type[Tasks]] = MappingProxyType(
-    dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks)
+    {**dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks), "self_play": SelfPlayTasks}
 )
 """What each kind of recipe trains and evaluates on."""
 
@@ -141,7 +142,7 @@ class Session:
         built = build_reinforcement(recipe, policy, self.tasks, run)
         self.progress.phase(built.phase, recipe.training.max_steps)
         with recorded_truth(run.path, built.faults, seed=recipe.seed):
-            return self._drive(recipe, run, built.trainer, recipe.training, built.callbacks)
+            return self._drive(recipe, run, built.trainer, recipe.training, built.callbacks, built.evaluated)
 
     def _drive(
         self,
@@ -150,6 +151,7 @@ class Session:
         trainer: Trainer,
         limits: SupervisedConfig | TrainingConfig,
         callbacks: Sequence[Callback] = (),
+        evaluated: Policy | None = None,
     ) -> bool:
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
         loop = TrainingLoop(
@@ -164,6 +166,7 @@ class Session:
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
             keep_checkpoints=recipe.training.keep_checkpoints,
             callbacks=callbacks,
+            evaluated=evaluated,
             sinks=sinks,
             progress=self.progress,
         )

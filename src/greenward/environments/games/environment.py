@@ -13,6 +13,7 @@ import numpy as np
 from greenward.environments.dialogue import Dialogue, Request, run_dialogues
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.games.game import Game, ScriptedPlayer, checked_returns
+from greenward.environments.games.league import LEAGUE, League
 from greenward.environments.games.prompts import MovePrompts
 from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
@@ -38,20 +39,31 @@ class Table:
 class Opponents:
     """Chooses who plays against the policy: `shares` of the games by the opponent's name.
 
-    `scripted` are the opponents that need no tokens; all other names but `SELF` are engines.
+    `scripted` are the opponents that need no tokens, and `LEAGUE` stands for the members of `league`; all
+    other names but `SELF` are engines.
     """
 
-    def __init__(self, shares: Mapping[str, float], scripted: Mapping[str, ScriptedPlayer]) -> None:
+    def __init__(
+        self,
+        shares: Mapping[str, float],
+        scripted: Mapping[str, ScriptedPlayer],
+        league: League | None = None,
+    ) -> None:
         total = sum(shares.values())
         self._names = [name for name, share in shares.items() if share > 0]
         self._bounds = np.cumsum([shares[name] / total for name in self._names])
         self._scripted = scripted
+        self._league = league
 
-    def of_game(self, number: int, games: int, group_id: int) -> tuple[str, Seat]:
-        """The name and the seat of the opponent in game `number` of a group of `games`."""
-        index = int(np.searchsorted(self._bounds, (number + 0.5) / games))
-        name = self._names[min(index, len(self._names) - 1)]
-        return name, POLICY if name == SELF else self._scripted.get(name, name)
+    def of_group(self, group_id: int, games: int) -> list[tuple[str, Seat]]:
+        """The name and the seat of the opponent in each game of a group."""
+        found = np.searchsorted(self._bounds, (np.arange(games) + 0.5) / games)
+        names = [self._names[min(index, len(self._names) - 1)] for index in found.tolist()]
+        seats: dict[str, Seat] = {SELF: POLICY, **self._scripted}
+        if LEAGUE in self._names:
+            assert self._league is not None
+            seats[LEAGUE] = self._league.member(group_id)
+        return [(name, seats.get(name, name)) for name in names]
 
 
 class GameEnvironment:
@@ -101,8 +113,7 @@ class GameEnvironment:
         (table,) = random.Random(step_seed(self._seed, group_id, "game")).choices(self._tables, weights)
         rng = random.Random(step_seed(seed, group_id, "chance"))
         dialogues = []
-        for number in range(self._games):
-            opponent, seat = self._opponents.of_game(number, self._games, group_id)
+        for number, (opponent, seat) in enumerate(self._opponents.of_group(group_id, self._games)):
             seats: tuple[Seat, Seat] = (POLICY, seat) if number % 2 == 0 else (seat, POLICY)
             dialogues.append(
                 GameDialogue(
@@ -224,6 +235,11 @@ class GameDialogue(Dialogue):
             except GreenwardError as error:
                 self._void = str(error)
         self._returns = rewards
+        extra = {}
+        if engines := [seat for seat in self._seats if isinstance(seat, str) and seat != POLICY]:
+            extra["opponent"] = engines[0]
+        if self._void:
+            extra["void"] = self._void
         kept = [self._kept_format(player) for player in (0, 1)]
         return Episode(
             turns=tuple(self._turns),
@@ -236,7 +252,7 @@ class GameDialogue(Dialogue):
             outcome=outcome,
             scored=not self._void,
             answer=" ".join(action for _, action in self._moves),
-            extra={"void": self._void} if self._void else {},
+            extra=extra,
             transcript=tuple(self._moves),
         )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import Recipe, ReinforcementRecipe
+from greenward.config.recipe import CodeRecipe, Recipe
 from greenward.errors import ConfigError, RewardError
 from greenward.evaluation.audit.cheats import CHEATS
 from greenward.evaluation.audit.process import DATA_SOURCE, DataShape, data_shapes, verl_call
@@ -102,7 +102,7 @@ def audit_recipe(given: Recipe | str | Path, **settings: Any) -> AuditReport:
     """
     recipe = load_recipe(given) if isinstance(given, str | Path) else given
     name = str(given) if isinstance(given, str | Path) else given.name
-    if not isinstance(recipe, ReinforcementRecipe):
+    if not isinstance(recipe, CodeRecipe):
         raise ConfigError(f"the recipe {name} has no rewards.", remedy="Name a recipe with reward terms.")
     rewards = [term.model_dump(mode="json") for term in recipe.rewards]
     report = audit(_WEIGHTED_REWARDS, signature="ours", options={"rewards": rewards}, **settings)

@@ -1,0 +1,77 @@
+"""The sections of `kind: self_play`: games, opponents, the league and the algorithm."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from greenward.config.algorithm import AlgorithmConfig
+from greenward.config.sections import (
+    ConfigSection,
+    Fraction,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveFraction,
+    PositiveInt,
+    named,
+)
+
+
+class GameConfig(ConfigSection):
+    """A game and how often it is played. A name alone is enough."""
+
+    name: str = Field(
+        description="tictactoe, kuhn_poker, negotiation, textarena:ID, or your class as module:Class"
+    )
+    weight: PositiveFloat = Field(1.0, description="its share of the groups, relative to the other games")
+
+
+class LeagueConfig(ConfigSection):
+    """Earlier versions as opponents, drawn in proportion to (1 - score against them)^hardness."""
+
+    size: PositiveInt = Field(8, description="versions that are kept; the oldest leaves first")
+    snapshot_every: PositiveInt = Field(20, description="steps after which the policy joins")
+    hardness: NonNegativeFloat = Field(1.0, description="0 = all versions are equally likely")
+
+
+class SelfPlayConfig(ConfigSection):
+    """What is played against whom, and how a move is written."""
+
+    games: tuple[
+        Annotated[GameConfig, BeforeValidator(named, json_schema_input_type=str | GameConfig)], ...
+    ] = Field((GameConfig(name="tictactoe"),), min_length=1)
+    opponents: dict[str, NonNegativeFloat] = Field(
+        {"self": 1.0},
+        description="share of the games against self, league, random, expert (minimax, equilibrium or best "
+        "response), or the run or model folder of that name",
+    )
+    league: LeagueConfig = LeagueConfig()
+    move_format: Literal["bare", "boxed"] = Field(
+        "bare", description="the move alone, or reasoning and then \\boxed{move}"
+    )
+    illegal_moves: Literal["lose", "retry"] = Field("lose", description="retry: one more answer is asked for")
+    format_weight: NonNegativeFloat = Field(
+        0.0, description="reward of a player all of whose moves keep the format"
+    )
+    evaluation_games: PositiveInt = Field(2000, description="games of each match of an evaluation")
+
+    @model_validator(mode="after")
+    def _somebody_to_play(self) -> SelfPlayConfig:
+        if not sum(self.opponents.values()) > 0:
+            raise ValueError("opponents: give at least one of them a share above 0, such as {self: 1}")
+        return self
+
+
+class SelfPlayAlgorithmConfig(AlgorithmConfig):
+    """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
+
+    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "ppo"
+    advantage: Literal["role_baseline", "group_mean", "none"] = Field(
+        "role_baseline", description="what is subtracted from the return of a role"
+    )
+    baseline_decay: Fraction = Field(0.95, description="of the running mean of each task and role")
+    baseline_updated_first: bool = Field(
+        False, description="the order printed in the paper; the official code subtracts the mean of before"
+    )
+    discount: PositiveFraction = Field(1.0, description="of the result, per own move that follows")

@@ -1,0 +1,93 @@
+"""A league: earlier versions of the policy as opponents, the harder ones more often."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+from greenward.environments.episode import Episode
+from greenward.policies.engine import RolloutEngine
+from greenward.policies.policy import Policy
+from greenward.seeding import step_seed
+
+LEAGUE = "league"
+_NEWEST_GAMES = 0.9  # decay of the score of a member, per group of games
+_SMALLEST_WEIGHT = 0.05  # a member that always loses is still met now and then
+
+
+class League:
+    """Frozen copies of `policy`, the start among them, each a player of its own in `players`.
+
+    A member is drawn with a probability in proportion to (1 - s)^`hardness`, where s is the running mean of
+    what the policy scores against it (1 for a win, 1/2 for a draw); the prioritised fictitious self-play of
+    AlphaStar (Vinyals et al. 2019, methods). All games of a group meet the same member, so that they share
+    its forward passes.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        players: MutableMapping[str, RolloutEngine],
+        *,
+        size: int,
+        hardness: float,
+        seed: int,
+    ) -> None:
+        self._policy = policy
+        self._players = players
+        self._size = size
+        self._hardness = hardness
+        self._seed = seed
+        self._scores: dict[str, float] = {}
+        self._joined = 0
+        self.add()
+
+    def add(self) -> None:
+        """Let the policy as it is now join; the oldest member leaves where there are too many."""
+        name = f"{LEAGUE}/{self._joined}"
+        self._joined += 1
+        self._players[name] = self._policy.frozen_copy()
+        self._scores[name] = 0.5
+        if len(self._scores) > self._size:
+            oldest = next(iter(self._scores))
+            del self._scores[oldest], self._players[oldest]
+
+    def member(self, group_id: int) -> str:
+        """The member that the games of this group meet."""
+        weights = [(1 - score) ** self._hardness + _SMALLEST_WEIGHT for score in self._scores.values()]
+        rng = random.Random(step_seed(self._seed, group_id, LEAGUE))
+        return rng.choices(list(self._scores), weights)[0]
+
+    def record(self, episodes: Sequence[Episode]) -> None:
+        """Take in the results of games against members."""
+        results: dict[tuple[int, str], list[float]] = {}
+        for episode in episodes:
+            member = episode.extra.get("opponent")
+            if member in self._scores and episode.scored:
+                result = episode.reward
+                scored = 0.5 if not result else float(result > 0)
+                results.setdefault((episode.group_id, member), []).append(scored)
+        for (_, member), scores in results.items():
+            mean = sum(scores) / len(scores)
+            self._scores[member] = _NEWEST_GAMES * self._scores[member] + (1 - _NEWEST_GAMES) * mean
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = {name: self._member(name).state_dict() for name in self._scores}
+        versions = {name: self._member(name).version for name in self._scores}
+        return {"scores": self._scores, "weights": weights, "versions": versions, "joined": self._joined}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in self._scores:
+            del self._players[name]
+        self._scores, self._joined = dict(state["scores"]), state["joined"]
+        for name, weights in state["weights"].items():
+            member = self._policy.frozen_copy()
+            member.load_state_dict(weights)
+            member.version = state["versions"][name]
+            self._players[name] = member
+
+    def _member(self, name: str) -> Policy:
+        member = self._players[name]
+        assert isinstance(member, Policy)
+        return member

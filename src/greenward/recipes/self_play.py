@@ -1,0 +1,224 @@
+"""From a recipe of self-play to its games, opponents, evaluations and league."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from greenward.algorithms.callbacks import Callback
+from greenward.algorithms.collection import Environment
+from greenward.algorithms.loop import Evaluator
+from greenward.algorithms.supervised import Example
+from greenward.config.recipe import SelfPlayRecipe, SupervisedRecipe
+from greenward.config.sections import SupervisedConfig
+from greenward.config.self_play import LeagueConfig
+from greenward.environments.episode import POLICY, Episode
+from greenward.environments.games.environment import SELF, GameEnvironment, Opponents, Table
+from greenward.environments.games.game import ExpertPlayer, Game, RandomPlayer, ScriptedPlayer, check_game
+from greenward.environments.games.kuhn_poker import KuhnPoker
+from greenward.environments.games.league import LEAGUE, League
+from greenward.environments.games.negotiation import SimpleNegotiation
+from greenward.environments.games.prompts import MovePrompts
+from greenward.environments.games.tictactoe import TicTacToe
+from greenward.errors import ConfigError
+from greenward.policies.engine import RolloutEngine, SamplingParams
+from greenward.policies.policy import Policy
+from greenward.problems.problem import ProblemSet
+from greenward.recipes.build import build_sampling
+from greenward.recipes.models import find_model
+from greenward.runs.directory import RunDirectory
+
+_SHIPPED: tuple[Game, ...] = (TicTacToe(), KuhnPoker(), SimpleNegotiation())
+GAMES: Mapping[str, Game] = MappingProxyType({game.name: game for game in _SHIPPED})
+SCRIPTED: Mapping[str, ScriptedPlayer] = MappingProxyType(
+    {"random": RandomPlayer(), "expert": ExpertPlayer()}
+)
+EXAMPLE_GAMES = 4000
+"""Random games whose moves a supervised start learns: the rules and the format, no strategy."""
+
+
+def find_game(name: str) -> Game:
+    """The game of that name, checked by random games. Raises `ConfigError` or `GreenwardError`."""
+    if name in GAMES:
+        return GAMES[name]
+    if name.startswith("textarena:"):
+        from greenward.environments.games.adapters import TextArenaGame
+
+        return TextArenaGame(name.partition(":")[2])
+    module, _, attribute = name.partition(":")
+    try:
+        made: Game = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"self_play.games: {name!r} is no game ({error}).",
+            remedy=f"Shipped games: {', '.join(GAMES)}; others are textarena:ID and module:Class.",
+        ) from error
+    check_game(made)
+    return made
+
+
+class SelfPlayTasks:
+    """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
+
+    def __init__(
+        self,
+        recipe: SelfPlayRecipe | SupervisedRecipe,
+        given: Mapping[str, ProblemSet],
+        functions: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        assert isinstance(recipe, SelfPlayRecipe)
+        self.recipe = recipe
+        self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
+        self._league: League | None = None
+        self._folders = [name for name in recipe.self_play.opponents if name not in (SELF, LEAGUE, *SCRIPTED)]
+        for name in self._folders:
+            if not Path(name).is_dir():
+                raise ConfigError(
+                    f"self_play.opponents: {name!r} is neither an opponent nor a folder.",
+                    remedy=f"Opponents are {SELF}, {LEAGUE}, {', '.join(SCRIPTED)}, a run or a model folder.",
+                )
+
+    def open(self, run: RunDirectory, stack: ExitStack) -> None:
+        """Games need nothing to be started."""
+
+    def texts(self) -> Iterable[str]:
+        for game, state, action in self._random_positions(400):
+            yield f"{game.observation(state, game.player(state) or 0)} {action}"
+
+    def sample(self, policy: Policy) -> str:
+        texts = []
+        for table in self._tables(policy):
+            state = table.game.start(random.Random(self.recipe.seed))
+            ids = table.prompts.prompt_ids(state, table.game.player(state) or 0)
+            texts.append(f"# {table.game.name}, first prompt ({len(ids)} tokens):")
+            texts.append(policy.tokenizer.decode(ids))
+        return "\n".join(texts)
+
+    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
+        """Positions of random games, each with a random legal move in the recipe's format."""
+        boxed = self.recipe.self_play.move_format == "boxed"
+        prompts = {table.game.name: table.prompts for table in self._tables(policy)}
+        encode = policy.tokenizer.encode
+        end = (policy.tokenizer.eos_id,) if boxed else ()
+        examples = []
+        for game, state, action in self._random_positions(EXAMPLE_GAMES):
+            text = f"<think>{action} is a legal move.</think>\\boxed{{{action}}}" if boxed else f" {action}"
+            prompt_ids = prompts[game.name].prompt_ids(state, game.player(state) or 0)
+            examples.append(Example(prompt_ids, (*encode(text), *end)))
+        random.Random(self.recipe.seed).shuffle(examples)
+        return examples
+
+    def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
+        players: dict[str, RolloutEngine] = {POLICY: policy}
+        for name in self._folders:
+            opponent = Policy.from_folder(find_model(name).folder)
+            if opponent.tokenizer.backend.to_str() != policy.tokenizer.backend.to_str():
+                raise ConfigError(
+                    f"self_play.opponents: the tokenizer of {name} is not that of the policy.",
+                    remedy="Play against a model that was trained from the same start.",
+                )
+            players[name] = opponent
+        section = self.recipe.self_play
+        if section.opponents.get(LEAGUE):
+            self._league = League(
+                policy,
+                players,
+                size=section.league.size,
+                hardness=section.league.hardness,
+                seed=self.recipe.seed,
+            )
+        return players
+
+    def callbacks(self) -> Sequence[Callback]:
+        """The league's, once the players are there."""
+        section = self.recipe.self_play
+        return [] if self._league is None else [LeagueCallback(self._league, section.league)]
+
+    def environment(self, policy: Policy) -> Environment:
+        section, training = self.recipe.self_play, self.recipe.training
+        return GameEnvironment(
+            self._tables(policy),
+            Opponents(section.opponents, SCRIPTED, self._league),
+            sampling=build_sampling(self.recipe),
+            games_per_group=training.num_generations,
+            seed=self.recipe.seed,
+            illegal_moves=section.illegal_moves,
+            format_weight=section.format_weight,
+        )
+
+    def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
+        games, seed = self.recipe.self_play.evaluation_games, self.recipe.evaluation.seed
+        sampling = build_sampling(self.recipe)
+        return {
+            table.game.name: partial(_evaluate, table, sampling=sampling, games=games, seed=seed)
+            for table in self._tables(policy)
+        }
+
+    def _tables(self, policy: Policy) -> list[Table]:
+        move_format = self.recipe.self_play.move_format
+        return [
+            Table(
+                self._games[config.name],
+                MovePrompts(self._games[config.name], policy.tokenizer, move_format),
+                config.weight,
+            )
+            for config in self.recipe.self_play.games
+        ]
+
+    def _random_positions(self, games: int) -> Iterable[tuple[Game, Any, str]]:
+        """The positions of random games and the random move in each."""
+        for number in range(games):
+            for game in self._games.values():
+                rng = random.Random(f"{self.recipe.seed}/{number}")
+                state = game.start(rng)
+                while game.player(state) is not None:
+                    action = RandomPlayer().act(game, state, rng)
+                    yield game, state, action
+                    state = game.step(state, action)
+
+
+def _evaluate(
+    table: Table,
+    policy: Policy,
+    step: int,
+    elapsed_seconds: float,
+    *,
+    sampling: SamplingParams,
+    games: int,
+    seed: int,
+) -> dict[str, Any]:
+    from greenward.evaluation.games import evaluate_game
+
+    return evaluate_game(
+        policy, table, sampling=sampling, games=games, seed=seed, step=step, elapsed_seconds=elapsed_seconds
+    )
+
+
+class LeagueCallback(Callback):
+    """Tells a league the results of each step, and lets the policy join it."""
+
+    name = LEAGUE
+
+    def __init__(self, league: League, config: LeagueConfig) -> None:
+        self._league = league
+        self._every = config.snapshot_every
+
+    def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        self._league.record(episodes)
+        return episodes
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        if step % self._every == 0:
+            self._league.add()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._league.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._league.load_state_dict(state)
