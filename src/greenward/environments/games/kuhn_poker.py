@@ -32,7 +32,7 @@ class KuhnPoker:
         "check, or bet one chip; a bet is answered by call or fold. Who folds loses the pot, otherwise the "
         "higher card wins it."
     )
-    actions = ("check", "bet", "call", "fold")
+    actions: tuple[str, ...] = ("check", "bet", "call", "fold")
     forfeit = 2.0
     max_moves = 3
     expert = "equilibrium"

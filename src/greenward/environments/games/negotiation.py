@@ -76,7 +76,7 @@ class SimpleNegotiation:
         "as 2W>3S (give two wheat, take three sheep; at most five of each), accept, or deny. After ten moves "
         "the player whose possessions gained more, in its own values, wins."
     )
-    actions = ("accept", "deny", *_OFFERS)
+    actions: tuple[str, ...] = ("accept", "deny", *_OFFERS)
     forfeit = 1.0
     max_moves = 10
     expert = "best_response"
