@@ -309,7 +309,7 @@ class TestKinds:
     def test_a_key_of_another_kind_is_refused_and_its_kinds_are_named(self) -> None:
         said = message("kind: sft\nwarm_start: {}\ntraining: {max_steps: 5}\n")
         assert said == (
-            "r.yaml, line 3: training.max_steps needs kind: grpo or kind: ppo or kind: rejection; "
+            "r.yaml, line 3: training.max_steps needs kind: grpo or kind: ppo or kind: rejection or kind: self_play; "
             "this recipe has kind: sft. Nearest: warm_start.max_steps."
         )
 

@@ -334,10 +334,7 @@ class RLTrainer:
         self._optimizer.zero_grad()
 
     def _forward(self, micro: TrainingBatch, policy_learns: bool) -> tuple[TokenScores | None, Tensor | None]:
-        """The policy's scores if it learns, and the hidden states that the critic reads, if it reads them.
-
-        If the policy does not learn, the hidden states have no gradient.
-        """
+        """The policy's scores if it learns, and the hidden states for a critic that reads them."""
         reads = self._critic is not None and self._critic.reads_policy
         if policy_learns:
             scores = self.policy.completion_logprobs(

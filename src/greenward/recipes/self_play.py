@@ -6,7 +6,6 @@ import importlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +26,7 @@ from greenward.environments.games.negotiation import SimpleNegotiation
 from greenward.environments.games.prompts import MovePrompts
 from greenward.environments.games.tictactoe import TicTacToe
 from greenward.errors import ConfigError
-from greenward.policies.engine import RolloutEngine, SamplingParams
+from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_sampling
@@ -47,17 +46,13 @@ def find_game(name: str) -> Game:
     """The game of that name, checked by random games. Raises `ConfigError` or `GreenwardError`."""
     if name in GAMES:
         return GAMES[name]
-    if name.startswith("textarena:"):
-        from greenward.environments.games.adapters import TextArenaGame
-
-        return TextArenaGame(name.partition(":")[2])
     module, _, attribute = name.partition(":")
     try:
         made: Game = getattr(importlib.import_module(module), attribute)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"self_play.games: {name!r} is no game ({error}).",
-            remedy=f"Shipped games: {', '.join(GAMES)}; others are textarena:ID and module:Class.",
+            remedy=f"Shipped games: {', '.join(GAMES)}; others are module:Class.",
         ) from error
     check_game(made)
     return made
@@ -153,12 +148,7 @@ class SelfPlayTasks:
         )
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
-        games, seed = self.recipe.self_play.evaluation_games, self.recipe.evaluation.seed
-        sampling = build_sampling(self.recipe)
-        return {
-            table.game.name: partial(_evaluate, table, sampling=sampling, games=games, seed=seed)
-            for table in self._tables(policy)
-        }
+        return {}
 
     def _tables(self, policy: Policy) -> list[Table]:
         move_format = self.recipe.self_play.move_format
@@ -181,23 +171,6 @@ class SelfPlayTasks:
                     action = RandomPlayer().act(game, state, rng)
                     yield game, state, action
                     state = game.step(state, action)
-
-
-def _evaluate(
-    table: Table,
-    policy: Policy,
-    step: int,
-    elapsed_seconds: float,
-    *,
-    sampling: SamplingParams,
-    games: int,
-    seed: int,
-) -> dict[str, Any]:
-    from greenward.evaluation.games import evaluate_game
-
-    return evaluate_game(
-        policy, table, sampling=sampling, games=games, seed=seed, step=step, elapsed_seconds=elapsed_seconds
-    )
 
 
 class LeagueCallback(Callback):
