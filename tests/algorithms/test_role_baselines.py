@@ -30,7 +30,7 @@ def values(estimator: RoleBaselineEstimator, episodes: list[Episode]) -> list[tu
 
 def test_baselines_move_once_an_episode_and_each_role_has_its_own() -> None:
     """With decay 1/2: b_first goes 0, 0.5, 0.75, -0.125; b_second is its mirror image."""
-    estimator = RoleBaselineEstimator(0.5)
+    estimator = RoleBaselineEstimator(decay=0.5)
     assert values(estimator, [game(1.0), game(1.0), game(-1.0)]) == [(1, -1), (0.5, -0.5), (-1.75, 1.75)]
     assert estimator([game(0.0)]).metrics == pytest.approx(
         {"baseline/ttt/self/first": -0.0625, "baseline/ttt/self/second": 0.0625}
@@ -38,7 +38,7 @@ def test_baselines_move_once_an_episode_and_each_role_has_its_own() -> None:
 
 
 def test_the_printed_order_scales_the_advantages_by_the_decay() -> None:
-    estimator = RoleBaselineEstimator(0.5, updated_first=True)
+    estimator = RoleBaselineEstimator(decay=0.5, updated_first=True)
     games = [game(1.0), game(1.0), game(-1.0)]
     assert values(estimator, games) == [(0.5, -0.5), (0.25, -0.25), (-0.875, 0.875)]
 
@@ -50,7 +50,7 @@ def test_the_default_is_that_of_the_paper() -> None:
 
 
 def test_each_task_has_its_own_and_only_roles_of_the_policy_count() -> None:
-    estimator = RoleBaselineEstimator(0.5)
+    estimator = RoleBaselineEstimator(decay=0.5)
     against = "ttt/random"
     episodes = [
         game(1.0, task=against, players=(POLICY, "random")),
@@ -62,25 +62,28 @@ def test_each_task_has_its_own_and_only_roles_of_the_policy_count() -> None:
 
 
 def test_games_without_a_result_move_no_baseline() -> None:
-    estimator = RoleBaselineEstimator(0.5)
+    estimator = RoleBaselineEstimator(decay=0.5)
     void = replace(game(1.0), scored=False)
     assert values(estimator, [void, game(1.0), void, game(1.0)]) == [(0, 0), (1, -1), (0, 0), (0.5, -0.5)]
 
 
 def test_a_discounted_return_has_a_baseline_for_each_number_of_the_move() -> None:
     """Five moves: three of the first player (returns 1/4, 1/2, 1) and two of the second (-1/2, -1)."""
-    estimator = RoleBaselineEstimator(0.5, discount=0.5)
+    estimator = RoleBaselineEstimator(decay=0.5, discount=0.5)
     assert values(estimator, [game(1.0, moves=5)]) == [(0.25, -0.5, 0.5, -1, 1)]
     # Two moves of each: 1/2 - 1/8, -1/2 + 1/4, 1 - 1/4, -1 + 1/2. The third baseline is not touched.
     assert values(estimator, [game(1.0, moves=4)]) == [(0.375, -0.25, 0.75, -0.5)]
-    assert estimator.state_dict()["baselines"]["ttt/self/first#2"] == 0.5
+    assert estimator.state_dict()["means"]["ttt/self/first#2"] == 0.5
 
 
 def test_the_baselines_are_state() -> None:
     games = [game(1.0), game(-1.0), game(1.0, moves=3)]
-    whole = RoleBaselineEstimator(0.9, discount=0.7)
+    whole = RoleBaselineEstimator(decay=0.9, discount=0.7)
     straight = values(whole, games) + values(whole, games)
-    first, second = RoleBaselineEstimator(0.9, discount=0.7), RoleBaselineEstimator(0.9, discount=0.7)
+    first, second = (
+        RoleBaselineEstimator(decay=0.9, discount=0.7),
+        RoleBaselineEstimator(decay=0.9, discount=0.7),
+    )
     found = values(first, games)
     state = first.state_dict()
     values(first, games)  # a state is a copy

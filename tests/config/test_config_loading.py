@@ -315,7 +315,9 @@ class TestKinds:
 
     def test_an_unknown_kind_names_the_nearest(self) -> None:
         said = message("seed: 1\nkind: gpro")
-        assert said.startswith("r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection' or 'sft'")
+        assert said.startswith(
+            "r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection', 'self_play' or 'sft'"
+        )
         assert said.endswith("found 'gpro'. Nearest: grpo.")
 
     def test_another_kind_on_the_command_line_leaves_out_the_keys_of_the_kind_in_the_file(self) -> None:

@@ -180,24 +180,24 @@ class RoleBaselineEstimator:
         self._means: dict[str, float] = {}
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
-        values: dict[int, float] = {}
-        shared: dict[str, list[tuple[float, list[Turn]]]] = defaultdict(list)
-        for episode in episodes:
+        values: dict[tuple[int, int], float] = {}  # by the number of the episode and the id of the turn
+        shared: dict[str, list[tuple[float, list[tuple[int, int]]]]] = defaultdict(list)
+        for number, episode in enumerate(episodes):
             for name, value, turns in self._returns(episode) if episode.scored else ():
+                keys = [(number, id(turn)) for turn in turns]
                 if self._baseline == "role_baseline":
-                    values |= dict.fromkeys(map(id, turns), self._over_running_mean(name, value))
-                shared[name].append((value, turns))
-        for sharers in shared.values() if self._baseline != "role_baseline" else ():
-            mean = (
-                sum(value for value, _ in sharers) / len(sharers) if self._baseline == "group_mean" else 0.0
-            )
-            values |= {id(turn): value - mean for value, turns in sharers for turn in turns}
+                    values |= dict.fromkeys(keys, self._over_running_mean(name, value))
+                else:
+                    shared[name].append((value, keys))
+        for sharers in shared.values():
+            total = sum(value for value, _ in sharers) if self._baseline == "group_mean" else 0.0
+            values |= {key: value - total / len(sharers) for value, keys in sharers for key in keys}
         advantages = [
             tuple(
-                np.full(len(turn.completion_ids), values.get(id(turn), 0.0), dtype=np.float32)
+                np.full(len(turn.completion_ids), values.get((number, id(turn)), 0.0), dtype=np.float32)
                 for turn in episode.turns
             )
-            for episode in episodes
+            for number, episode in enumerate(episodes)
         ]
         logprobs = [tuple(turn.logprobs_T for turn in episode.turns) for episode in episodes]
         metrics = {f"baseline/{name}": mean for name, mean in self._means.items() if "#" not in name}

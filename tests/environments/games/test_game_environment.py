@@ -224,7 +224,7 @@ def test_a_game_whose_opponent_dies_is_void_and_the_others_go_on() -> None:
     died = collect(0).episodes
     assert [episode.scored for episode in died] == [False, False, True, True]
     assert all(not any(episode.rewards.values()) for episode in died[:2])
-    assert died[0].extra == {"void": "the server of the opponent has died"}
+    assert died[0].extra == {"opponent": "remote", "void": "the server of the opponent has died"}
     assert [len(episode.turns) for episode in died] == [1, 0, 2, 2]
     metrics = collect(0).metrics
     assert {name.split("/")[2] for name in metrics} == {"self"}
