@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.errors import DiagnosticsError
-from greenward.intervals import Z_95
+from greenward.intervals import Z_95, wilson
 from greenward.logistic import fit_recalibration
 
 Floats = npt.NDArray[np.float64]
@@ -97,7 +97,7 @@ def measure_calibration(
     forecast = _binned(probabilities, outcomes, bins)
     ece = float(forecast.calibration_error(forecast.rates))
     null = _ece_null(forecast, seed)
-    columns = (forecast.means, forecast.rates, *_wilson(forecast.rates, forecast.sizes))
+    columns = (forecast.means, forecast.rates, *wilson(forecast.rates, forecast.sizes))
     return Calibration(
         len(forecast.predicted),
         forecast.score,
@@ -234,10 +234,3 @@ def _ece_null(forecast: _Forecast, seed: int) -> Floats:
         rates = np.add.reduceat(drawn, forecast.starts, axis=1) / forecast.sizes
         errors.append(forecast.calibration_error(rates))
     return np.concatenate(errors)
-
-
-def _wilson(rates: Floats, sizes: Floats) -> tuple[Floats, Floats]:
-    z2 = Z_95**2
-    centre = (rates + z2 / (2 * sizes)) / (1 + z2 / sizes)
-    half = np.sqrt(z2 * (rates * (1 - rates) / sizes + z2 / (4 * sizes**2))) / (1 + z2 / sizes)
-    return centre - half, centre + half

@@ -6,7 +6,8 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 
@@ -131,7 +132,10 @@ class GameEnvironment:
 
 
 class GameDialogue(Dialogue):
-    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own."""
+    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own.
+
+    `others` has the prompts and the sampling of engines that are asked in another way than the policy.
+    """
 
     def __init__(
         self,
@@ -144,13 +148,16 @@ class GameDialogue(Dialogue):
         rng: random.Random,
         retries: int = 0,
         format_weight: float = 0.0,
+        others: Mapping[str, tuple[MovePrompts, SamplingParams]] = MappingProxyType({}),
     ) -> None:
         self.group_id = group_id
         self._game = table.game
-        self._prompts = table.prompts
         self._task_id = f"{table.game.name}/{opponent}"
         self._seats = seats
-        self._sampling = replace(sampling, stop_strings=sampling.stop_strings + table.prompts.stop_strings)
+        self._asked = {
+            player: (prompts, replace(params, stop_strings=params.stop_strings + prompts.stop_strings))
+            for player, (prompts, params) in {POLICY: (table.prompts, sampling), **others}.items()
+        }
         self._rng = rng
         self._retries = retries
         self._format_weight = format_weight
@@ -164,6 +171,11 @@ class GameDialogue(Dialogue):
         self._forfeited: int | None = None
         self._void = ""
         self._returns = (0.0, 0.0)
+
+    @property
+    def state(self) -> Any:
+        """The state of the game as it is now."""
+        return self._state
 
     def request(self) -> Request | None:
         if self._request is None and not self._void:
@@ -179,8 +191,9 @@ class GameDialogue(Dialogue):
                 return
             seat = self._seats[player]
             if isinstance(seat, str):
-                prompt_ids = self._prompts.prompt_ids(self._state, player)
-                self._request = Request(game.roles[player], prompt_ids, self._sampling, seat)
+                prompts, params = self._asked.get(seat, self._asked[POLICY])
+                prompt_ids = prompts.prompt_ids(self._state, player)
+                self._request = Request(game.roles[player], prompt_ids, params, seat)
                 return
             action = seat.act(game, self._state, self._rng)
             self._moves.append((game.roles[player], action))
@@ -198,10 +211,11 @@ class GameDialogue(Dialogue):
             stop_reason=completion.stop_reason,
             policy_version=completion.policy_version,
             player=request.player,
-            temperature=self._sampling.temperature,
+            temperature=request.params.temperature,
         )
         player = self._game.roles.index(request.role)
-        move = self._prompts.move(completion)
+        prompts, _ = self._asked.get(request.player, self._asked[POLICY])
+        move = prompts.move(completion)
         self._well_formed.append((player, move.well_formed))
         if move.action in self._game.legal_actions(self._state):
             assert move.action is not None
