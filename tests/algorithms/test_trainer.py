@@ -45,7 +45,7 @@ class BigramPolicy:
     def completion_logprobs(
         self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False, hidden: bool = False
     ) -> TokenScores:
-        previous_S = batch.token_ids_M[batch.scored_from_S]
+        previous_S = batch.token_ids_M[batch.predicting_U[batch.scored_from_S]]
         logprobs_SV = (self.table[previous_S] / temperature).log_softmax(-1)
         mask_BT = batch.completion_mask_BT
         chosen_S = logprobs_SV.gather(1, batch.completion_ids_BT[mask_BT][:, None])[:, 0]

@@ -22,14 +22,13 @@ from greenward.policies.group_batch import GroupBatch
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One turn to train on, with its advantages, the mask of its trained tokens and what a critic adds.
+    """One turn to train on, with its advantages, log-probabilities, and what a critic adds.
 
     All arrays are of shape (T,).
     """
 
     turn: Turn
     advantages_T: np.ndarray
-    trained_T: np.ndarray
     values_T: np.ndarray | None = None
     returns_T: np.ndarray | None = None
     old_logprobs_T: np.ndarray | None = None
@@ -100,12 +99,11 @@ class TrainingBatch:
             device=device,
         )
         rows = [row for sharers in groups for row in sharers]
-        width = tokens.completion_mask_BT.shape[1]
+        there_BT = tokens.completion_mask_BT.cpu().numpy()
 
         def padded(arrays_T: Sequence[np.ndarray], dtype: np.dtype[Any]) -> Tensor:
-            values_BT = np.zeros((len(arrays_T), width), dtype=dtype)
-            for row, values_T in zip(values_BT, arrays_T, strict=True):
-                row[: len(values_T)] = values_T
+            values_BT = np.zeros(there_BT.shape, dtype=dtype)
+            values_BT[there_BT] = np.concatenate(arrays_T)
             return torch.from_numpy(values_BT).to(device)
 
         def padded_if_there(arrays_T: Sequence[np.ndarray | None]) -> Tensor | None:
@@ -114,7 +112,7 @@ class TrainingBatch:
 
         return cls(
             advantages_BT=padded([row.advantages_T for row in rows], np.dtype(np.float32)),
-            mask_BT=padded([row.trained_T for row in rows], np.dtype(np.bool_)),
+            mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.dtype(np.bool_)),
             sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows], np.dtype(np.float32)),
             old_logprobs_BT=padded_if_there([row.old_logprobs_T for row in rows]),
             ref_logprobs_BT=padded_if_there([row.ref_logprobs_T for row in rows]),
@@ -154,7 +152,6 @@ def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[TrainingR
         TrainingRow(
             turn,
             batch.advantages[index][number],
-            turn.policy_wrote_T,
             values_T=of_turn(batch.values, number),
             returns_T=of_turn(batch.returns, number),
             old_logprobs_T=of_turn(batch.logprobs, number),
@@ -166,7 +163,7 @@ def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[TrainingR
 
 def has_signal(group: RowGroup) -> bool:
     """Whether the surrogate or a critic has a gradient on any row of the group."""
-    return any(row.returns_T is not None or row.advantages_T[row.trained_T].any() for row in group)
+    return any(row.returns_T is not None or row.advantages_T[row.turn.policy_wrote_T].any() for row in group)
 
 
 def minibatches(
@@ -189,7 +186,7 @@ def minibatches(
     for part in np.array_split(order, count):
         everything = [row for i in part for row in groups[i]]
         rows = [row for i in part if all_groups or has_signal(groups[i]) for row in groups[i]]
-        tokens = sum(int(row.trained_T.sum()) for row in everything)
+        tokens = sum(row.turn.written_tokens for row in everything)
         totals = BatchTotals(len(everything), tokens, max_completion_tokens)
         split.append(Minibatch(tuple(rows), totals))
     return [minibatch for minibatch in split if minibatch.rows]
@@ -216,11 +213,13 @@ def micro_batches(rows: Sequence[TrainingRow], size: int) -> Iterator[list[list[
 
     pieces.sort(key=order, reverse=True)
     batch: list[list[TrainingRow]] = []
+    count = 0
     for piece in pieces:
-        full = sum(map(len, batch)) + len(piece) > size
+        full = count + len(piece) > size
         if batch and (full or piece[0].turn.temperature != batch[0][0].turn.temperature):
             yield batch
-            batch = []
+            batch, count = [], 0
         batch.append(piece)
+        count += len(piece)
     if batch:
         yield batch

@@ -142,5 +142,5 @@ def _role_metrics(episodes: Sequence[Episode], rewards: Mapping[str, Sequence[fl
     for role, values in sorted(rewards.items()):
         turns = [turn for e in episodes for turn in e.trained_turns if turn.role == role]
         metrics[f"role/{role}/reward"] = float(np.mean(values))
-        metrics[f"role/{role}/length"] = sum(int(turn.policy_wrote_T.sum()) for turn in turns) / len(values)
+        metrics[f"role/{role}/length"] = sum(turn.written_tokens for turn in turns) / len(values)
     return metrics

@@ -85,7 +85,7 @@ class CriticEstimator:
         values_T = place.gather(scores.values)
         rewards_T = np.zeros(len(values_T))
         rewards_T[-1] = place.reward
-        ends = np.cumsum([int(turn.policy_wrote_T.sum()) for _, turn in place.turns]) - 1
+        ends = np.cumsum([turn.written_tokens for _, turn in place.turns]) - 1
         for (_, turn), end in zip(place.turns, ends, strict=True):
             if turn.reward is not None:  # a part of the episode's reward that came earlier
                 rewards_T[end] += turn.reward
@@ -235,7 +235,7 @@ class _RoleTurns:
         """The inverse of `gather`; other tokens stay as they are."""
         start = 0
         for number, turn in self.turns:
-            stop = start + int(turn.policy_wrote_T.sum())
+            stop = start + turn.written_tokens
             arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
             start = stop
 

@@ -158,7 +158,7 @@ class RLTrainer:
         metrics = {
             "learning_rate": rate,
             "groups/trained": float(len(trained)),
-            "tokens/trained": float(sum(int(row.trained_T.sum()) for group in trained for row in group)),
+            "tokens/trained": float(sum(row.turn.written_tokens for group in trained for row in group)),
             **advantages.metrics,
             **statistics.metrics(),
         }
@@ -215,9 +215,11 @@ class RLTrainer:
         scored only if the estimator has not done so.
         """
         rows = [row for group in groups if all_groups or has_signal(group) for row in group]
-        old: dict[int, np.ndarray] = {}
-        ref: dict[int, np.ndarray] = {}
-        if off_policy and any(row.old_logprobs_T is None for row in rows):
+        old, ref = dict[int, np.ndarray](), dict[int, np.ndarray]()
+        there = all(row.old_logprobs_T is not None for row in rows)
+        if off_policy and there and not self._kl_in_loss:
+            return list(groups)
+        if off_policy and not there:
             old = self._logprobs(self.policy, rows)
         if self._kl_in_loss and self._reference is not None:
             ref = self._logprobs(self._reference, rows)
@@ -235,7 +237,7 @@ class RLTrainer:
         for ordered, micro in self._micro_batches(rows):
             scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
             for row, logprobs_T in zip(ordered, scores.logprobs_BT.float().cpu().numpy(), strict=True):
-                found[id(row)] = logprobs_T[: len(row.trained_T)]
+                found[id(row)] = logprobs_T[: len(row.advantages_T)]
         return found
 
     def _micro_batches(

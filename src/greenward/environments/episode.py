@@ -43,7 +43,12 @@ class Turn:
     @cached_property
     def trained(self) -> bool:
         """Whether the trained policy wrote any token of it."""
-        return self.player == POLICY and bool(self.policy_wrote_T.any())
+        return self.player == POLICY and self.written_tokens > 0
+
+    @cached_property
+    def written_tokens(self) -> int:
+        """The number of tokens that the player wrote."""
+        return int(np.count_nonzero(self.policy_wrote_T))
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Episode:
     @property
     def written_tokens(self) -> int:
         """The number of tokens that the trained policy wrote."""
-        return sum(int(turn.policy_wrote_T.sum()) for turn in self.trained_turns)
+        return sum(turn.written_tokens for turn in self.trained_turns)
 
 
 @dataclass(frozen=True)

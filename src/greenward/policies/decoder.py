@@ -8,8 +8,8 @@ Weights are kept in float32 and cast to `compute_dtype` where they are used, so 
 are not rounded away in bfloat16. The projections of queries, keys and values are one matrix, and so
 are those of the MLP's gate and up; `checkpoint.py` splits them into the names Hugging Face uses.
 
-Shape suffixes: M tokens of the whole batch, E hidden size, H query heads, K key/value heads,
-X = H + 2K, D head dimension, F intermediate size, V vocabulary.
+Shape suffixes: M tokens of the whole batch, U those from which others are predicted, E hidden size,
+H query heads, K key/value heads, X = H + 2K, D head dimension, F intermediate size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ class DecoderLayer(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(2 * shape.intermediate_size, E))
         self.down = nn.Parameter(torch.empty(E, shape.intermediate_size))
 
-    def forward(self, x_ME: Tensor, index: int, attention: Attention) -> Tensor:
+    def forward(
+        self, x_ME: Tensor, index: int, attention: Attention, predicting_U: Tensor | None = None
+    ) -> Tensor:
+        """The residual stream after this layer, of all tokens or of `predicting_U` only (U, E)."""
         dtype, eps = x_ME.dtype, self.shape.norm_eps
         normed_ME = rms_norm(x_ME, self.attention_norm.to(dtype), eps)
         bias = None if self.qkv_bias is None else self.qkv_bias.to(dtype)
@@ -132,7 +135,10 @@ class DecoderLayer(nn.Module):
             query = rms_norm(query, self.query_norm.to(dtype), eps)
             key = rms_norm(key, self.key_norm.to(dtype), eps)
             qkv_MXD = torch.cat((query, key, value), dim=1)
-        x_ME = torch.addmm(x_ME, attention(index, qkv_MXD), self.attention_out.to(dtype).t())
+        attended = attention(index, qkv_MXD)
+        if predicting_U is not None:
+            x_ME, attended = x_ME.index_select(0, predicting_U), attended.index_select(0, predicting_U)
+        x_ME = torch.addmm(x_ME, attended, self.attention_out.to(dtype).t())
         normed_ME = rms_norm(x_ME, self.mlp_norm.to(dtype), eps)
         activated_MF = swiglu(normed_ME, self.gate_up.to(dtype))
         return torch.addmm(x_ME, activated_MF, self.down.to(dtype).t())
@@ -162,18 +168,21 @@ class Decoder(nn.Module):
         token_ids_M: Tensor,
         attention: Attention,
         read: Callable[[Tensor, Tensor], Any] | None = None,
+        predicting_U: Tensor | None = None,
     ) -> Any:
         """What `read` returns for the final hidden states (M, E) and the unembedding (V, E).
 
-        Without `read`, the hidden states, after the last norm. All parameters are read inside this call,
-        where a sharded module has gathered them.
+        With `predicting_U`, the hidden states are those of these tokens (U, E), and the last layer computes
+        no others. Without `read`, the hidden states, after the last norm. All parameters are read inside
+        this call, where a sharded module has gathered them.
         """
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):
+            outputs = predicting_U if index == len(self.layers) - 1 else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x_ME = checkpoint(layer, x_ME, index, attention, use_reentrant=False)
+                x_ME = checkpoint(layer, x_ME, index, attention, outputs, use_reentrant=False)
             else:
-                x_ME = layer(x_ME, index, attention)
+                x_ME = layer(x_ME, index, attention, outputs)
         hidden_ME = rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)
         return hidden_ME if read is None else read(hidden_ME, self.unembedding_VE)
 

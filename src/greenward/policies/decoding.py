@@ -149,7 +149,7 @@ class DecodeAttention:
         self.own = own
         self.groups = len(group_sizes)
         self.groups_B = np.repeat(np.arange(self.groups), group_sizes)
-        last_N = batch.positions_M.index_select(0, batch.scored_from_S)
+        last_N = batch.positions_M.index_select(0, batch.predicting_U[batch.scored_from_S])
         self.positions_B = last_N.index_select(0, torch.from_numpy(self.groups_B).to(self.device))
         self.longest = batch.longest + own.tokens
         self.buckets = [
@@ -212,10 +212,10 @@ class NativeDecoding:
         batch = GroupBatch.of_prompts(prompts, group_sizes, device)
         prefill = PrefillAttention(decoder, batch)
 
-        def logits_after_prompts(hidden_ME: Tensor, unembedding_VE: Tensor) -> Tensor:
-            return _logits(hidden_ME.index_select(0, batch.scored_from_S), unembedding_VE)
+        def logits_after_prompts(hidden_UE: Tensor, unembedding_VE: Tensor) -> Tensor:
+            return _logits(hidden_UE.index_select(0, batch.scored_from_S), unembedding_VE)
 
-        logits_NV = decoder(batch.token_ids_M, prefill, logits_after_prompts)
+        logits_NV = decoder(batch.token_ids_M, prefill, logits_after_prompts, batch.predicting_U)
         rows, tokens = sum(group_sizes), max_tokens - 1
         numbers = CompletionCache.numbers(decoder.shape, rows, tokens)
         if self._memory.numel() < numbers or self._memory.device != device:

@@ -5,8 +5,8 @@ bucket all prompts come first and then all completions, so that a bucket's promp
 are two slices of the flat row. The last token of a completion is never an input: nothing is
 predicted from it.
 
-Shape suffixes: M input tokens of the whole batch, S scored tokens, B completions, T the longest
-completion, N groups.
+Shape suffixes: M input tokens of the whole batch, U those that predict scored ones, S scored tokens,
+B completions, T the longest completion, N groups.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Span:
 
     @classmethod
     def of(cls, start: int, lengths: Sequence[int], device: torch.device) -> Span:
-        lengths_R = np.asarray(lengths)
-        width, total = int(lengths_R.max()), int(lengths_R.sum())
+        lengths_R = np.asarray(lengths, dtype=np.int64)
+        width, total = int(lengths_R.max(initial=0)), int(lengths_R.sum())
         slots = None
         if total != len(lengths) * width:
             within = np.arange(width)[None, :] < lengths_R[:, None]
@@ -66,7 +66,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Groups whose prompts are about equally long; `owns` has `group_size` rows for each prompt."""
+    """Groups whose prompts are about equally long.
+
+    `owns` has `group_size` rows for each prompt, for those of its completions that have tokens in the input.
+    """
 
     members: tuple[int, ...]  # the numbers of the groups
     prompts: Span
@@ -87,7 +90,8 @@ class GroupBatch:
     longest: int  # positions are below this
     buckets: tuple[Bucket, ...]
     row_prompts: tuple[np.ndarray, ...]  # each row's prompt
-    scored_from_S: Tensor  # index into M of the token whose hidden state predicts each scored token
+    predicting_U: Tensor  # index into M of the tokens whose hidden states predict scored tokens, ascending
+    scored_from_S: Tensor  # index into U of the one that predicts each scored token
     completion_ids_BT: Tensor
     completion_mask_BT: Tensor
 
@@ -112,8 +116,8 @@ class GroupBatch:
                     "expected a prompt and completions of at least one token each, "
                     f"found an empty one in group {n}"
                 )
-        sizes = [len(group) for group in answers]
-        return _lay_out(groups, answers, sizes, torch.device(device))
+        with_inputs = [sum(len(completion) > 1 for completion in group) for group in answers]
+        return _lay_out(groups, answers, with_inputs, with_inputs, torch.device(device))
 
     @classmethod
     def of_prompts(
@@ -121,10 +125,10 @@ class GroupBatch:
     ) -> GroupBatch:
         """Prompts without completions, in the buckets of groups of these sizes.
 
-        `scored_from_S` is the index into M of each prompt's last token.
+        The scored tokens are those that follow the prompts.
         """
         groups = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-        return _lay_out(groups, [[prompt[:1]] for prompt in groups], group_sizes, device)
+        return _lay_out(groups, [[prompt[:1]] for prompt in groups], [0] * len(groups), group_sizes, device)
 
     @property
     def targets_S(self) -> Tensor:
@@ -141,10 +145,13 @@ class GroupBatch:
 def _lay_out(
     prompts: list[np.ndarray],
     answers: list[list[np.ndarray]],
+    with_inputs: Sequence[int],
     group_sizes: Sequence[int],
     device: torch.device,
 ) -> GroupBatch:
-    """`group_sizes` decide which groups share a bucket."""
+    """`with_inputs` counts each group's completions that have tokens in the input; `group_sizes` decide which
+    groups share a bucket.
+    """
     rows = [completion for group in answers for completion in group]
     first_row = np.cumsum([0] + [len(group) for group in answers])
     # Of each row, where its prompt ends and its own tokens begin; of each run of tokens, its first position.
@@ -157,7 +164,7 @@ def _lay_out(
         prompt_span = Span.of(start, [len(prompts[n]) for n in members], device)
         tokens += [prompts[n] for n in members]
         first_positions += [0] * len(members)
-        group_size = max(len(answers[n]) for n in members)
+        group_size = max(with_inputs[n] for n in members)
         own_lengths = []
         prompt_end, start = start, prompt_span.stop
         for n in members:
@@ -167,18 +174,20 @@ def _lay_out(
                 if len(completion) > 1:
                     tokens.append(completion[:-1])
                     first_positions.append(len(prompts[n]))
-                own_lengths.append(len(completion) - 1)
+                    own_lengths.append(len(completion) - 1)
                 start += len(completion) - 1
-            own_lengths += [0] * (group_size - len(answers[n]))
+            own_lengths += [0] * (group_size - with_inputs[n])
         own_span = Span.of(prompt_span.stop, own_lengths, device)
         buckets.append(Bucket(tuple(members), prompt_span, own_span, group_size))
     lengths = [len(run) for run in tokens]
     positions_M = np.repeat(first_positions, lengths) + _counted(lengths)
     lengths_B = [len(completion) for completion in rows]
     number_S = _counted(lengths_B)  # of each scored token in its row
-    scored_from_S = np.where(
+    from_S = np.where(
         number_S == 0, np.repeat(last_of_prompt, lengths_B), np.repeat(own_start - 1, lengths_B) + number_S
     )
+    predicts_M = np.zeros(len(positions_M), dtype=bool)
+    predicts_M[from_S] = True
     mask = np.arange(max(lengths_B)) < np.array(lengths_B)[:, None]
     completion_ids = np.zeros(mask.shape, dtype=np.int64)
     completion_ids[mask] = np.concatenate(rows)
@@ -188,7 +197,8 @@ def _lay_out(
         longest=int(positions_M.max()) + 1,
         buckets=tuple(buckets),
         row_prompts=tuple(prompts[n] for n in range(len(prompts)) for _ in answers[n]),
-        scored_from_S=torch.from_numpy(scored_from_S).to(device),
+        predicting_U=torch.from_numpy(np.flatnonzero(predicts_M)).to(device),
+        scored_from_S=torch.from_numpy((np.cumsum(predicts_M) - 1)[from_S]).to(device),
         completion_ids_BT=torch.from_numpy(completion_ids).to(device),
         completion_mask_BT=torch.from_numpy(mask).to(device),
     )
@@ -203,7 +213,8 @@ def _counted(lengths: Sequence[int]) -> np.ndarray:
 def bucket_groups(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     """Indices in order of prompt length, cut where padding would exceed about a fifth.
 
-    A bucket pads every group to its largest one, so groups whose sizes differ much are cut apart, too.
+    A bucket pads every group to its largest one, so groups whose sizes differ much are cut apart, too, and
+    groups of size 0 from all others.
     """
     buckets: list[list[int]] = []
     for n in sorted(range(len(lengths)), key=lengths.__getitem__):
@@ -214,7 +225,8 @@ def bucket_groups(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int
     parts: list[list[int]] = []
     for bucket in buckets:
         while bucket:
-            limit = 2 * min(sizes[n] for n in bucket) + 8
+            smallest = min(sizes[n] for n in bucket)
+            limit = 2 * smallest + 8 if smallest else 0
             parts.append([n for n in bucket if sizes[n] <= limit])
             bucket = [n for n in bucket if sizes[n] > limit]
     return parts

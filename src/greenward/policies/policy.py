@@ -155,8 +155,9 @@ class Policy(Sampler):
         The tokens of all completions follow each other, row by row: `batch.spread` lays out what is
         computed from them over (B, T).
         """
-        hidden_ME: Tensor = self.model(batch.token_ids_M, SharedPrefixAttention(self.model, batch))
-        return hidden_ME.index_select(0, batch.scored_from_S)
+        attention = SharedPrefixAttention(self.model, batch)
+        hidden_UE: Tensor = self.model(batch.token_ids_M, attention, predicting_U=batch.predicting_U)
+        return hidden_UE.index_select(0, batch.scored_from_S)
 
     def completion_logprobs(
         self,
@@ -183,11 +184,12 @@ class Policy(Sampler):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Log-probabilities, entropies and hidden states of the scored tokens."""
 
-        def read(hidden_ME: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-            hidden_SE = hidden_ME.index_select(0, batch.scored_from_S)
+        def read(hidden_UE: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+            hidden_SE = hidden_UE.index_select(0, batch.scored_from_S)
             scores = score_tokens(
                 hidden_SE, unembedding_VE, batch.targets_S, temperature=temperature, entropy=entropy
             )
             return *scores, hidden_SE
 
-        return self.model(batch.token_ids_M, SharedPrefixAttention(self.model, batch), read)
+        attention = SharedPrefixAttention(self.model, batch)
+        return self.model(batch.token_ids_M, attention, read, batch.predicting_U)
