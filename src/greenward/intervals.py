@@ -84,6 +84,13 @@ def wilson(rates_P: np.ndarray, sizes_P: np.ndarray) -> tuple[np.ndarray, np.nda
     return centre_P - half_P, centre_P + half_P
 
 
+def proportion(successes: int, trials: int) -> Estimate:
+    """The rate of successes in independent trials, at least one, with Wilson's interval."""
+    share = np.array([successes / trials])
+    low, high = wilson(share, np.array([float(trials)]))
+    return Estimate(float(share[0]), float(low[0]), float(high[0]))
+
+
 def paired_difference(differences_P: np.ndarray) -> Estimate:
     """The mean of differences in [-1, 1] between two sides that answered the same problems.
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from greenward.environments.dialogue import run_dialogues
 from greenward.environments.episode import POLICY
 from greenward.environments.games.environment import GameDialogue, Seat, Table
 from greenward.environments.games.game import Game, ScriptedPlayer
 from greenward.environments.games.prompts import MovePrompts
-from greenward.intervals import Estimate, wilson
+from greenward.intervals import Estimate, proportion
 from greenward.policies.engine import RolloutEngine, SamplingParams
 from greenward.seeding import step_seed
 
@@ -26,6 +24,11 @@ class Contestant:
     engine: RolloutEngine
     prompts: MovePrompts
     sampling: SamplingParams
+
+    @property
+    def params(self) -> SamplingParams:
+        """The sampling that ends with a bare move."""
+        return replace(self.sampling, stop_strings=self.sampling.stop_strings + self.prompts.stop_strings)
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,7 @@ class RoleResult:
             "illegal": self.illegal,
             "not_lost": self.won + self.drawn,
         }
-        shares = np.array(list(counts.values())) / self.games
-        bounds = zip(shares, *wilson(shares, np.full(len(shares), float(self.games))), strict=True)
-        return {name: Estimate(*map(float, one)) for name, one in zip(counts, bounds, strict=True)}
+        return {name: proportion(count, self.games) for name, count in counts.items() if self.games}
 
 
 def play_match(

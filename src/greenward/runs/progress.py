@@ -154,9 +154,9 @@ def _bars(console: Console) -> RichProgress:
 
 
 def evaluation_line(record: Mapping[str, Any], of: str = "held-out") -> str:
-    """One line for an evaluation on `of`: every metric in percent with its interval."""
+    """One line for an evaluation on `of`: its headline, or every metric in percent with its interval."""
     rates = ", ".join(
         f"{name} {100 * m['value']:.1f} % [{100 * m['low']:.1f}, {100 * m['high']:.1f}]"
         for name, m in record["metrics"].items()
     )
-    return f"step {record['step']}: {of} {rates}"
+    return f"step {record['step']}: {of} {record.get('headline', rates)}"
