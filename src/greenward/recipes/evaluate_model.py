@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from greenward.config.recipe import SelfPlayRecipe
 from greenward.config.sections import EvaluationConfig, ModelConfig
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError, ProblemError
@@ -81,6 +82,7 @@ class ModelEvaluation(EvaluationSession):
         self.options = options
         self.model: FoundModel = find_model(model, options.checkpoint)
         recipe = self.model.recipe
+        self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
         suite = options.suite or HELD_OUT
         shots = examples_for(suite, options.fewshot)
         asked = find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
@@ -160,8 +162,8 @@ class ModelEvaluation(EvaluationSession):
             "prompt_hash": prompt_hash,
         }
         overlap = None
-        if self.model.recipe is not None:
-            section = self.model.recipe.problems
+        if self._trained_on is not None:
+            section = self._trained_on.problems
             trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
             overlap = contamination(trained, self.problems)
             self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
@@ -187,7 +189,7 @@ class ModelEvaluation(EvaluationSession):
 
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
-        positions, recipe = self.model.max_positions, self.model.recipe
+        positions, recipe = self.model.max_positions, self._trained_on
         if recipe is not None and type(self.renderer) is PromptRenderer:  # asked as it was trained
             asked = self.options.max_tokens or recipe.sampling.max_tokens
         elif positions is not None:

@@ -6,6 +6,7 @@ import importlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,12 +27,15 @@ from greenward.environments.games.negotiation import SimpleNegotiation
 from greenward.environments.games.prompts import MovePrompts
 from greenward.environments.games.tictactoe import TicTacToe
 from greenward.errors import ConfigError
+from greenward.evaluation.games import evaluate_game
 from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_sampling
 from greenward.recipes.models import find_model
+from greenward.recipes.tasks import find_tracked_suites, open_grader, suite_evaluator
 from greenward.runs.directory import RunDirectory
+from greenward.runs.trackers import tracker_name
 
 _SHIPPED: tuple[Game, ...] = (TicTacToe(), KuhnPoker(), SimpleNegotiation())
 GAMES: Mapping[str, Game] = MappingProxyType({game.name: game for game in _SHIPPED})
@@ -71,6 +75,7 @@ class SelfPlayTasks:
         self.recipe = recipe
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
         self._league: League | None = None
+        self.suites = find_tracked_suites(recipe, ProblemSet([]))
         self._folders = [name for name in recipe.self_play.opponents if name not in (SELF, LEAGUE, *SCRIPTED)]
         for name in self._folders:
             if not Path(name).is_dir():
@@ -80,7 +85,9 @@ class SelfPlayTasks:
                 )
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
-        """Games need nothing to be started."""
+        """Start the grader, if the recipe names suites of code; games need nothing."""
+        if self.suites:
+            self.grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
 
     def texts(self) -> Iterable[str]:
         for game, state, action in self._random_positions(400):
@@ -148,7 +155,21 @@ class SelfPlayTasks:
         )
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
-        return {}
+        """The evaluation of each game by its name, and those of the suites of code."""
+        recipe = self.recipe
+        found: dict[str | None, Evaluator] = {
+            tracker_name(table.game.name): partial(
+                evaluate_game,
+                table=table,
+                sampling=build_sampling(recipe),
+                games=recipe.self_play.evaluation_games,
+                seed=recipe.evaluation.seed,
+            )
+            for table in self._tables(policy)
+        }
+        return found | {
+            one.name: suite_evaluator(one, recipe, policy.tokenizer, self.grader) for one in self.suites
+        }
 
     def _tables(self, policy: Policy) -> list[Table]:
         move_format = self.recipe.self_play.move_format

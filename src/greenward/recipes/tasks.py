@@ -130,12 +130,10 @@ class CodeTasks:
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, and verify the references of problems from files."""
-        self.grader = stack.enter_context(build_grader(self.recipe.sandbox))
+        self.grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
         grader = self.grader
-        run.add_provenance(sandbox=grader.isolation.to_json())
         self.train, self.held_out = grader.complete(self.train), grader.complete(self.held_out)
         verify_references(self.recipe, grader, self.train, self.held_out)
-        self.suites = tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in self.suites)
 
     def texts(self) -> Iterable[str]:
         return tokenizer_texts(self.train)
@@ -188,10 +186,19 @@ class CodeTasks:
             )  # fmt: skip
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
-        return found | {one.name: _suite_evaluator(one, recipe, tokenizer, grader) for one in self.suites}
+        return found | {one.name: suite_evaluator(one, recipe, tokenizer, grader) for one in self.suites}
 
 
-def _suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
+def open_grader(
+    recipe: Recipe, suites: Sequence[TrackedSuite], run: RunDirectory, stack: ExitStack
+) -> tuple[Grader, tuple[TrackedSuite, ...]]:
+    """A grader until `stack` is closed, which `run` records, and the suites with all expected values."""
+    grader = stack.enter_context(build_grader(recipe.sandbox))
+    run.add_provenance(sandbox=grader.isolation.to_json())
+    return grader, tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
+
+
+def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
     """The record says what moves scores: data, prompts, examples, token and time limits."""
     config, problems = suite.config, suite.problems
     renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
