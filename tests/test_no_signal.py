@@ -49,6 +49,33 @@ def test_each_way_of_having_no_signal_is_told_from_a_healthy_step(changed, kind,
     assert (cause and cause.brief) == brief
 
 
+PLAYED = {"reward/std": 0.9, "games/illegal": 0.01, "games/length": 60.0, "games/ttt/self/first/win": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("changed", "move_format", "brief"),
+    [
+        ({}, "boxed", None),
+        ({"games/illegal": 0.6}, "bare", "illegal moves decide"),
+        ({"games/illegal": 0.2}, "bare", "illegal moves rising"),
+        ({"games/illegal": 0.05}, "bare", None),
+        ({"games/length": 5.0}, "boxed", "no reasoning left"),
+        ({"games/length": 1.0}, "bare", None),
+        ({"games/ttt/self/first/win": 1.0}, "bare", "one role always wins"),
+        ({"games/ttt/self/second/win": 0.999}, "bare", "one role always wins"),
+        ({"games/ttt/random/first/win": 1.0}, "bare", None),  # it beats a random player: as it should
+        ({"reward/std": 0.0}, "bare", "every game alike"),
+        ({"games/illegal": None}, "bare", None),
+    ],
+)
+def test_collapses_of_self_play_are_named_when_they_last(changed, move_format, brief):
+    config = {"kind": "self_play", "self_play": {"move_format": move_format}}
+    rows = [{"step": step, **PLAYED} for step in range(4)]
+    rows += [{"step": step, **PLAYED, **changed} for step in range(4, 8)]
+    found = spells(rows, config)
+    assert [(spell.cause.brief, spell.first_step) for spell in found] == ([(brief, 4)] if brief else [])
+
+
 def test_rewards_that_still_differ_are_not_denied():
     assert "do not differ" in str(cause_of(row(pass_rate=0.0, std=0.0, groups=0.0), {"kind": "grpo"}))
     assert "do not differ" in str(cause_of(row(pass_rate=0.0, groups=0.0), {"kind": "grpo"}))

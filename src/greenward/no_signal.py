@@ -10,6 +10,8 @@ from typing import Any
 MIN_STEPS = 3  # in a row, before anything is said
 _ALL = 0.995  # of the answers
 _NO_SPREAD = 1e-9  # of rewards
+_MOST_ILLEGAL = 0.5  # of the moves
+_SHORTEST_REASONING = 8  # tokens of an answer with its boxed move
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,44 @@ _NO_GROUP_DIFFERS = NoSignalCause(
     "Raise training.num_generations or sampling.temperature, set algorithm.dynamic_sampling, or reward in "
     "finer steps.",
 )
+_ILLEGAL = NoSignalCause(
+    "illegal moves decide",
+    "At least half of the moves are illegal, so the games are lost by them and teach no strategy.",
+    "Start from a warm start, lower training.learning_rate, or set self_play.illegal_moves=retry.",
+)
+_MORE_ILLEGAL = NoSignalCause(
+    "illegal moves rising",
+    "The share of illegal moves is three times what it was.",
+    "Lower training.learning_rate, or give self_play.opponents a share of random or league.",
+)
+_ONE_ROLE_WINS = NoSignalCause(
+    "one role always wins",
+    "In the games against itself one role always wins, so neither role learns from them.",
+    "Give self_play.opponents a share of random or league, or raise algorithm.entropy_coefficient.",
+)
+_NO_REASONING = NoSignalCause(
+    "no reasoning left",
+    "The answers are hardly longer than the boxed move.",
+    "Lower training.learning_rate, or compare algorithm.advantage=role_baseline with the one in use.",
+)
+_ALL_DRAWN = NoSignalCause(
+    "every game alike",
+    "Every game ended with the same result.",
+    "Give self_play.opponents a share of random or league, or raise algorithm.entropy_coefficient.",
+)
 
 
-def cause_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> NoSignalCause | None:
+def cause_of(
+    row: Mapping[str, Any], config: Mapping[str, Any], fewest_illegal: float = 1.0
+) -> NoSignalCause | None:
     """Why the step of a row taught little or nothing, None where it did; `config` is that of the run.
 
     Rewards are compared within each group by `kind: grpo`, but for the advantage `reinforce`, and over the
-    batch otherwise. Rejection sampling learns from what it keeps, whatever else is rewarded.
+    batch otherwise. Rejection sampling learns from what it keeps, whatever else is rewarded. In self-play
+    the share of illegal moves is compared with `fewest_illegal`, that of an earlier step.
     """
+    if config.get("kind") == "self_play":
+        return _cause_in_games(row, config, fewest_illegal)
     kind, advantage = config.get("kind"), (config.get("algorithm") or {}).get("advantage")
     numbers = [row.get(name) for name in ("completion/truncated", "pass_rate", "reward/std")]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
@@ -113,6 +145,24 @@ def cause_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> NoSignalCause
     return _NO_GROUP_DIFFERS if no_group_differs else None
 
 
+def _cause_in_games(
+    row: Mapping[str, Any], config: Mapping[str, Any], fewest_illegal: float
+) -> NoSignalCause | None:
+    illegal, boxed = row.get("games/illegal"), config["self_play"]["move_format"] == "boxed"
+    if illegal is None:
+        return None
+    if illegal >= _MOST_ILLEGAL:
+        return _ILLEGAL
+    if illegal > max(3 * fewest_illegal, fewest_illegal + 0.05):
+        return _MORE_ILLEGAL
+    if boxed and row["games/length"] <= _SHORTEST_REASONING:
+        return _NO_REASONING
+    if any(row[name] >= _ALL for name in row if "/self/" in name and name.endswith("/win")):
+        return _ONE_ROLE_WINS
+    spread = row.get("reward/std")
+    return _ALL_DRAWN if spread is not None and spread <= _NO_SPREAD else None
+
+
 def spells(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Spell]:
     """The stretches of at least `MIN_STEPS` steps that taught little or nothing, oldest first.
 
@@ -132,8 +182,11 @@ def spells(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list
 
 def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Spell]:
     found: list[Spell] = []
+    fewest_illegal = 1.0
     for row in rows:
-        cause = cause_of(row, config)
+        cause = cause_of(row, config, fewest_illegal)
+        if (illegal := row.get("games/illegal")) is not None:
+            fewest_illegal = min(fewest_illegal, illegal)
         if cause is None:
             continue
         step = int(row["step"])

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from greenward.environments.episode import Episode, Turn
+from greenward.errors import GreenwardError
 
 PerToken = list[tuple[np.ndarray, ...]]
 """One float32 array of shape (T,) for each turn of each episode."""
@@ -205,6 +206,12 @@ class RoleBaselineEstimator:
 
     def _returns(self, episode: Episode) -> Iterator[tuple[str, float, list[Turn]]]:
         """The name of the baseline, the return, and the turns that have both."""
+        if len(episode.rewards) < 2:
+            raise GreenwardError(
+                f"{episode.task_id}: role-conditioned advantages need a game of at least two roles, found "
+                f"rewards for {sorted(episode.rewards)}",
+                remedy="Use an estimator of ESTIMATORS, such as `dr_grpo`, for tasks of one role.",
+            )
         prefix = f"{episode.group_id}:" if self._baseline == "group_mean" else ""
         for role, reward in episode.trained_rewards.items():
             name = f"{prefix}{episode.task_id}/{role}"

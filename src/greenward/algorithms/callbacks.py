@@ -81,12 +81,17 @@ class SignalWarning(Callback):
         self._config = config
         self._say = say
         self._newest: deque[Mapping[str, float]] = deque(maxlen=MIN_STEPS)
+        self._fewest_illegal: Mapping[str, float] = {}
         self._said: set[str] = set()
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
-        self._newest.append({"step": step, **numbers})
-        found = spells(self._newest, self._config)
+        row = {"step": step, **numbers}
+        self._newest.append(row)
+        if row.get("games/illegal", 1.0) < self._fewest_illegal.get("games/illegal", 1.0):
+            self._fewest_illegal = row
+        earlier = [] if self._fewest_illegal in self._newest else [self._fewest_illegal]
+        found = spells([*earlier, *self._newest], self._config)
         self.brief = found[0].cause.brief if found else None
         if not found:
             self._said.clear()
@@ -95,9 +100,14 @@ class SignalWarning(Callback):
             self._say(f"Step {step}, and {MIN_STEPS - 1} before: {found[0].cause}")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"newest": list(self._newest), "said": sorted(self._said)}
+        return {
+            "newest": list(self._newest),
+            "said": sorted(self._said),
+            "fewest_illegal": self._fewest_illegal,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state`, which is empty in checkpoints of versions that did not save it."""
         self._newest.extend(state.get("newest", ()))
         self._said.update(state.get("said", ()))
+        self._fewest_illegal = state.get("fewest_illegal", {})

@@ -15,6 +15,7 @@ from greenward.algorithms.critic import CriticEstimator
 from greenward.algorithms.loop import Trainer
 from greenward.algorithms.rejection import RejectionTrainer
 from greenward.algorithms.reward_model import RewardModel, RewardModelCallback
+from greenward.algorithms.role_gradients import RoleGradientNorms
 from greenward.algorithms.trainer import RLTrainer
 from greenward.algorithms.weight_average import WeightAverage
 from greenward.config.recipe import (
@@ -32,6 +33,9 @@ from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 from greenward.recipes.tasks import Tasks
 from greenward.runs.directory import RunDirectory
+
+ROLE_GRADIENTS_EVERY = 20
+"""Steps between two measurements of the gradient of each role, which cost about one pass of the update."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,16 @@ def _policy_gradient(
         )
         own = {"kl_in_loss": not recipe.algorithm.kl.in_reward, "critic": critic, "critic_config": config}
     elif isinstance(recipe, SelfPlayRecipe):
-        estimator = RoleBaselineEstimator(
-            recipe.algorithm.advantage,
-            decay=recipe.algorithm.baseline_decay,
-            updated_first=recipe.algorithm.baseline_updated_first,
-            discount=recipe.algorithm.discount,
+        estimator = RoleGradientNorms(
+            RoleBaselineEstimator(
+                recipe.algorithm.advantage,
+                decay=recipe.algorithm.baseline_decay,
+                updated_first=recipe.algorithm.baseline_updated_first,
+                discount=recipe.algorithm.discount,
+            ),
+            policy,
+            every=ROLE_GRADIENTS_EVERY,
+            micro_batch_sequences=recipe.training.micro_batch_sequences,
         )
     else:
         estimator = ESTIMATORS[algorithm.advantage]

@@ -286,7 +286,7 @@ class GameDialogue(Dialogue):
         """Results, illegal moves, length and entropy of each role that the policy played, by name.
 
         `illegal` is a share of moves, `length` is tokens per move, and `entropy` is the mean of -log p of the
-        sampled tokens, which estimates it in nats.
+        sampled tokens, which estimates it in nats. `games/illegal` and `games/length` are over all of them.
         """
         if self._void:
             return
@@ -301,7 +301,11 @@ class GameDialogue(Dialogue):
             turns = [turn for turn in self._turns if turn.role == role]
             rejected = [turn for turn in self._rejected if turn.role == role]
             legal = len(turns) - (self._forfeited == player)
-            metrics[f"{name}/illegal"] += [0.0] * legal + [1.0] * (len(turns) - legal + len(rejected))
-            for turn in (*turns, *rejected):
-                metrics[f"{name}/length"].append(float(len(turn.completion_ids)))
-                metrics[f"{name}/entropy"].append(-sum(turn.logprobs_T.tolist()) / len(turn.logprobs_T))
+            illegal = [0.0] * legal + [1.0] * (len(turns) - legal + len(rejected))
+            lengths = [float(len(turn.completion_ids)) for turn in (*turns, *rejected)]
+            for prefix in (name, "games"):
+                metrics[f"{prefix}/illegal"] += illegal
+                metrics[f"{prefix}/length"] += lengths
+            metrics[f"{name}/entropy"] += [
+                -sum(turn.logprobs_T.tolist()) / len(turn.logprobs_T) for turn in (*turns, *rejected)
+            ]

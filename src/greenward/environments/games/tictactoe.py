@@ -44,7 +44,7 @@ class TicTacToe:
         return f"{MARKS[player]} {' '.join(state)}"
 
     def step(self, state: str, action: str) -> str:
-        return state.replace(action, MARKS[len(_empty(state)) % 2 == 0])
+        return state.replace(action, MARKS[state.count(MARKS[0]) - state.count(MARKS[1])])
 
     def returns(self, state: str) -> tuple[float, float]:
         result = _result(state)
@@ -71,13 +71,9 @@ def minimax_value(state: str) -> float:
 @lru_cache(maxsize=8192)
 def _situation(state: str) -> tuple[int | None, tuple[str, ...]]:
     """Whose move it is, and the empty cells."""
-    empty = _empty(state)
+    empty = tuple(cell for cell in state if cell not in MARKS)
     over = not empty or _result(state) != 0
     return None if over else (len(empty) + 1) % 2, empty
-
-
-def _empty(state: str) -> tuple[str, ...]:
-    return tuple(cell for cell in state if cell not in MARKS)
 
 
 def _result(state: str) -> float:

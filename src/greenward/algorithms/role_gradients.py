@@ -1,0 +1,78 @@
+"""The gradient of each role of a game, apart: how much each contributes to an update.
+
+Shape suffix: P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from greenward.algorithms.advantages import AdvantageBatch, Estimator
+from greenward.algorithms.batches import TrainingBatch, TrainingRow, micro_batches, row_groups
+from greenward.environments.episode import Episode
+from greenward.policies.policy import Policy
+
+
+def role_gradients(
+    policy: Policy, episodes: Sequence[Episode], advantages: AdvantageBatch, *, micro_batch_sequences: int
+) -> dict[str, Tensor]:
+    """The gradient (P,) of mean(A log p) over the trained tokens of all roles, in the part of each role.
+
+    This is the gradient of every surrogate at the policy that sampled the episodes, where the ratio is 1.
+    """
+    groups, _ = row_groups(episodes, replace(advantages, needs_groups=False), mask_truncated=False)
+    by_role: dict[str, list[TrainingRow]] = {}
+    for row in (row for group in groups for row in group):
+        by_role.setdefault(row.turn.role, []).append(row)
+    tokens = sum(row.turn.written_tokens for rows in by_role.values() for row in rows)
+    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    gradients = {}
+    for role, rows in by_role.items():
+        total_P = torch.zeros(sum(p.numel() for p in parameters), device=policy.device)
+        for sharers in micro_batches(rows, micro_batch_sequences):
+            batch = TrainingBatch.build(sharers, device=policy.device)
+            scores = policy.completion_logprobs(batch.laid_out, temperature=batch.temperature)
+            objective = (scores.logprobs_BT * batch.advantages_BT * batch.mask_BT).sum() / tokens
+            found = torch.autograd.grad(objective, parameters, allow_unused=True)
+            total_P += torch.cat([
+                torch.zeros_like(p).flatten() if g is None else g.flatten()
+                for p, g in zip(parameters, found, strict=True)
+            ])  # fmt: skip
+        gradients[role] = total_P
+    return gradients
+
+
+class RoleGradientNorms:
+    """An estimator that measures the norm of the gradient of each role, at every `every`-th batch."""
+
+    def __init__(
+        self, estimator: Estimator, policy: Policy, *, every: int, micro_batch_sequences: int
+    ) -> None:
+        self._estimator = estimator
+        self._policy = policy
+        self._every = every
+        self._micro_batch_sequences = micro_batch_sequences
+        self._batches = 0
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        batch = self._estimator(episodes)
+        self._batches += 1
+        if (self._batches - 1) % self._every:
+            return batch
+        gradients = role_gradients(
+            self._policy, episodes, batch, micro_batch_sequences=self._micro_batch_sequences
+        )
+        norms = {f"grad_norm/{role}": float(gradient_P.norm()) for role, gradient_P in gradients.items()}
+        return replace(batch, metrics={**batch.metrics, **norms})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"estimator": self._estimator.state_dict(), "batches": self._batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._estimator.load_state_dict(state["estimator"])
+        self._batches = state["batches"]
