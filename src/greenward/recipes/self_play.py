@@ -6,6 +6,7 @@ import importlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from greenward.environments.games.kuhn_poker import KuhnPoker
 from greenward.environments.games.league import LEAGUE, League
 from greenward.environments.games.negotiation import SimpleNegotiation
 from greenward.environments.games.prompts import MovePrompts
+from greenward.environments.games.textarena_game import PREFIX, TextArenaGame
 from greenward.environments.games.tictactoe import TicTacToe
 from greenward.errors import ConfigError
 from greenward.evaluation.games import evaluate_game
@@ -50,13 +52,17 @@ def find_game(name: str) -> Game:
     """The game of that name, checked by random games. Raises `ConfigError` or `GreenwardError`."""
     if name in GAMES:
         return GAMES[name]
+    if name.startswith(PREFIX):
+        return TextArenaGame(name.removeprefix(PREFIX))
     module, _, attribute = name.partition(":")
     try:
-        made: Game = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        made: Game = getattr(importlib.import_module(module), attribute)() if attribute else GAMES[name]
+    except (ImportError, AttributeError, TypeError, ValueError, KeyError) as error:
+        near = get_close_matches(name, GAMES, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"self_play.games: {name!r} is no game ({error}).",
-            remedy=f"Shipped games: {', '.join(GAMES)}; others are module:Class.",
+            f"{name!r} is no game{f' ({error})' if attribute else ''}.",
+            remedy=f"{meant}Shipped games: {', '.join(GAMES)}; others are {PREFIX}ID and module:Class.",
         ) from error
     check_game(made)
     return made

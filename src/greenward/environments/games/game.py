@@ -17,7 +17,7 @@ class Game(Protocol):
     that a player knows: equal observations mean that the player cannot tell the states apart. `actions` are
     all that can ever be legal, of which none begins another one; empty where they cannot be listed. `forfeit`
     is what a player loses, and the other gains, by an illegal move; `max_moves` bounds the length of a game.
-    `expert` names the scripted player that plays as well as theory says.
+    `expert` names the scripted player that plays as well as theory says; empty if there is none.
     """
 
     name: str
