@@ -81,7 +81,7 @@ def wilson(rates_P: np.ndarray, sizes_P: np.ndarray) -> tuple[np.ndarray, np.nda
     z2 = Z_95**2
     centre_P = (rates_P + z2 / (2 * sizes_P)) / (1 + z2 / sizes_P)
     half_P = np.sqrt(z2 * (rates_P * (1 - rates_P) / sizes_P + z2 / (4 * sizes_P**2))) / (1 + z2 / sizes_P)
-    return centre_P - half_P, centre_P + half_P
+    return np.clip(centre_P - half_P, 0, 1), np.clip(centre_P + half_P, 0, 1)
 
 
 def proportion(successes: int, trials: int) -> Estimate:

@@ -1,0 +1,226 @@
+"""`greenward play`: a person against a model in the terminal, and matches of a model."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from greenward.text import visible
+
+if TYPE_CHECKING:
+    from greenward.environments.games.game import Game, ScriptedPlayer
+    from greenward.evaluation.matches import Contestant, RoleResult
+
+HELP, QUIT = "?", "q"
+MAX_INPUT, MAX_SHOWN = 1000, 200  # characters of a move, and of what somebody wrote
+MOST_LISTED = 12  # actions beside the prompt; help lists all
+
+
+@click.command()
+@click.argument("name", metavar="GAME")
+@click.option("--model", metavar="RUN", help="A run (its newest checkpoint) or model.  [default: the expert]")
+@click.option("--opponent", metavar="NAME", help="A match of --model against random, expert or a RUN.")
+@click.option("--games", type=click.IntRange(min=1), help="Of a match.  [default: 200]")
+@click.option("--role", help="Yours: first or second.  [default: they alternate]")
+@click.option("--temperature", type=click.FloatRange(min=0), help="0 is greedy.  [default: as in training]")
+@click.option("--show-reasoning", is_flag=True, help="Show what the model writes before its move.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of cards and moves.  [default: a new one]")
+def play(
+    name: str,
+    *,
+    model: str | None,
+    opponent: str | None,
+    games: int | None,
+    role: str | None,
+    temperature: float | None,
+    show_reasoning: bool,
+    seed: int | None,
+) -> None:
+    """Play a game against a model, or let the model play a match.
+
+    GAME is tictactoe, kuhn_poker, negotiation, textarena:ID or your module:Class. Without --model you play
+    against the game's expert: minimax, an equilibrium, or the best response to a player who accepts what
+    is good for it.
+
+    \b
+    greenward play tictactoe
+    greenward play kuhn_poker --model runs/mine --role second
+    greenward play tictactoe --model runs/mine --opponent minimax --games 1000
+    """
+    if opponent and (not model or role or show_reasoning):
+        raise click.UsageError("a match (--opponent) needs --model and has no --role and --show-reasoning.")
+    if games and not opponent:
+        raise click.UsageError("--games is the length of a match: name its --opponent.")
+
+    from greenward.evaluation.matches import play_match
+    from greenward.recipes.playing import find_contestant, find_opponent
+    from greenward.recipes.self_play import find_game
+
+    game = find_game(name)
+    if role not in (None, *game.roles):
+        raise click.UsageError(f"--role {role}: {game.name} has the roles {' and '.join(game.roles)}.")
+    seed = random.SystemRandom().getrandbits(31) if seed is None else seed
+    if opponent:
+        contestants = (
+            find_contestant(game, str(model), temperature=temperature),
+            find_opponent(game, opponent, temperature=temperature),
+        )
+        results = play_match(game, *contestants, games=games or 200, seed=seed)
+        _print_match(f"{game.name}: {model} against {opponent}, seed {seed}", results)
+        return
+    model = model or game.expert or "random"
+    against = find_opponent(game, model, temperature=temperature)
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # whatever is typed is at worst no move
+    TerminalGame(game, against, visible(model), show_reasoning, random.Random(seed)).play(role)
+
+
+@dataclass
+class TerminalGame:
+    """Games of a person, who writes lines on standard input, against `opponent`, who is called `name`."""
+
+    game: Game
+    opponent: Contestant | ScriptedPlayer
+    name: str
+    show_reasoning: bool
+    rng: random.Random
+    gains: list[float] = field(default_factory=list)
+
+    def play(self, role: str | None) -> None:
+        """Game after game until the person has enough; the roles alternate unless one is given."""
+        click.echo(f"{self.game.name} against {self.name}. {HELP} explains, {QUIT} ends.")
+        person = self.game.roles.index(role) if role else 0
+        while (gain := self._play_once(person)) is not None:
+            self.gains.append(gain)
+            won, lost = sum(one > 0 for one in self.gains), sum(one < 0 for one in self.gains)
+            drawn = len(self.gains) - won - lost
+            click.echo(f"Score: won {won}, drawn {drawn}, lost {lost}; total {sum(self.gains):+g}.")
+            answer = self._read("Another game? [Y/n] ")
+            if answer is None or answer[:1].lower() in (QUIT, "n"):
+                return
+            person = person if role else 1 - person
+
+    def _play_once(self, person: int) -> float | None:
+        """What the person gained; None if the person left."""
+        from greenward.cli.game_views import final_view, view
+        from greenward.environments.games.game import checked_returns
+
+        game = self.game
+        state = game.start(self.rng)
+        seen = ""
+        click.echo(f"\nYou are {game.roles[person]}.")
+        while (player := game.player(state)) is not None:
+            if player == person:
+                shown = view(game, state, person)
+                click.echo(shown.removeprefix(seen).lstrip("\n") or shown)  # a history begins as before
+                seen = shown
+                action = self._ask(game.legal_actions(state))
+                if action is None:
+                    return None
+            else:
+                action = self._answer(state)
+                if action is None:
+                    return self._ended(game.forfeit)
+            state = game.step(state, action)
+        click.echo(final_view(game, state, person).removeprefix(seen).lstrip("\n"))
+        return self._ended(checked_returns(game, state)[person])
+
+    def _ended(self, gain: float) -> float:
+        result, colour = ("You win", "green") if gain > 0 else ("You lose", "red")
+        click.secho(f"{result} ({gain:+g})." if gain else "A draw.", fg=colour if gain else None, bold=True)
+        return gain
+
+    def _answer(self, state: Any) -> str | None:
+        """The opponent's move; None if it is illegal, which ends the game."""
+        from greenward.evaluation.matches import Contestant
+        from greenward.recipes.playing import next_move
+
+        if isinstance(self.opponent, Contestant):
+            move = next_move(self.game, self.opponent, state, seed=self.rng.getrandbits(31))
+            reasoning = move.text.rpartition("\\boxed{")[0].strip()
+            if self.show_reasoning and reasoning:
+                click.secho(visible(reasoning), dim=True)
+            if move.action is None or move.action not in self.game.legal_actions(state):
+                wrote = visible(move.text.strip(), MAX_SHOWN)
+                click.echo(f"{self.name} wrote {wrote!r}, which is no legal move.")
+                return None
+            action = move.action
+        else:
+            action = self.opponent.act(self.game, state, self.rng)
+        click.echo(f"{self.name} plays {click.style(visible(action), bold=True)}.")
+        return action
+
+    def _ask(self, legal: Sequence[str]) -> str | None:
+        """The person's move; None if the person leaves."""
+        named = [
+            visible(f"{n} {action}" if _numbered(legal) else action) for n, action in enumerate(legal, 1)
+        ]
+        choices = named if len(named) <= MOST_LISTED else [*named[:4], f"{len(named) - 4} more"]
+        while (text := self._read(f"Your move ({', '.join(choices)}): ")) is not None:
+            found = meant(text, legal)
+            if len(found) == 1:
+                return found[0]
+            if text == HELP:
+                click.echo(visible(self.game.rules))
+                click.echo("Write a move, its first letters, or its number where it has one.")
+                click.echo(f"Your moves: {', '.join(named)}. {QUIT} ends the game.")
+            elif text.lower() == QUIT:
+                return None
+            else:
+                begun = f"; it begins {', '.join(found[:MOST_LISTED])}" if found else ""
+                click.secho(
+                    f"{visible(text, 40)!r} is no move{visible(begun)}. {HELP} explains.", fg="yellow"
+                )
+        return None
+
+    def _read(self, prompt: str) -> str | None:
+        """A line; None at the end of the input."""
+        click.echo(prompt, nl=False)
+        line = sys.stdin.readline()
+        if not (line and sys.stdin.isatty()):
+            click.echo(visible(line.strip(), MAX_SHOWN))  # as a terminal shows what is typed
+        return line.strip() if line else None
+
+
+def meant(text: str, legal: Sequence[str]) -> list[str]:
+    """The legal actions that a text may stand for: itself, that of its number, or those that it begins."""
+    if not 0 < len(text) <= MAX_INPUT:
+        return []
+    if text in legal:
+        return [text]
+    if text.isdecimal() and _numbered(legal):
+        return [action for number, action in enumerate(legal, 1) if number == int(text)]
+    return [action for action in legal if action.lower().lstrip("[").startswith(text.lower())]
+
+
+def _numbered(legal: Sequence[str]) -> bool:
+    """Whether actions have numbers: not where they contain digits themselves."""
+    return not any(character.isdigit() for action in legal for character in action)
+
+
+def _print_match(title: str, results: Sequence[RoleResult]) -> None:
+    """A column for each role, with 95 % intervals."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", box=SIMPLE_HEAD, pad_edge=False)
+    for result in results:
+        void = f", {result.void} void" if result.void else ""
+        table.add_column(f"as {result.role} ({result.games} games{void})", justify="right")
+    for key, label in (
+        *((key, key) for key in ("won", "drawn", "lost")),
+        ("illegal", "  by an illegal move"),
+    ):
+        shares = [result.estimates.get(key) for result in results]
+        table.add_row(label, *(f"{x.value:.1%} [{x.low:.1%}, {x.high:.1%}]" if x else "–" for x in shares))
+    console = Console()
+    console.print(Text(visible(title), style="bold"))
+    console.print(table)
