@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Protocol
 
-from greenward.environments.episode import POLICY, Episode
+import numpy as np
+
+from greenward.environments.episode import POLICY, Episode, Turn
 from greenward.errors import EngineError, GreenwardError
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
 from greenward.seeding import step_seed
@@ -35,6 +37,21 @@ class Waiting:
     """
 
     future: Future[Any]
+
+
+def turn_of(request: Request, completion: Completion) -> Turn:
+    """The turn of a role that wrote one completion."""
+    return Turn(
+        role=request.role,
+        prompt_ids=request.prompt_ids,
+        completion_ids=completion.token_ids,
+        logprobs_T=completion.logprobs,
+        policy_wrote_T=np.ones(len(completion.token_ids), dtype=bool),
+        stop_reason=completion.stop_reason,
+        policy_version=completion.policy_version,
+        player=request.player,
+        temperature=request.params.temperature,
+    )
 
 
 class Dialogue(Protocol):

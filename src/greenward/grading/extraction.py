@@ -61,6 +61,12 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     return Extracted(None, f"no Python block and no definition of {problem.entry_point}")
 
 
+def last_block(text: str) -> str | None:
+    """The contents of the last fenced block after the reasoning; None without one."""
+    blocks = _fenced_blocks(_without_reasoning(text))
+    return blocks[-1][1] if blocks else None
+
+
 def holds_fence(text: str) -> bool:
     """Whether a line of the text opens a fenced block."""
     return any(map(_FENCE.match, text.splitlines()))

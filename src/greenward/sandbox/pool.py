@@ -36,7 +36,8 @@ class LocalExecutor:
 
     `require` is the least level of isolation to run at; `isolation` says which was reached and why
     no more. `layers` are those to try; leaving some out is for tests and measurements. `packages`
-    may be imported by answers besides the standard library.
+    may be imported by answers besides the standard library. `hash_seed` is that of their interpreter: the
+    order of sets of text depends on it.
 
     Raises `SandboxError` for too little isolation, limits that make no sense, inputs that are not
     plain data, a worker that cannot start, and a batch begun inside an unfinished one of the same thread.
@@ -49,6 +50,7 @@ class LocalExecutor:
         require: Level = Level.B,
         layers: Collection[Layer] = ALL_LAYERS,
         packages: Sequence[str] = (),
+        hash_seed: int = 0,
     ) -> None:
         if workers < 1:
             raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
@@ -69,6 +71,7 @@ class LocalExecutor:
         self._workers_started = 0
         offered = ALL_LAYERS if LINUX else PORTABLE_LAYERS
         self._packages, self._layers = packages, offered.intersection(layers)
+        self._hash_seed = hash_seed
         missing = {one.value: f"it needs Linux, not {sys.platform}" for one in ALL_LAYERS - offered}
         self._idle: list[WorkerSlot] = []
         self._busy: dict[WorkerSlot, Attempt] = {}
@@ -215,7 +218,8 @@ class LocalExecutor:
     def _start(self, slot: WorkerSlot) -> WorkerProcess:
         self._workers_started += 1
         folder = os.path.join(self._folder, str(self._workers_started))
-        worker = self._starter.submit(WorkerProcess, folder, self._layers, self._packages).result()
+        started = self._starter.submit(WorkerProcess, folder, self._layers, self._packages, self._hash_seed)
+        worker = started.result()
         self._selector.register(worker, selectors.EVENT_READ, slot)
         return worker
 

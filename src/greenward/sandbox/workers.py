@@ -30,7 +30,6 @@ _SECONDS_TO_END = 1.0
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
-    "PYTHONHASHSEED": "0",
     "LD_BIND_NOW": "1",  # looking up functions of libraries once, not in every answer
 }
 # Modules register functions to run after a fork (new locks, new seeds). Every answer would spend time on
@@ -61,7 +60,9 @@ class WorkerProcess:
     reason for each other one.
     """
 
-    def __init__(self, folder: str, layers: Collection[Layer], packages: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str, layers: Collection[Layer], packages: Sequence[str], hash_seed: int = 0
+    ) -> None:
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")
@@ -84,7 +85,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
-                    env=ENVIRONMENT,
+                    env=ENVIRONMENT | {"PYTHONHASHSEED": str(hash_seed)},
                     cwd="/",
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,

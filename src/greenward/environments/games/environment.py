@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from greenward.environments.dialogue import Dialogue, Request, run_dialogues
+from greenward.environments.dialogue import Dialogue, Request, run_dialogues, turn_of
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.games.game import Game, ScriptedPlayer, checked_returns
 from greenward.environments.games.league import LEAGUE, League
@@ -202,17 +202,7 @@ class GameDialogue(Dialogue):
     def respond(self, completion: Completion) -> None:
         request, self._request = self._request, None
         assert request is not None
-        turn = Turn(
-            role=request.role,
-            prompt_ids=request.prompt_ids,
-            completion_ids=completion.token_ids,
-            logprobs_T=completion.logprobs,
-            policy_wrote_T=np.ones(len(completion.token_ids), dtype=bool),
-            stop_reason=completion.stop_reason,
-            policy_version=completion.policy_version,
-            player=request.player,
-            temperature=request.params.temperature,
-        )
+        turn = turn_of(request, completion)
         player = self._game.roles.index(request.role)
         prompts, _ = self._asked.get(request.player, self._asked[POLICY])
         move = prompts.move(completion)

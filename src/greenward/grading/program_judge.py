@@ -1,0 +1,181 @@
+"""Judges programs that print: whether one is a short deterministic computation, and what it prints.
+
+A program may compute, and nothing else. Two barriers keep out what is no computation. First, its syntax
+tree is read: it may import `PURE_MODULES` only, and use neither sets, whose order is not defined, nor the
+built-in functions that reach outside, nor attributes that lead to the interpreter. Then it runs in the
+sandbox twice, in interpreters with different hash seeds and at different addresses, and the first time with
+another seed of `random`, another working folder, a number of objects before it that is drawn anew each time,
+and its operations counted. A valid program prints the same both times. What is kept is no result: a program
+that only by chance printed the same twice is judged anew whenever it comes again.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from greenward.grading.unique_jobs import JobSet, run_unique
+from greenward.problems.python_source import parse
+from greenward.sandbox.isolation import Isolation, Level
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
+
+PURE_MODULES = frozenset({"bisect", "collections", "heapq", "itertools", "math"})
+_REFUSED_BUILTINS = {
+    "BaseException", "KeyboardInterrupt", "SystemExit", "breakpoint", "compile", "copyright", "credits",
+    "delattr", "dir", "eval", "exec", "exit", "frozenset", "getattr", "globals", "hasattr", "hash", "help",
+    "id", "input", "license", "locals", "memoryview", "open", "quit", "set", "setattr", "vars",
+}  # fmt: skip
+_INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # dunders, frames, code objects
+
+_OTHER_CONDITIONS = """
+def _change():
+    import os, random, sys
+    random.seed(104_729)
+    os.mkdir("elsewhere"), os.chdir("elsewhere")
+    sys.held = _change, [[bytes(size), []] for size in range(16, 512, 16) for _ in range(os.urandom(1)[0])]
+    leave, left = os._exit, iter(range({operations}))
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != "<answer>":
+            return None
+        frame.f_trace_opcodes = True
+        if next(left, None) is None:
+            leave(1)
+        return trace
+    sys.settrace(trace)
+_change()
+del _change
+"""
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """What a program printed, without one newline at the end, if it is valid; else why it is not.
+
+    `status` is "valid", "forbidden" (it does more than compute), "silent" (it prints nothing but white
+    space), "long_output", "unstable" (it prints something else under other conditions), "long_computation",
+    or the value of the sandbox's `Outcome`; "infrastructure" is not the program's fault.
+    """
+
+    status: str
+    output: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return self.status == "valid"
+
+
+class ProgramJudge:
+    """Judges programs that print. A context manager.
+
+    A valid program prints at most `max_output_bytes` and takes at most `max_operations` operations of the
+    interpreter and the time in `limits`. Two pools of `workers` processes run programs, isolated at least at
+    level `require`; raises `SandboxError` if they cannot start.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        workers: int = 1,
+        *,
+        max_output_bytes: int = 32,
+        max_operations: int = 10_000,
+        require: Level = Level.B,
+    ) -> None:
+        self._limits = limits
+        self._max_output_bytes = max_output_bytes
+        self._conditions = _OTHER_CONDITIONS.format(operations=max_operations)
+        self._executors: list[LocalExecutor] = []
+        try:
+            for seed in (0, 1):
+                self._executors.append(LocalExecutor(workers, require=require, hash_seed=seed))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def isolation(self) -> Isolation:
+        """How well programs are contained."""
+        return self._executors[0].isolation
+
+    def judge(self, codes: Sequence[str]) -> list[ProgramResult]:
+        """The result of each program, in order; equal ones are run once."""
+        found = {code: ProgramResult(status) for code in codes if (status := refusal(code)) is not None}
+        pending = [code for code in dict.fromkeys(codes) if code not in found]
+        found |= self._run(0, pending, self._conditions)
+        again = self._run(1, [code for code in pending if found[code].valid], "")
+        for code, result in again.items():
+            if result.status == "infrastructure":
+                found[code] = result
+            elif result != found[code]:
+                found[code] = ProgramResult("unstable")
+        return [found[code] for code in codes]
+
+    def close(self) -> None:
+        """End all processes. Safe to call twice."""
+        for executor in self._executors:
+            executor.close()
+
+    def __enter__(self) -> ProgramJudge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, executor: int, codes: Sequence[str], preamble: str) -> dict[str, ProgramResult]:
+        def prepare(code: str) -> JobSet[ProgramResult]:
+            job = Job(code, limits=self._limits, preamble=preamble)
+            return JobSet((job,), lambda results: self._reading(results[0]))
+
+        results = run_unique(self._executors[executor], codes, lambda code: code, prepare)
+        return {codes[position]: result for position, result in results}
+
+    def _reading(self, run: RunResult) -> ProgramResult:
+        """What one run says of a program."""
+        if run.outcome is Outcome.EXITED:  # no program that may run can end the interpreter itself
+            return ProgramResult("long_computation")
+        if run.outcome is not Outcome.COMPLETED:
+            return ProgramResult(run.outcome.value)
+        printed = run.stdout.removesuffix("\n")
+        if not printed.strip():
+            return ProgramResult("silent")
+        if len(printed.encode()) > self._max_output_bytes:
+            return ProgramResult("long_output")
+        return ProgramResult("valid", printed)
+
+
+def refusal(code: str) -> str | None:
+    """The status of a program that is not run; None for one that may run.
+
+    Comments are refused: they would be a message to the reader of the program. So is what stands for broken
+    characters: the reader would not see what was written.
+    """
+    if not code.strip():
+        return "silent"
+    if any(text in code for text in ("#", "__", "\ufffd")) or not all(
+        one.isprintable() or one == "\n" for one in code
+    ):
+        return "forbidden"
+    try:
+        tree = parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Outcome.SYNTAX_ERROR.value
+    return "forbidden" if any(map(_reaches_outside, ast.walk(tree))) else None
+
+
+def _reaches_outside(node: ast.AST) -> bool:
+    match node:
+        case ast.Set() | ast.SetComp():
+            return True
+        case ast.Import(names=names):
+            return any(name.name not in PURE_MODULES for name in names)
+        case ast.ImportFrom(module=module, names=names):
+            return module not in PURE_MODULES or any(name.name.startswith("_") for name in names)
+        case ast.Name(id=name):
+            return name in _REFUSED_BUILTINS
+        case ast.Attribute(attr=name):
+            return name.startswith(_INNER_ATTRIBUTES)
+        case ast.MatchClass(kwd_attrs=names):
+            return any(name.startswith(_INNER_ATTRIBUTES) for name in names)
+    return False

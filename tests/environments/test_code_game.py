@@ -1,0 +1,319 @@
+"""The game of code: what a valid program is, who wins, and that no degenerate program ever does."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from degenerate_programs import DEGENERATE
+
+from greenward.environments.code_game.environment import (
+    GENERATOR,
+    PREDICTOR,
+    CodeGameEnvironment,
+    CodeGamePrompts,
+)
+from greenward.environments.code_game.predictors import (
+    SCRIPTED_PREDICTORS,
+    predict_by_interpreting,
+    predict_last_literal,
+)
+from greenward.environments.code_game.programs import random_program
+from greenward.environments.dialogue import Request, turn_of
+from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.grading import program_judge
+from greenward.grading.program_judge import ProgramJudge, ProgramResult
+from greenward.policies.engine import Completion, SamplingParams, StopReason
+from greenward.sandbox.isolation import Level
+from greenward.sandbox.protocol import Limits, Outcome, RunResult
+from tiny_model import CharacterTokenizer
+
+AUDIT = [program for programs in DEGENERATE.values() for program in programs]
+SAMPLING = SamplingParams(max_tokens=200)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    limits = Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_bytes=512 << 20)
+    with ProgramJudge(limits, require=Level.D) as judge:
+        yield judge
+
+
+@dataclass
+class Writer:
+    """A rollout engine whose n-th completion is the n-th text, over and over."""
+
+    texts: list[str]
+    deterministic: bool = True
+    max_positions: int = 10_000
+    asked: list[str] = field(default_factory=list)
+
+    def sample(
+        self, prompts: Any, group_sizes: Any, params: SamplingParams, *, seed: Any, on_group: Any = None
+    ):
+        groups, number = [], 0
+        for prompt in prompts:
+            self.asked.append("".join(map(chr, prompt)))
+            groups.append([])
+            for _ in range(group_sizes):
+                text = self.texts[number % len(self.texts)]
+                number += 1
+                ids = np.array([*map(ord, text), 0][: params.max_tokens])
+                reason = StopReason.END if len(text) < params.max_tokens else StopReason.LENGTH
+                groups[-1].append(Completion(ids, np.zeros(len(ids), np.float32), reason, 0))
+        return groups
+
+    def sync(self, policy: Any) -> None: ...
+
+
+class EndTokenizer(CharacterTokenizer):
+    """Leaves out the end token, as real ones do."""
+
+    special_ids: Mapping[str, int] = MappingProxyType({"<|end|>": 0})
+
+    def decode(self, token_ids: Any) -> str:
+        return super().decode(token for token in token_ids if token)
+
+
+class WholePrograms(CodeGamePrompts):
+    """Takes what the generator writes as the whole program, without the first line."""
+
+    def program(self, first_line: str, turn: Turn) -> str:
+        return self._tokenizer.decode(turn.completion_ids)
+
+
+def play(
+    judge: ProgramJudge,
+    generator: Writer,
+    predictor: Writer | str,
+    *,
+    games: int = 1,
+    sampling: SamplingParams = SAMPLING,
+    prompts: Callable[..., CodeGamePrompts] = WholePrograms,
+    trained: str = GENERATOR,
+) -> Collection:
+    opponent = predictor if isinstance(predictor, str) else "opponent"
+    environment = CodeGameEnvironment(
+        prompts(EndTokenizer(), 32),
+        judge,
+        lambda step: (POLICY, opponent) if trained == GENERATOR else ("opponent", POLICY),
+        sampling=sampling,
+        games_per_group=games,
+        seed=0,
+    )
+    first, second = (generator, predictor) if trained == GENERATOR else (predictor, generator)
+    players: dict[str, Any] = {POLICY: first, "opponent": second}
+    return environment.collect(players, range(1), seed=1)
+
+
+def game(*arguments: Any, **settings: Any) -> Episode:
+    (episode,) = play(*arguments, **settings).episodes
+    return episode
+
+
+def test_no_degenerate_program_wins_even_against_a_predictor_that_is_always_wrong(judge) -> None:
+    assert len(AUDIT) >= 60
+    collection = play(judge, Writer(AUDIT), Writer(["wrong"]), games=len(AUDIT))
+    rewarded = {
+        e.answer: e.outcome for e in collection.episodes if e.rewards != {GENERATOR: -1.0, PREDICTOR: 1.0}
+    }
+    assert not rewarded
+    assert len(collection.episodes) == len(AUDIT)
+    assert all(episode.scored for episode in collection.episodes)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import random\nprint(random.random())",
+        "import time\nprint(time.time_ns())",
+        "import os\nprint(os.getcwd())",
+        "print(hash('a') % 1000)",
+        "print(list({'a', 'b', 'c', 'd', 'e'}))",
+        "print(str(object())[-10:])",
+        "import os\nprint(os.path.exists('../elsewhere'))",
+        "print(str(lambda: 0)[-6:-1])",
+        "def f():\n    yield\nprint(str(f())[-6:-1])",
+    ],
+)
+def test_two_runs_find_what_is_not_deterministic_without_reading_the_program(
+    judge, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_judge, "refusal", lambda code: None)
+    assert judge.judge([program + "\n"]) == [ProgramResult("unstable")]
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("print(3)", "3"),
+        ("print('a')\nprint('b')", "a\nb"),
+        ("print(' a ', end='')", " a "),
+        ("print(1, end='\\n\\n')", "1\n"),
+        ("import math\nprint(math.factorial(20))", "2432902008176640000"),
+        ("from collections import Counter\nprint(Counter('aba'))", "Counter({'a': 2, 'b': 1})"),
+        ("class Pair:\n    left = 1\nprint(Pair().left)", "1"),
+        ("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    print(error)", "division by zero"),
+        ("print(sum(range(100)))", "4950"),
+        ("print('ä' * 16)", "ä" * 16),
+    ],
+)
+def test_deterministic_programs_are_valid_and_their_text_is_kept(judge, program: str, printed: str) -> None:
+    assert judge.judge([program]) == [ProgramResult("valid", printed)]
+
+
+@pytest.mark.parametrize(
+    ("said", "wins"), [("7", True), ("7\n", True), (" 7", False), ("7\n\n", False), ("", False)]
+)
+def test_a_prediction_counts_if_it_is_the_printed_text_one_newline_aside(
+    judge, said: str, wins: bool
+) -> None:
+    episode = game(judge, Writer(["print(3 + 4)"]), Writer([said]))
+    assert episode.rewards == ({GENERATOR: -1, PREDICTOR: 1} if wins else {GENERATOR: 1, PREDICTOR: -1})
+    assert episode.outcome == ("predicted" if wins else "not_predicted")
+    assert [turn.player for turn in episode.turns] == [POLICY, "opponent"]
+    assert episode.trained_rewards == {GENERATOR: episode.rewards[GENERATOR]}
+
+
+def test_where_the_predictor_is_trained_all_its_predictions_are_of_one_program(judge) -> None:
+    predictor = Writer(["7", "8", "7"])
+    episodes = play(judge, Writer(["print(3 + 4)"]), predictor, games=3, trained=PREDICTOR).episodes
+    assert [episode.trained_rewards for episode in episodes] == [{PREDICTOR: one} for one in (1, -1, 1)]
+    assert len(predictor.asked) == 1
+    invalid = game(judge, Writer(["print(1 / 0)"]), Writer(["x"]), games=3, trained=PREDICTOR)
+    assert (invalid.rewards[GENERATOR], invalid.trained_turns) == (-1.0, ())
+
+
+@pytest.mark.parametrize(
+    ("program", "sampling", "positions", "outcome"),
+    [
+        ("print(3 + 4)", SamplingParams(5), 10_000, "too_long"),
+        ("print(3 + 4)", SAMPLING, 215, "too_long"),
+        ("print('<|end|>')", SAMPLING, 10_000, "forbidden"),
+        ("print('```')", SAMPLING, 10_000, "forbidden"),
+        ("print('\ufffd')", SAMPLING, 10_000, "forbidden"),
+    ],
+)
+def test_a_program_that_the_predictor_cannot_be_shown_whole_loses(
+    judge, program: str, sampling: SamplingParams, positions: int, outcome: str
+) -> None:
+    writer = Writer([program], max_positions=positions)
+    episode = game(judge, writer, Writer(["wrong"]), sampling=sampling)
+    assert (episode.outcome, episode.rewards[GENERATOR]) == (outcome, -1.0)
+
+
+def test_a_program_of_a_megabyte_loses_and_stops_nothing(judge) -> None:
+    huge = "print(" + "9" * (1 << 20) + ")"
+    statuses = [one.status for one in judge.judge([huge, "print(" + "(" * (1 << 20), "print(1)"])]
+    assert "valid" not in statuses[:2]
+    assert statuses[2] == "valid"
+
+
+def test_a_game_is_void_when_the_sandbox_fails_and_its_program_is_judged_anew(
+    judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = RunResult(Outcome.INFRASTRUCTURE)
+    with monkeypatch.context() as patch:
+        for executor in judge._executors:
+            patch.setattr(executor, "run", lambda jobs: ((index, broken) for index, _ in enumerate(jobs)))
+        void = game(judge, Writer(["print(123456)"]), Writer(["wrong"]))
+    assert (void.scored, void.outcome, set(void.rewards.values())) == (False, "void", {0.0})
+    assert game(judge, Writer(["print(123456)"]), Writer(["123456"])).outcome == "predicted"
+
+
+def test_every_game_is_zero_sum_and_metrics_tell_who_won(judge) -> None:
+    rng = random.Random(3)
+    programs = [random_program(rng) for _ in range(20)] + AUDIT[:10]
+    collection = play(judge, Writer(programs), "interpreter", games=30)
+    assert all(sum(episode.rewards.values()) == 0 for episode in collection.episodes)
+    means = {name: float(np.mean(values)) for name, values in collection.metrics.items()}
+    assert means["code_game/generator_win"] == 0
+    assert means["code_game/valid"] == pytest.approx(2 / 3)
+    assert means["code_game/accuracy_of_interpreter"] == 1
+    assert means["code_game/different_programs"] == len(set(programs)) / 30
+
+
+def test_generator_continues_its_first_line_and_predictor_sees_the_whole_program(judge) -> None:
+    generator, predictor = Writer(["print(a)"]), Writer(["x"])
+    episode = game(judge, generator, predictor, prompts=CodeGamePrompts)
+    assert episode.answer == generator.asked[0] + "print(a)"
+    assert predictor.asked == [f"{episode.answer}\n# prints\n"]
+
+
+def test_chat_models_answer_in_blocks(judge) -> None:
+    prompts = CodeGamePrompts(EndTokenizer(chat=True), 32)
+    said = "<think>```python\nprint(0)\n```</think>Here:\n```python\na = 1\nprint(a)\n```\n"
+
+    def turn(text: str) -> Turn:
+        completion = Completion(np.array(list(map(ord, text))), np.zeros(0), StopReason.END, 0)
+        return turn_of(Request(GENERATOR, (), SAMPLING), completion)
+
+    assert prompts.program("a = 1", turn(said)) == "a = 1\nprint(a)"
+    assert prompts.program("b = 2", turn(said)) == "b = 2\na = 1\nprint(a)"
+    assert prompts.prediction(turn(said)) == "a = 1\nprint(a)"
+    assert prompts.prediction(turn("no block")) is None
+    assert prompts.prediction(turn("".join(map(chr, prompts.answer("7"))))) == "7"
+
+
+def test_interpreter_agrees_with_python_on_random_programs() -> None:
+    rng = random.Random(11)
+    programs = [random_program(rng) for _ in range(600)]
+    source = (
+        "import contextlib, io, json, sys\nout = []\nfor p in json.load(sys.stdin):\n    s = io.StringIO()\n"
+        + (
+            "    with contextlib.redirect_stdout(s):\n        exec(p, {})\n    out.append(s.getvalue()[:-1])\nprint(json.dumps(out))"
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], input=json.dumps(programs), capture_output=True, text=True, check=True
+    )
+    printed = json.loads(done.stdout)
+    assert [predict_by_interpreting(program) for program in programs] == printed
+    strength = {
+        name: np.mean([predict(p) == text for p, text in zip(programs, printed, strict=True)])
+        for name, predict in SCRIPTED_PREDICTORS.items()
+    }
+    assert strength["interpreter"] == 1
+    assert max(strength["constant"], strength["last_literal"]) < 0.3
+    assert max(map(len, printed)) <= 32
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("x = 7 // 2 - -3\nprint(x, x % 4, not x)", "6 2 False"),
+        ('a = "ab" * 2\nb = [a, "c"]\nprint(b, a == "ab")', "['abab', 'c'] False"),
+        ("n = 0\nfor i in range(4):\n    if i % 2:\n        n += i\nprint(n)", "4"),
+        ("x = 3\ny = list(range(9))\nprint(x, y[-1], y[1:3])", "3 8 [1, 2]"),
+        ('for c in "abc":\n    print(c.upper())', "A\nB\nC"),
+        # Beyond the part of Python that is known, or beyond its bounds:
+        ("while True:\n    pass", ""),
+        ('a = "x" * 10**9\nprint(a)', ""),
+        ("a = [1]\na = [a]\nprint(a)", ""),
+        ("print(9 ** 9 ** 9)", ""),
+        ("a = 9\nfor i in range(200):\n    a = a * a\nprint(a)", ""),
+        ("a = []\nfor i in range(10**9):\n    a.append(i)", ""),
+        ('print("%999999999d" % 1)', ""),
+        ('print("{:>999999999}".format(1))', ""),
+        ("print(1 / 0)", ""),
+        ("import os\nprint(os.getcwd())", ""),
+        ("(" * 500, ""),
+        ("print(" + "-" * 5000 + "1)", ""),
+        ("a = 'a'\nfor i in range(150):\n    a = a.replace('a', 'aaaaaaaaaa')\nprint(a)", ""),
+    ],
+)
+def test_interpreter_is_bounded_and_never_guesses(program: str, printed: str) -> None:
+    assert predict_by_interpreting(program) == printed
+
+
+def test_last_literal_is_the_last_in_the_text() -> None:
+    assert predict_last_literal('a = 5\nprint(a + 3, "end")') == "end"
+    assert predict_last_literal("print((") == predict_last_literal("print(a)") == ""
