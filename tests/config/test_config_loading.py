@@ -309,14 +309,14 @@ class TestKinds:
     def test_a_key_of_another_kind_is_refused_and_its_kinds_are_named(self) -> None:
         said = message("kind: sft\nwarm_start: {}\ntraining: {max_steps: 5}\n")
         assert said == (
-            "r.yaml, line 3: training.max_steps needs kind: grpo or kind: ppo or kind: rejection or kind: self_play; "
+            "r.yaml, line 3: training.max_steps needs kind: grpo or kind: ppo or kind: rejection or kind: self_play or kind: code_game; "
             "this recipe has kind: sft. Nearest: warm_start.max_steps."
         )
 
     def test_an_unknown_kind_names_the_nearest(self) -> None:
         said = message("seed: 1\nkind: gpro")
         assert said.startswith(
-            "r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection', 'self_play' or 'sft'"
+            "r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection', 'self_play', 'code_game' or 'sft'"
         )
         assert said.endswith("found 'gpro'. Nearest: grpo.")
 

@@ -35,7 +35,7 @@ from greenward.config.sections import (
     TrackingConfig,
     TrainingConfig,
 )
-from greenward.config.self_play import SelfPlayAlgorithmConfig, SelfPlayConfig
+from greenward.config.self_play import CodeGameConfig, SelfPlayAlgorithmConfig, SelfPlayConfig
 from greenward.user_text import parse_yaml_text
 
 # Learning rates of a pretrained model where the recipe gives none.
@@ -148,20 +148,25 @@ class PolicyGradientRecipe(CodeRecipe):
         return self
 
 
+Grouped = TypeVar("Grouped", "GRPORecipe", "CodeGameRecipe")
+
+
+def _has_groups(recipe: Grouped) -> Grouped:
+    if recipe.training.num_generations < 2:
+        raise ValueError(
+            f"training.num_generations {recipe.training.num_generations}: {recipe.algorithm.advantage} "
+            "compares the answers of a group and needs at least 2 (kind: ppo works with 1)"
+        )
+    return recipe
+
+
 class GRPORecipe(PolicyGradientRecipe):
     """`kind: grpo`: policy gradients with group baselines or none; a choice of advantage and loss."""
 
     kind: Literal["grpo"] = "grpo"
     algorithm: GRPOAlgorithmConfig = GRPOAlgorithmConfig()
 
-    @model_validator(mode="after")
-    def _has_groups(self) -> GRPORecipe:
-        if self.training.num_generations < 2:
-            raise ValueError(
-                f"training.num_generations {self.training.num_generations}: {self.algorithm.advantage} "
-                "compares the answers of a group and needs at least 2 (kind: ppo works with 1)"
-            )
-        return self
+    _grouped = model_validator(mode="after")(_has_groups)
 
 
 class PPORecipe(PolicyGradientRecipe):
@@ -187,7 +192,17 @@ class SelfPlayRecipe(ReinforcementRecipe):
     algorithm: SelfPlayAlgorithmConfig = SelfPlayAlgorithmConfig()
 
 
-AnyRecipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | SupervisedRecipe
+class CodeGameRecipe(ReinforcementRecipe):
+    """`kind: code_game`: one player writes a program, the other one predicts what it prints."""
+
+    kind: Literal["code_game"] = "code_game"
+    code_game: CodeGameConfig = CodeGameConfig()
+    algorithm: GRPOAlgorithmConfig = GRPOAlgorithmConfig()
+
+    _grouped = model_validator(mode="after")(_has_groups)
+
+
+AnyRecipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRecipe | SupervisedRecipe
 Recipe = Annotated[AnyRecipe, Field(discriminator="kind")]
 RECIPE: TypeAdapter[AnyRecipe] = TypeAdapter(Recipe)
 KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
@@ -196,6 +211,7 @@ KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
         "ppo": PPORecipe,
         "rejection": RejectionRecipe,
         "self_play": SelfPlayRecipe,
+        "code_game": CodeGameRecipe,
         "sft": SupervisedRecipe,
     }
 )

@@ -63,6 +63,35 @@ class SelfPlayConfig(ConfigSection):
         return self
 
 
+class CodeGameConfig(ConfigSection):
+    """The game of code: who predicts, which role is trained when, and what a program may do."""
+
+    predictor: Literal["frozen", "league", "self", "constant", "last_literal", "interpreter"] = Field(
+        "frozen",
+        description="the policy as it was when the phase began; as it was at the beginning of any phase, the "
+        "stronger ones more often; the policy itself, which learns both roles at once; or a script",
+    )
+    alternate_every: PositiveInt | None = Field(
+        None,
+        description="steps of a phase: the generator is trained in the first, the predictor in the second, "
+        "and so on, each against the policy of before; none = the generator throughout",
+    )
+    league_size: PositiveInt = Field(8, description="versions that predictor: league keeps")
+    max_output_bytes: PositiveInt = Field(32, description="a program that prints more loses")
+    max_operations: PositiveInt = Field(10_000, description="a program that takes more loses")
+    evaluation_games: PositiveInt = Field(500, description="games of each pair in an evaluation")
+
+    @model_validator(mode="after")
+    def _can_alternate(self) -> CodeGameConfig:
+        if self.alternate_every and self.predictor not in ("frozen", "league"):
+            raise ValueError(
+                f"alternate_every needs predictor: frozen or league; {self.predictor} has no phases"
+            )
+        if self.predictor == "league" and not self.alternate_every:
+            raise ValueError("predictor: league needs alternate_every: a version joins in each phase")
+        return self
+
+
 class SelfPlayAlgorithmConfig(AlgorithmConfig):
     """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
 

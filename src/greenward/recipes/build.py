@@ -169,16 +169,20 @@ def build_renderer(recipe: BaseRecipe, tokenizer: Tokenizer) -> PromptRenderer:
     )
 
 
-def build_grader(sandbox: SandboxConfig) -> Grader:
-    """A grader with the recipe's limits and worker processes; to be closed."""
-    limits = Limits(
+def build_limits(sandbox: SandboxConfig) -> Limits:
+    """What one answer may use."""
+    return Limits(
         cpu_seconds=sandbox.cpu_seconds,
         wall_seconds=sandbox.wall_seconds,
         memory_bytes=sandbox.memory_mb << 20,
         output_bytes=sandbox.output_kb << 10,
     )
+
+
+def build_grader(sandbox: SandboxConfig) -> Grader:
+    """A grader with the recipe's limits and worker processes; to be closed."""
     return Grader(
-        limits,
+        build_limits(sandbox),
         workers=sandbox.workers,
         by_suite=sandbox.suite_times,
         require=Level(sandbox.require),

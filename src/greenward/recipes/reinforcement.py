@@ -19,6 +19,7 @@ from greenward.algorithms.role_gradients import RoleGradientNorms
 from greenward.algorithms.trainer import RLTrainer
 from greenward.algorithms.weight_average import WeightAverage
 from greenward.config.recipe import (
+    CodeGameRecipe,
     CodeRecipe,
     GRPORecipe,
     PolicyGradientRecipe,
@@ -69,7 +70,7 @@ def build_reinforcement(
         reward_model = RewardModel(frozen, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
         callbacks.append(RewardModelCallback(reward_model, run.predictions, weight=weight))
     max_rounds = 1
-    if isinstance(recipe, GRPORecipe) and recipe.algorithm.dynamic_sampling:
+    if isinstance(recipe, GRPORecipe | CodeGameRecipe) and recipe.algorithm.dynamic_sampling:
         max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
     collector = Collector(
         tasks.environment(policy),
@@ -107,7 +108,7 @@ def _rejection(
 
 
 def _policy_gradient(
-    recipe: PolicyGradientRecipe | SelfPlayRecipe,
+    recipe: PolicyGradientRecipe | SelfPlayRecipe | CodeGameRecipe,
     policy: Policy,
     collector: Collector,
     frozen: Policy | None,
@@ -167,6 +168,7 @@ TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
         "ppo": _policy_gradient,
         "rejection": _rejection,
         "self_play": _policy_gradient,
+        "code_game": _policy_gradient,
     }
 )
 """Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a

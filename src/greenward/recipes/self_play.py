@@ -213,8 +213,8 @@ class LeagueCallback(Callback):
         self._league.record(episodes)
         return episodes
 
-    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
-        if step % self._every == 0:
+    def on_step_begin(self, step: int) -> None:
+        if step > 1 and (step - 1) % self._every == 0:
             self._league.add()
 
     def state_dict(self) -> dict[str, Any]:

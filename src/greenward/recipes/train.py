@@ -22,6 +22,7 @@ from greenward.policies.devices import contended_threads
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
+from greenward.recipes.code_game import CodeGameTasks
 from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.requirements import check_needs
 from greenward.recipes.self_play import SelfPlayTasks
@@ -37,7 +38,11 @@ from greenward.runs.trackers import make_sinks
 
 WARM_START = "warm_start"
 TASKS: Mapping[str, type[Tasks]] = MappingProxyType(
-    {**dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks), "self_play": SelfPlayTasks}
+    {
+        **dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks),
+        "self_play": SelfPlayTasks,
+        "code_game": CodeGameTasks,
+    }
 )
 """What each kind of recipe trains and evaluates on."""
 

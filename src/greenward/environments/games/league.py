@@ -53,6 +53,11 @@ class League:
             oldest = next(iter(self._scores))
             del self._scores[oldest], self._players[oldest]
 
+    @property
+    def newest(self) -> str:
+        """The member that joined last."""
+        return next(reversed(self._scores))
+
     def member(self, group_id: int) -> str:
         """The member that the games of this group meet."""
         weights = [(1 - score) ** self._hardness + _SMALLEST_WEIGHT for score in self._scores.values()]

@@ -1,0 +1,198 @@
+"""From a recipe of the game of code to its players, phases and evaluations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from greenward.algorithms.callbacks import Callback
+from greenward.algorithms.collection import Environment
+from greenward.algorithms.loop import Evaluator
+from greenward.algorithms.supervised import Example
+from greenward.config.recipe import CodeGameRecipe, SupervisedRecipe
+from greenward.config.sections import SupervisedConfig
+from greenward.config.self_play import LeagueConfig
+from greenward.environments.code_game.environment import (
+    CodeGameEnvironment,
+    CodeGamePrompts,
+    diversity_and_difficulty,
+)
+from greenward.environments.code_game.predictors import predict_by_interpreting
+from greenward.environments.code_game.programs import random_program
+from greenward.environments.episode import POLICY
+from greenward.environments.games.environment import SELF
+from greenward.environments.games.league import League
+from greenward.errors import ConfigError
+from greenward.grading.program_judge import ProgramJudge
+from greenward.intervals import Estimate, rate
+from greenward.policies.engine import RolloutEngine
+from greenward.policies.policy import Policy
+from greenward.problems.problem import ProblemSet
+from greenward.recipes.build import build_limits, build_sampling
+from greenward.recipes.self_play import LeagueCallback
+from greenward.runs.directory import RunDirectory
+from greenward.sandbox.isolation import Level
+from greenward.seeding import step_seed
+
+CODE_GAME = "code_game"
+START = "start"
+"""The player that is the policy as it was before the first step."""
+EXAMPLE_PROGRAMS = 16000
+"""Random programs that a supervised start learns to write and to predict: the format, no strategy."""
+
+
+class CodeGameTasks:
+    """The game of code: its phases, and games on other first lines as the evaluation."""
+
+    def __init__(
+        self,
+        recipe: CodeGameRecipe | SupervisedRecipe,
+        given: Mapping[str, ProblemSet],
+        functions: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        assert isinstance(recipe, CodeGameRecipe)
+        self.recipe = recipe
+        self._league: League | None = None
+
+    def open(self, run: RunDirectory, stack: ExitStack) -> None:
+        """Start the judge."""
+        section, sandbox = self.recipe.code_game, self.recipe.sandbox
+        judge = ProgramJudge(
+            build_limits(sandbox),
+            sandbox.workers,
+            max_output_bytes=section.max_output_bytes,
+            max_operations=section.max_operations,
+            require=Level(sandbox.require),
+        )
+        self._judge = stack.enter_context(judge)
+        run.add_provenance(sandbox=judge.isolation.to_json())
+
+    def texts(self) -> Iterable[str]:
+        for program in self._random_programs(2000):
+            yield f"{program}\n# prints\n{predict_by_interpreting(program)}"
+
+    def sample(self, policy: Policy) -> str:
+        prompts = self._prompts(policy)
+        program = next(iter(self._random_programs(1)))
+        ids = prompts.to_write(program.split("\n")[0])
+        return (
+            f"# first prompt of the generator ({len(ids)} tokens):\n{policy.tokenizer.decode(ids)}\n"
+            f"# a prompt of the predictor:\n{policy.tokenizer.decode(prompts.to_predict(program))}"
+        )
+
+    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
+        """Random programs, and what they print: that of another one for the share `config.error_rate`.
+
+        Every fourth program is also one to write, since its tokens are many and mostly chance.
+        """
+        prompts, end = self._prompts(policy), (policy.tokenizer.eos_id,)
+        rng = random.Random(self.recipe.seed)
+        programs = list(self._random_programs(EXAMPLE_PROGRAMS))
+        examples = []
+        for number, program in enumerate(programs):
+            first_line, _, rest = program.partition("\n")
+            if number % 4 == 0:
+                examples.append(Example(prompts.to_write(first_line), (*prompts.answer(rest), *end)))
+            wrong = rng.random() < config.error_rate
+            printed = predict_by_interpreting(rng.choice(programs) if wrong else program)
+            examples.append(Example(prompts.to_predict(program), (*prompts.answer(printed), *end)))
+        return examples
+
+    def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
+        section = self.recipe.code_game
+        self._players: dict[str, RolloutEngine] = {POLICY: policy, START: policy.frozen_copy()}
+        if section.predictor in ("frozen", "league"):
+            size = section.league_size if section.predictor == "league" else 1
+            self._league = League(policy, self._players, size=size, hardness=1.0, seed=self.recipe.seed)
+        return self._players
+
+    def callbacks(self) -> Sequence[Callback]:
+        """Lets the policy join its opponents at the start of each phase."""
+        every = self.recipe.code_game.alternate_every
+        if self._league is None or every is None:
+            return ()
+        return [LeagueCallback(self._league, LeagueConfig(snapshot_every=every))]
+
+    def environment(self, policy: Policy) -> Environment:
+        return self._environment(policy, self.recipe.seed)
+
+    def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
+        environment = self._environment(policy, self.recipe.evaluation.seed)
+        seed = step_seed(self.recipe.evaluation.seed, 0, CODE_GAME)
+        lines = range(self.recipe.code_game.evaluation_games)
+
+        def evaluate(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+            """Games between the policy, the opponent of this phase, and the start as predictor."""
+            players = {**self._players, POLICY: policy}
+            predictors = {"policy": POLICY, "start": START}
+            if self._league is not None:
+                predictors["frozen"] = self._league.newest
+            metrics: dict[str, Estimate] = {}
+            shares: dict[str, float] = {}
+            for generator in [name for name in predictors if name != "start"]:
+                written = environment.write(players, predictors[generator], lines, seed=seed)
+                programs = [
+                    one for one in environment.judged(written) if one.result.status != "infrastructure"
+                ]
+                valid = sum(program.result.valid for program in programs)
+                for predictor, player in predictors.items():
+                    predictions = environment.predict(players, player, programs, seed=seed)
+                    wins = [not one.right for one in predictions] + [False] * (len(programs) - valid)
+                    metrics[f"{generator}_beats_{predictor}"] = rate(np.array(wins, dtype=float))
+                if generator == "policy":
+                    metrics["valid"] = rate(np.array([one.result.valid for one in programs], dtype=float))
+                    shares = diversity_and_difficulty(programs)
+            return {
+                "suite": CODE_GAME,
+                "step": step,
+                "elapsed_seconds": elapsed_seconds,
+                "metrics": {name: estimate.to_json() for name, estimate in metrics.items()},
+                "shares": shares,
+                "rates": {},
+                "rows": [],
+            }
+
+        return {CODE_GAME: evaluate}
+
+    def _environment(self, policy: Policy, seed: int) -> CodeGameEnvironment:
+        return CodeGameEnvironment(
+            self._prompts(policy),
+            self._judge,
+            self._seats,
+            sampling=build_sampling(self.recipe),
+            games_per_group=self.recipe.training.num_generations,
+            seed=seed,
+        )
+
+    def _seats(self, step: int) -> tuple[str, str]:
+        """Who writes and who predicts at a step, counted from 0; in odd phases the policy predicts."""
+        section = self.recipe.code_game
+        if self._league is None:
+            return POLICY, POLICY if section.predictor == SELF else section.predictor
+        opponent = self._league.member(step)
+        odd = section.alternate_every is not None and step // section.alternate_every % 2
+        return (opponent, POLICY) if odd else (POLICY, opponent)
+
+    def _prompts(self, policy: Policy) -> CodeGamePrompts:
+        """Raises `ConfigError` where a program, its prompt and a prediction do not fit into the policy."""
+        prompts = CodeGamePrompts(policy.tokenizer, self.recipe.code_game.max_output_bytes)
+        first_lines = [program.split("\n")[0] for program in self._random_programs(500)]
+        room = self.recipe.sampling.max_tokens
+        needed = room + max(
+            max(len(prompts.to_write(a)), len(prompts.to_predict(a)) + room) for a in first_lines
+        )
+        if needed > policy.max_positions:
+            raise ConfigError(
+                f"sampling.max_tokens {room}: a program, its prompt and a prediction take up to {needed} "
+                f"tokens, more than the model's {policy.max_positions} positions.",
+                remedy="Lower sampling.max_tokens, or raise model.shape.max_positions.",
+            )
+        return prompts
+
+    def _random_programs(self, count: int) -> Iterator[str]:
+        rng = random.Random(self.recipe.seed)
+        return (random_program(rng) for _ in range(count))
