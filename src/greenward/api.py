@@ -181,7 +181,8 @@ def evaluate(
     `policy` is a policy, a run directory, a model folder or a Hugging Face id. `problems` are a suite by name
     or path, or problems; None is what the run held out. Without `k`, it is those of 1, 5, 10 and 100 that
     `samples` (answers to each problem) allow. A model by name on a suite by name is evaluated in the folder
-    `output`, and resumed there.
+    `output`, and resumed there. A run of self-play is evaluated in its games, or in the one that `problems`
+    names, with `samples` games in each match if it is above 1.
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
     (512 or what the model has room for), `top_p`, `seed`, `style`, `dtype`, `device`; for names also
@@ -189,19 +190,38 @@ def evaluate(
     `recheck`, `eval_results`. Raises the errors of `greenward.errors`.
     """
     from greenward.policies.policy import Policy
+    from greenward.recipes.evaluate_games import asked_games, evaluate_games, refuse_options
     from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation, evaluate_in_memory
+    from greenward.recipes.models import find_model
     from greenward.runs.progress import Progress
 
     if not isinstance(policy, Policy | str | Path):
         raise _unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
     grading, answers = _grading(k, options, AnswerOptions)
     asked = AnswerOptions(samples=samples, **answers)
+    if not isinstance(policy, Policy) and isinstance(problems, str | None):
+        model = find_model(str(policy), asked.checkpoint)
+        if games := asked_games(model, problems):
+            refuse_options([*options, *(["k"] if k else [])])
+            place, count = None if output is None else Path(output), samples if samples > 1 else None
+            with Progress(quiet=quiet) as progress:
+                return EvaluationResult(
+                    *evaluate_games(model, games, place, progress, games=count, options=options)
+                )
     if isinstance(policy, Policy) or not isinstance(problems, str | None):
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
     session = ModelEvaluation(str(policy), replace(asked, suite=problems))
     folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
         return EvaluationResult(session.run(folder, grading, progress), folder)
+
+
+def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | None = None) -> list[str]:
+    """The games that `evaluate` plays with a model; none where it asks problems of code."""
+    from greenward.recipes.evaluate_games import asked_games
+    from greenward.recipes.models import find_model
+
+    return list(asked_games(find_model(str(policy), checkpoint), suite))
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:

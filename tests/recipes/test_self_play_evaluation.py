@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from greenward import api
+from greenward.cli.main import main
 from greenward.config.loading import load_recipe
+from greenward.errors import ConfigError, RunError
 from greenward.recipes.train import train
 from greenward.runs.reading import read_recorded_run, read_summary
 from tiny_model import DATA, TINY_MODEL
@@ -20,7 +24,7 @@ SMALL = (
     "self_play.evaluation_games=6",
     "sampling.max_tokens=4",
     "model.shape.max_positions=96",
-    "warm_start.max_steps=2",
+    "warm_start=null",
     "training.max_steps=2",
     "training.num_generations=4",
     "training.prompts_per_step=3",
@@ -51,3 +55,61 @@ def test_every_game_and_every_suite_of_code_is_measured_at_the_start_and_at_the_
     assert recorded.suites["kuhn_poker"][0]["games"] == 6
     summary = read_summary(run)
     assert summary is not None and summary["suites"].keys() == recorded.suites.keys()
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return int(exit_.value.code or 0), said.out, said.err
+
+
+def test_eval_plays_the_games_of_a_run_as_its_own_evaluation_does(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call(capsys, "eval", run, "--out", tmp_path / "all", "--seed", 1234, "--json")
+    summary = json.loads(out)
+    assert code == 0 and summary["suite"] == "tictactoe, kuhn_poker, negotiation"
+    last = read_recorded_run(run, []).suites
+    for game in ("tictactoe", "kuhn_poker", "negotiation"):
+        expected = {f"{game}/{name}": pytest.approx(m) for name, m in last[game][-1]["metrics"].items()}
+        assert {name: m for name, m in summary["metrics"].items() if name.startswith(game)} == expected
+    assert (tmp_path / "all" / "report.html").is_file()
+    code, out, _ = call(capsys, "report", tmp_path / "all", "--format", "markdown")
+    assert code == 0 and "tictactoe: matches" in out and "| random | second |" in out
+
+
+def test_eval_of_one_game_takes_the_number_of_games_and_keeps_its_folder(run: Path, tmp_path: Path) -> None:
+    found = api.evaluate(run, "kuhn_poker", samples=10, output=tmp_path / "kuhn", temperature=0.5)
+    assert found.summary["settings"]["games"] == 10 and found.summary["settings"]["temperature"] == 0.5
+    assert 0 <= found.metrics["kuhn_poker/exploitability"].value <= 2
+    with pytest.raises(RunError, match="other settings"):
+        api.evaluate(run, "kuhn_poker", samples=12, output=tmp_path / "kuhn", temperature=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--top-p", "0.9", "--fewshot", "2"), "no fewshot, top_p"),
+        (("--k", "1"), "no k"),
+        (("--timeout", "3"), "no timeout"),
+        (("--show-prompt",), "show_prompt concerns problems of code"),
+        (("--fail-under", "0.5", "--suite", "tictactoe"), "fail_under concerns problems of code"),
+    ],
+)
+def test_options_of_problems_are_refused_for_games(
+    run: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    code, _, err = call(capsys, "eval", run, *options)
+    assert code == 2 and message in " ".join(err.split())
+
+
+def test_a_run_of_self_play_is_asked_problems_of_code_where_a_suite_names_them(
+    run: Path, tmp_path: Path
+) -> None:
+    found = api.evaluate(run, SUITE, output=tmp_path / "code", max_tokens=8, require="D", workers=1)
+    assert found.metrics["pass@1"].value == 0 and found.summary["contamination"] is None
+    assert found.summary["settings"]["max_tokens"] == 8
+    with pytest.raises(ConfigError, match="has no limit"):
+        api.evaluate(run, "tictactoe", limit=3)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXIT_BELOW, EXIT_FAILED = 1, 2
 JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results")
 SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device")
+_PROBLEMS_ONLY = {"show_prompt", "check_references", "fail_under"}
 STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
 
 
@@ -104,13 +105,15 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def eval_(model: str | None, **chosen: Any) -> None:
     """Sample a model's answers to a suite, run them, and report how many are right.
 
-    MODEL is a run directory (its newest checkpoint), a model folder or a Hugging Face id. All files
-    are in one folder. After an interruption the same command goes on and repeats nothing. Published
+    MODEL is a run directory (its newest checkpoint), a model folder or a Hugging Face id. A run of self-play
+    is evaluated in its games, or in the one that --suite names; --n is then the number of games of a match.
+    All files are in one folder. After an interruption the same command goes on and repeats nothing. Published
     figures differ by prompt, number of examples, temperature and time limit: all are recorded.
 
     \b
     greenward eval runs/demo/seed_0
     greenward eval Qwen/Qwen2.5-1.5B --suite mbpp:test --fewshot 3
+    greenward eval runs/spiral_self_play --suite tictactoe
     greenward eval runs/mine --suite humaneval+ --n 10 --k 1,5,10 --temperature 0.2 --out evaluations/mine
     """
     if model is None and not chosen["check_references"]:
@@ -119,6 +122,17 @@ def eval_(model: str | None, **chosen: Any) -> None:
     from greenward import api
     from greenward.text import visible
 
+    source = click.get_current_context().get_parameter_source
+    given = {name for name in chosen if source(name) is click.core.ParameterSource.COMMANDLINE}
+    if (
+        model
+        and (wrong := _PROBLEMS_ONLY & given)
+        and (games := api.games_of(model, chosen["suite"], checkpoint=chosen["checkpoint"]))
+    ):
+        raise click.UsageError(
+            f"{', '.join(sorted(wrong))} concerns problems of code, and {model} is evaluated in "
+            f"{', '.join(games)}: leave it out, or name a --suite of code."
+        )
     suite, grading = chosen["suite"], {name: chosen[name] for name in JUDGING}
     which = {name: chosen[name] for name in ("checkpoint", "limit", "skip_bad_rows", "ids")}
     if chosen["check_references"]:
@@ -137,9 +151,8 @@ def eval_(model: str | None, **chosen: Any) -> None:
         click.echo(f"# {task_id}, {shown['style']} style; all prompts: {shown['prompt_hash']}", err=True)
         click.echo(visible(prompt))
         return
-    result = api.evaluate(
-        model, suite, k=chosen["k"], output=chosen["out"], quiet=chosen["quiet"], **options, **grading
-    )
+    asked = {name: value for name, value in (options | grading).items() if name in given}
+    result = api.evaluate(model, suite, k=chosen["k"], output=chosen["out"], quiet=chosen["quiet"], **asked)
     _finish(result, chosen)
 
 

@@ -24,6 +24,7 @@ from greenward.reports.figures import (
     shown_answer,
     words,
 )
+from greenward.reports.games import game_blocks, is_game
 from greenward.runs.files import JsonRows, read_json
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
@@ -45,6 +46,18 @@ def evaluation_report(path: Path) -> Report:
         raise RunError(f"{path} holds no finished evaluation ({SUMMARY}).")
     model = summary.get("model") or {}
     suite = str(summary.get("suite", "?"))
+    if games := [row for row in JsonRows(path / RESULTS, lenient=True) if is_game(row)]:
+        return Report(
+            kind="evaluation",
+            title=f"{model.get('name')} plays {suite}",
+            headline="; ".join(f"{one['suite']}: {one.get('headline', '')}" for one in games) + ".",
+            facts=(Fact("time", duration(summary.get("seconds", {}).get("wall", 0.0))),),
+            sections=(
+                *(section(one["suite"], *game_blocks(one["suite"], {"Value": [one]})) for one in games),
+                section("Settings", *_settings(summary), level="appendix"),
+            ),
+            footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
+        )
     failed = tuple(islice(_failed(path), _SHOWN_ANSWERS))
     metrics = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
     result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")

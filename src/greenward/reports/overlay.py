@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from greenward.errors import RunError
-from greenward.reports.document import NOTHING, Chart, Fact, Report, Role, Table, charts, section
+from greenward.reports.document import NOTHING, Chart, Fact, Paragraph, Report, Role, Table, charts, section
 from greenward.reports.figures import metric_label, percent, points, setting_text
+from greenward.reports.games import game_charts, games_headline, opponents_in_words, played_games
 from greenward.reports.results import Results, compare, paired_difference, pooled
 from greenward.reports.study import Evaluation, Study, read_study
 from greenward.reports.training_charts import TRAINING_CURVES, Drawn, evaluation_chart, metric_series
@@ -42,6 +43,7 @@ def overlay_report(paths: Sequence[Path]) -> Report:
         notes=tuple(f"{name}: {note}" for name, study in studies.items() for note in study.notes),
         sections=(
             section("Learning", charts(chart for chart in held_out if chart.series)),
+            section("Games", *_games(studies), charts(game_charts(drawn))),
             section("Results", _results_table(studies, results, metric) if metric else None),
             section("Settings that differ", _settings(studies), level="detail"),
             section("Training, step by step", charts(_curves(drawn), "small", in_json=False)),
@@ -68,7 +70,8 @@ def _evaluations(study: Study, place: int) -> list[Evaluation | None]:
 
 def _headline(studies: Mapping[str, Study], metric: str | None) -> str:
     if metric is None:
-        return "None of these runs has a held-out evaluation yet."
+        played = [f"{name}: {told}" for name, one in studies.items() if (told := games_headline(one))]
+        return " ".join(played) or "None of these runs has a held-out evaluation yet."
     newest = (f"{name} {percent(pooled(_evaluations(one, -1), metric))}" for name, one in studies.items())
     return f"Newest held-out {metric_label(metric)}: {'; '.join(newest)}."
 
@@ -94,6 +97,13 @@ def _results_table(studies: Mapping[str, Study], results: Mapping[str, Results],
     columns = ("Run", "First", "Newest", "Change (points)", f"Minus {first} (points)")
     caption = f"Held-out {metric_label(metric)}; differences are paired by problem, with 95 % intervals."
     return Table("", columns, tuple(rows), caption)
+
+
+def _games(studies: Mapping[str, Study]) -> Iterator[Paragraph]:
+    """Who the opponents of each run were, so that a mixture is not taken for self-play."""
+    for name, study in studies.items():
+        if played_games(study.main_runs):
+            yield Paragraph(f"{name}. {opponents_in_words(study.main_runs[0].config)}")
 
 
 def _curves(drawn: Sequence[Drawn]) -> Iterator[Chart]:

@@ -22,7 +22,13 @@ Evaluation = Mapping[str, Any]
 
 ARMS_BESIDE = ("grpo", "rejection", "control")
 CONTROL = "Control"
-_ARM_LABELS = {"grpo": "GRPO", "ppo": "PPO", "rejection": "Rejection sampling", "sft": "supervised"}
+_ARM_LABELS = {
+    "grpo": "GRPO",
+    "ppo": "PPO",
+    "rejection": "Rejection sampling",
+    "sft": "supervised",
+    "self_play": "Self-play",
+}
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from greenward.reports.figures import (
     shown_answer,
     words,
 )
+from greenward.reports.games import game_figures, game_sections, games_headline, is_game
 from greenward.reports.results import (
     Evaluations,
     Results,
@@ -80,12 +81,13 @@ def training_report(path: str | Path) -> Report:
     return Report(
         kind="run report",
         title=study.title,
-        headline=headline(study, results),
+        headline=games_headline(study) or headline(study, results),
         facts=tuple(_facts(study)),
-        figures=tuple(_figures(results)),
+        figures=(*_figures(results), *game_figures(study)),
         notes=study.notes,
         sections=(
             section("Learning", charts((*held_out_charts(study, results), *suite_charts(study)))),
+            *game_sections(study),
             section(
                 "Before and after",
                 _before_after(study, results, found),
@@ -191,6 +193,8 @@ def _suites(study: Study) -> Table | None:
     rows = []
     for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
         found = [run.suites[name] for run in study.main_runs if run.suites.get(name)]
+        if is_game(found[0][0]):
+            continue
         before = [evaluations[0] for evaluations in found]
         after = [evaluations[-1] for evaluations in found if len(evaluations) > 1]
         problems = next((str(e["problems"]) for e in before if "problems" in e), NOTHING)

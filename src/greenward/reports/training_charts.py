@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from greenward.reports.document import Chart, Role, Series, Unit
-from greenward.reports.figures import PRIMARY, metric_label, percent
+from greenward.reports.figures import PRIMARY, metric_label, percent, value_text
 from greenward.reports.results import Results, final_evaluation, pooled
 from greenward.reports.study import CONTROL, Evaluation, Study, finite_points, in_a_sentence
 from greenward.runs.reading import RecordedRun
@@ -169,7 +169,9 @@ def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
     )
 
 
-def evaluation_series(drawn: Drawn, metric: str, x: str = "step", unit: float = 1.0) -> list[Series]:
+def evaluation_series(
+    drawn: Drawn, metric: str, x: str = "step", unit: float = 1.0, *, shown: Unit = "share"
+) -> list[Series]:
     """The mean over seeds with its band over the field `x` in units of `unit`, and each seed faint."""
     kept = [{e["step"]: e for e in run.evaluations if metric in e["metrics"]} for run in drawn.runs]
     seeds: list[dict[int, Evaluation]] = [
@@ -185,7 +187,8 @@ def evaluation_series(drawn: Drawn, metric: str, x: str = "step", unit: float = 
         assert estimate is not None  # only evaluations with this metric were kept
         points.append((at, estimate.value))
         band.append((at, estimate.low, estimate.high))
-        hints.append(f"{drawn.name or 'step'} {at:,.0f}: {percent(estimate)}")
+        figure = percent(estimate) if shown == "share" else value_text(estimate.value, shown)
+        hints.append(f"{drawn.name or 'step'} {at:,.0f}: {figure}")
     lines = [
         Series(
             "",
