@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 import warnings
 
 import numpy as np
@@ -106,3 +108,10 @@ def test_a_game_that_does_not_list_its_actions_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="does not list its actions"):
         pettingzoo_env(Open())
+
+
+def test_a_missing_extra_is_named(monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "greenward.environments.games.pettingzoo_env")
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    with pytest.raises(ConfigError, match=r"pip install 'greenward\[games\]'"):
+        importlib.import_module("greenward.environments.games.pettingzoo_env")
