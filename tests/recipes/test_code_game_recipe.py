@@ -15,7 +15,7 @@ from greenward.runs.reading import read_recorded_run
 
 SMALL: dict[str, Any] = {
     "kind": "code_game",
-    "code_game": {"alternate_every": 2, "evaluation_games": 8},
+    "code_game": {"phases": [2, 2], "evaluation_games": 8},
     "model": {
         "shape": {"layers": 1, "hidden_size": 32, "heads": 2, "kv_heads": 2, "max_positions": 160},
         "device": "cpu",
@@ -66,14 +66,17 @@ def test_a_run_cut_in_the_phase_of_the_predictor_resumes_as_if_it_had_not_been(
     (found,) = read_recorded_run(whole, []).suites.values()
     assert {"policy_beats_start", "frozen_beats_policy", "valid"} <= found[0]["metrics"].keys()
     assert found[0]["metrics"]["policy_beats_start"] == found[0]["metrics"]["frozen_beats_policy"]
+    report = (whole / "report.md").read_text().lower()
+    assert "the roles take turns, 2 and 2 steps" in report
+    assert "wins of the frozen generator over the predictor" in report
 
 
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"predictor": "self", "alternate_every": 5}, "self has no phases"),
-        ({"predictor": "interpreter", "alternate_every": 5}, "interpreter has no phases"),
-        ({"predictor": "league"}, "league needs alternate_every"),
+        ({"predictor": "self", "phases": [5, 5]}, "self has none"),
+        ({"predictor": "interpreter", "phases": [5, 5]}, "interpreter has none"),
+        ({"predictor": "league"}, "league needs phases"),
         ({"predictor": "nobody"}, "predictor"),
     ],
 )

@@ -71,10 +71,10 @@ class CodeGameConfig(ConfigSection):
         description="the policy as it was when the phase began; as it was at the beginning of any phase, the "
         "stronger ones more often; the policy itself, which learns both roles at once; or a script",
     )
-    alternate_every: PositiveInt | None = Field(
+    phases: tuple[PositiveInt, PositiveInt] | None = Field(
         None,
-        description="steps of a phase: the generator is trained in the first, the predictor in the second, "
-        "and so on, each against the policy of before; none = the generator throughout",
+        description="steps for which the generator is trained, then the predictor, and so on, each against "
+        "the policy of before; none = the generator throughout",
     )
     league_size: PositiveInt = Field(8, description="versions that predictor: league keeps")
     max_output_bytes: PositiveInt = Field(32, description="a program that prints more loses")
@@ -83,12 +83,10 @@ class CodeGameConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _can_alternate(self) -> CodeGameConfig:
-        if self.alternate_every and self.predictor not in ("frozen", "league"):
-            raise ValueError(
-                f"alternate_every needs predictor: frozen or league; {self.predictor} has no phases"
-            )
-        if self.predictor == "league" and not self.alternate_every:
-            raise ValueError("predictor: league needs alternate_every: a version joins in each phase")
+        if self.phases and self.predictor not in ("frozen", "league"):
+            raise ValueError(f"phases need predictor: frozen or league; {self.predictor} has none")
+        if self.predictor == "league" and not self.phases:
+            raise ValueError("predictor: league needs phases: a version joins in each")
         return self
 
 

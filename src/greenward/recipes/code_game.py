@@ -15,8 +15,9 @@ from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.recipe import CodeGameRecipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig
-from greenward.config.self_play import LeagueConfig
 from greenward.environments.code_game.environment import (
+    GENERATOR,
+    PREDICTOR,
     CodeGameEnvironment,
     CodeGamePrompts,
     diversity_and_difficulty,
@@ -112,10 +113,9 @@ class CodeGameTasks:
 
     def callbacks(self) -> Sequence[Callback]:
         """Lets the policy join its opponents at the start of each phase."""
-        every = self.recipe.code_game.alternate_every
-        if self._league is None or every is None:
+        if self._league is None:
             return ()
-        return [LeagueCallback(self._league, LeagueConfig(snapshot_every=every))]
+        return [LeagueCallback(self._league, lambda done: self._predicts(done) != self._predicts(done - 1))]
 
     def environment(self, policy: Policy) -> Environment:
         return self._environment(policy, self.recipe.seed)
@@ -148,6 +148,11 @@ class CodeGameTasks:
                     shares = diversity_and_difficulty(programs)
             return {
                 "suite": CODE_GAME,
+                "roles": (GENERATOR, PREDICTOR),
+                "games": len(lines),
+                "temperature": self.recipe.sampling.temperature,
+                "headline": "won by the generator against the predictor of the start: "
+                f"{100 * metrics['policy_beats_start'].value:.1f} %",
                 "step": step,
                 "elapsed_seconds": elapsed_seconds,
                 "metrics": {name: estimate.to_json() for name, estimate in metrics.items()},
@@ -169,13 +174,17 @@ class CodeGameTasks:
         )
 
     def _seats(self, step: int) -> tuple[str, str]:
-        """Who writes and who predicts at a step, counted from 0; in odd phases the policy predicts."""
+        """Who writes and who predicts at a step, counted from 0."""
         section = self.recipe.code_game
         if self._league is None:
             return POLICY, POLICY if section.predictor == SELF else section.predictor
         opponent = self._league.member(step)
-        odd = section.alternate_every is not None and step // section.alternate_every % 2
-        return (opponent, POLICY) if odd else (POLICY, opponent)
+        return (opponent, POLICY) if self._predicts(step) else (POLICY, opponent)
+
+    def _predicts(self, step: int) -> bool:
+        """Whether step `step`, counted from 0, is in a phase of the predictor."""
+        phases = self.recipe.code_game.phases
+        return phases is not None and step % sum(phases) >= phases[0]
 
     def _prompts(self, policy: Policy) -> CodeGamePrompts:
         """Raises `ConfigError` where a program, its prompt and a prediction do not fit into the policy."""

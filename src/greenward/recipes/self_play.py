@@ -18,7 +18,6 @@ from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.recipe import SelfPlayRecipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig
-from greenward.config.self_play import LeagueConfig
 from greenward.environments.episode import POLICY, Episode
 from greenward.environments.games.environment import SELF, GameEnvironment, Opponents, Table
 from greenward.environments.games.game import ExpertPlayer, Game, RandomPlayer, ScriptedPlayer, check_game
@@ -146,7 +145,8 @@ class SelfPlayTasks:
     def callbacks(self) -> Sequence[Callback]:
         """The league's, once the players are there."""
         section = self.recipe.self_play
-        return [] if self._league is None else [LeagueCallback(self._league, section.league)]
+        every = section.league.snapshot_every
+        return [] if self._league is None else [LeagueCallback(self._league, lambda done: done % every == 0)]
 
     def environment(self, policy: Policy) -> Environment:
         section, training = self.recipe.self_play, self.recipe.training
@@ -201,20 +201,23 @@ class SelfPlayTasks:
 
 
 class LeagueCallback(Callback):
-    """Tells a league the results of each step, and lets the policy join it."""
+    """Tells a league the results of each step, and lets the policy join it.
+
+    `joins` says after how many steps.
+    """
 
     name = LEAGUE
 
-    def __init__(self, league: League, config: LeagueConfig) -> None:
+    def __init__(self, league: League, joins: Callable[[int], bool]) -> None:
         self._league = league
-        self._every = config.snapshot_every
+        self._joins = joins
 
     def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         self._league.record(episodes)
         return episodes
 
     def on_step_begin(self, step: int) -> None:
-        if step > 1 and (step - 1) % self._every == 0:
+        if step > 1 and self._joins(step - 1):
             self._league.add()
 
     def state_dict(self) -> dict[str, Any]:

@@ -38,6 +38,11 @@ _FIGURES = {
     "deals": "games with a deal",
     "efficiency": "share of the possible gains that deals reached",
     "rationality": "games with a deal in which nobody lost value",
+    "policy_beats_start": "wins of the generator over the predictor of the start",
+    "frozen_beats_start": "wins of the frozen generator over the predictor of the start",
+    "frozen_beats_policy": "wins of the frozen generator over the predictor",
+    "policy_beats_policy": "wins of the generator over the predictor",
+    "valid": "programs that are valid",
 }
 _IN_CHIPS = ("exploitability", "value")
 _MATCH = ("won", "drawn", "lost", "illegal")
@@ -87,6 +92,12 @@ def game_sections(study: Study) -> tuple[Section, ...]:
 
 def opponents_in_words(config: Mapping[str, Any]) -> str:
     """What kind of training a mixture of opponents is, so that nobody takes it for another one."""
+    if game := config.get("code_game"):
+        steps = game.get("phases")
+        turns = (
+            "the roles take turns, {} and {} steps".format(*steps) if steps else "the generator is trained"
+        )
+        return f"Predictor: {game.get('predictor')}; {turns}. Intervals are 95 %."
     settings = config.get("self_play") or {}
     given = {name: share for name, share in (settings.get("opponents") or {"self": 1.0}).items() if share}
     total = sum(given.values())
@@ -166,10 +177,10 @@ def game_blocks(name: str, stages: Mapping[str, Evaluations]) -> list[Block]:
         f"{last.get('games')} games against each opponent at temperature {last.get('temperature')}; "
         f"Wilson's 95 % intervals. Illegal moves lose; these games are among the lost ones.{remark}"
     )
-    blocks: list[Block] = [
-        Table(f"{name}: figures", ("Figure", *stages), figures),
-        Table(f"{name}: matches", ("Against", "As", *map(str.capitalize, _MATCH)), matches, caption),
-    ]
+    blocks: list[Block] = [Table(f"{name}: figures", ("Figure", *stages), figures)]
+    if matches:
+        columns = ("Against", "As", *map(str.capitalize, _MATCH))
+        blocks.append(Table(f"{name}: matches", columns, matches, caption))
     if strategy := last.get("strategy"):
         blocks.append(_strategy_table(name, strategy))
     for role in last["roles"]:
