@@ -30,7 +30,10 @@ def test_a_resolved_ppo_recipe_loads_again() -> None:
     [
         ("algorithm: {advantage: gae}", "found 'gae'. It needs kind: ppo."),
         ("algorithm: {critic: {}}", "algorithm.critic needs kind: ppo; this recipe has kind: grpo."),
-        ("kind: ppo\nalgorithm: {advantage: rloo}", "expected 'gae', found 'rloo'. It needs kind: grpo."),
+        (
+            "kind: ppo\nalgorithm: {advantage: rloo}",
+            "expected 'gae', found 'rloo'. It needs kind: grpo or kind: code_game.",
+        ),
         ("kind: ppo\nalgorithm: {critic: null}", "algorithm.critic: expected a section"),
         ("kind: ppo\nalgorithm: {dynamic_sampling: true}", "algorithm.dynamic_sampling needs kind: grpo"),
         ("training: {num_generations: 1}", "needs at least 2 (kind: ppo works with 1)"),
