@@ -110,7 +110,7 @@ def at_random(board: Board) -> str:
 @pytest.mark.parametrize("role", [0, 1])
 @pytest.mark.parametrize("play", [perfect, at_random, lambda board: min(c for c in board if c.isdigit())])
 def test_greedy_lines_are_those_of_games_played_one_by_one(play: Callable[[Board], str], role: int) -> None:
-    player = contestant(TicTacToe(), lambda text: play(tuple(text.split()[1:])))
+    player = contestant(TicTacToe(), lambda text: play(tuple(cell[0] for cell in text.split()[1:])))
     found = greedy_lines(player, role)
     ends, errors = brute_force(play, "XO"[role])
     assert (found.played, found.drawn, found.lost) == (ends.total(), ends["drawn"], ends["lost"])
@@ -143,9 +143,10 @@ def kuhn(first: dict[str, float], second: dict[str, float]) -> dict[str, dict[st
         "check bet": ("fold", "call"),
     }
     found = {}
-    for observation, chance in (first | second).items():
-        passive, active = choices[observation.partition(" ")[2]]
-        found[observation] = {passive: 1 - chance, active: chance}
+    for role, bets in (("first", first), ("second", second)):
+        for seen, chance in bets.items():
+            passive, active = choices[seen.partition(" ")[2]]
+            found[f"{role} {seen}"] = {passive: 1 - chance, active: chance}
     return found
 
 

@@ -43,8 +43,11 @@ class SelfPlayConfig(ConfigSection):
     ] = Field((GameConfig(name="tictactoe"),), min_length=1)
     opponents: dict[str, NonNegativeFloat] = Field(
         {"self": 1.0},
-        description="share of the games against self, league, random, expert (minimax, equilibrium or best "
-        "response), or the run or model folder of that name",
+        description="share of the games against self, latest (the policy, not trained on), league, random, "
+        "expert (minimax, equilibrium or best response), or the run or model folder of that name",
+    )
+    opponent_noise: Fraction = Field(
+        0.0, description="share of random legal moves of latest, league and folders: more positions are seen"
     )
     league: LeagueConfig = LeagueConfig()
     move_format: Literal["bare", "boxed"] = Field(

@@ -19,7 +19,7 @@ from greenward.algorithms.supervised import Example
 from greenward.config.recipe import SelfPlayRecipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig
 from greenward.environments.episode import POLICY, Episode
-from greenward.environments.games.environment import SELF, GameEnvironment, Opponents, Table
+from greenward.environments.games.environment import LATEST, SELF, GameEnvironment, Opponents, Table
 from greenward.environments.games.game import ExpertPlayer, Game, RandomPlayer, ScriptedPlayer, check_game
 from greenward.environments.games.kuhn_poker import KuhnPoker
 from greenward.environments.games.league import LEAGUE, League
@@ -81,12 +81,14 @@ class SelfPlayTasks:
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
         self._league: League | None = None
         self.suites = find_tracked_suites(recipe, ProblemSet([]))
-        self._folders = [name for name in recipe.self_play.opponents if name not in (SELF, LEAGUE, *SCRIPTED)]
+        self._folders = [
+            name for name in recipe.self_play.opponents if name not in (SELF, LATEST, LEAGUE, *SCRIPTED)
+        ]
         for name in self._folders:
             if not Path(name).is_dir():
                 raise ConfigError(
                     f"self_play.opponents: {name!r} is neither an opponent nor a folder.",
-                    remedy=f"Opponents are {SELF}, {LEAGUE}, {', '.join(SCRIPTED)}, a run or a model folder.",
+                    remedy="Opponents are self, latest, league, random, expert, and runs or model folders.",
                 )
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
@@ -122,7 +124,7 @@ class SelfPlayTasks:
         return examples
 
     def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
-        players: dict[str, RolloutEngine] = {POLICY: policy}
+        players: dict[str, RolloutEngine] = {POLICY: policy, LATEST: policy}
         for name in self._folders:
             opponent = Policy.from_folder(find_model(name).folder)
             if opponent.tokenizer.backend.to_str() != policy.tokenizer.backend.to_str():
@@ -157,6 +159,7 @@ class SelfPlayTasks:
             games_per_group=training.num_generations,
             seed=self.recipe.seed,
             illegal_moves=section.illegal_moves,
+            opponent_noise=section.opponent_noise,
             format_weight=section.format_weight,
         )
 

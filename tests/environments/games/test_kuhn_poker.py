@@ -92,7 +92,7 @@ def test_a_player_sees_its_own_card_and_the_actions_alone() -> None:
         for history in SPOTS[role]
     }
     assert observations == {
-        (role, f"{card} {history}".strip())
+        (role, f"{GAME.roles[role]} {card} {history}".strip())
         for role in (0, 1)
         for card, history in product(RANKS, SPOTS[role])
     }

@@ -92,7 +92,7 @@ def test_there_are_255168_games() -> None:
 
 
 def test_equal_observations_are_equal_positions(boards: set[Board]) -> None:
-    assert GAME.observation("X1O345678", 0) == "X X 1 O 3 4 5 6 7 8"
+    assert GAME.observation("X1O345678", 0) == "X X0 1 O2 3 4 5 6 7 8"
     open_boards = [board for board in boards if moves(board)]
     seen = {GAME.observation(shown(board), 1 if sum(board) else 0) for board in open_boards}
     assert len(seen) == len(open_boards) == 4520

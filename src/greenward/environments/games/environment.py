@@ -13,7 +13,7 @@ import numpy as np
 
 from greenward.environments.dialogue import Dialogue, Request, run_dialogues, turn_of
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
-from greenward.environments.games.game import Game, ScriptedPlayer, checked_returns
+from greenward.environments.games.game import Game, RandomPlayer, ScriptedPlayer, checked_returns
 from greenward.environments.games.league import LEAGUE, League
 from greenward.environments.games.prompts import MovePrompts
 from greenward.errors import GreenwardError
@@ -22,6 +22,8 @@ from greenward.seeding import step_seed
 
 SELF = "self"
 """The opponent that is the trained policy itself: it plays both roles."""
+LATEST = "latest"
+"""The opponent that is the policy as it is now, without being trained on its moves."""
 
 IllegalMoves = Literal["lose", "retry"]
 Seat = str | ScriptedPlayer
@@ -71,10 +73,12 @@ class GameEnvironment:
     """Plays `games_per_group` games of one table in each group, the policy on both sides in turn.
 
     The table of group i is drawn by weight from i and the seed. The task of an episode is the game and the
-    opponent, as in `tictactoe/random`. Both roles of a game against `self` are trained. An illegal move loses
-    the game; with `illegal_moves` "retry" the player may answer once more, and the rejected answer becomes an
-    episode of its own that earned the loss, so that it gets no credit for what followed.
-    A move that keeps the format adds `format_weight` over the number of the player's moves to its reward.
+    opponent, as in `tictactoe/random`. Both roles of a game against `self` are trained. `opponent_noise` is
+    the share of random legal moves of other opponents that are models: it leads to positions that they would
+    not reach. An illegal move loses the game; with `illegal_moves` "retry" the player may answer once more,
+    and the rejected answer becomes an episode of its own that earned the loss, so that it gets no credit for
+    what followed. A move that keeps the format adds `format_weight` over the number of the player's moves to
+    its reward.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class GameEnvironment:
         games_per_group: int,
         seed: int,
         illegal_moves: IllegalMoves = "lose",
+        opponent_noise: float = 0.0,
         format_weight: float = 0.0,
     ) -> None:
         self._tables = tables
@@ -94,6 +99,7 @@ class GameEnvironment:
         self._games = games_per_group
         self._seed = seed
         self._retries = 1 if illegal_moves == "retry" else 0
+        self._opponent_noise = opponent_noise
         self._format_weight = format_weight
 
     def collect(
@@ -125,6 +131,7 @@ class GameEnvironment:
                     sampling=self._sampling,
                     rng=random.Random(rng.getrandbits(64)),
                     retries=self._retries,
+                    opponent_noise=self._opponent_noise,
                     format_weight=self._format_weight,
                 )
             )
@@ -147,6 +154,7 @@ class GameDialogue(Dialogue):
         sampling: SamplingParams,
         rng: random.Random,
         retries: int = 0,
+        opponent_noise: float = 0.0,
         format_weight: float = 0.0,
         others: Mapping[str, tuple[MovePrompts, SamplingParams]] = MappingProxyType({}),
     ) -> None:
@@ -160,6 +168,7 @@ class GameDialogue(Dialogue):
         }
         self._rng = rng
         self._retries = retries
+        self._opponent_noise = opponent_noise
         self._format_weight = format_weight
         self._state = table.game.start(rng)
         self._turns: list[Turn] = []
@@ -190,6 +199,8 @@ class GameDialogue(Dialogue):
                 self._void = f"the game has not ended after {game.max_moves} moves"
                 return
             seat = self._seats[player]
+            if isinstance(seat, str) and seat != POLICY and self._rng.random() < self._opponent_noise:
+                seat = RandomPlayer()
             if isinstance(seat, str):
                 prompts, params = self._asked.get(seat, self._asked[POLICY])
                 prompt_ids = prompts.prompt_ids(self._state, player)

@@ -22,7 +22,7 @@ _ACTIONS = {
 class KuhnPoker:
     """A state is the two cards and the actions so far; returns are chips, with an ante of one.
 
-    The observation is the player's card and the actions so far.
+    The observation is the role, the card of the player and the actions so far.
     """
 
     name = "kuhn_poker"
@@ -51,7 +51,7 @@ class KuhnPoker:
 
     def observation(self, state: tuple[str, tuple[str, ...]], player: int) -> str:
         cards, history = state
-        return " ".join((cards[player], *history))
+        return " ".join((self.roles[player], cards[player], *history))
 
     def step(self, state: tuple[str, tuple[str, ...]], action: str) -> tuple[str, tuple[str, ...]]:
         cards, history = state

@@ -41,7 +41,8 @@ class TicTacToe:
         return _situation(state)[1]
 
     def observation(self, state: str, player: int) -> str:
-        return f"{MARKS[player]} {' '.join(state)}"
+        cells = (f"{mark}{cell}" if mark in MARKS else cell for cell, mark in zip(EMPTY, state, strict=True))
+        return f"{MARKS[player]} {' '.join(cells)}"
 
     def step(self, state: str, action: str) -> str:
         return state.replace(action, MARKS[state.count(MARKS[0]) - state.count(MARKS[1])])
