@@ -172,7 +172,7 @@ def test_every_equilibrium_of_kuhn_poker_has_no_exploitability_and_its_value(alp
 
 def test_play_beside_an_equilibrium_is_exploitable() -> None:
     assert exploitability(KUHN, equilibrium(0.4)) > 0.01
-    assert exploitability(KUHN, equilibrium(0.2) | {"Q bet": {"fold": 0, "call": 1}}) > 0.01
+    assert exploitability(KUHN, equilibrium(0.2) | {"second Q bet": {"fold": 0, "call": 1}}) > 0.01
     uniform = {observation: dict.fromkeys(actions, 0.5) for observation, actions in equilibrium(0).items()}
     assert exploitability(KUHN, uniform) == pytest.approx(0.4583333)
 
@@ -187,10 +187,10 @@ def hand(deal: str, first: Any, second: Any) -> float:
 
     one, two = deal
     high = 1 if "JQK".index(one) > "JQK".index(two) else -1
-    bet = mean(second[f"{two} bet"], -1, {"call": 2 * high, "fold": 1})
-    raised = mean(first[f"{one} check bet"], 1, {"call": 2 * high, "fold": -1})
-    check = mean(second[f"{two} check"], -1, {"check": high, "bet": raised})
-    return mean(first[one], 1, {"check": check, "bet": bet})
+    bet = mean(second[f"second {two} bet"], -1, {"call": 2 * high, "fold": 1})
+    raised = mean(first[f"first {one} check bet"], 1, {"call": 2 * high, "fold": -1})
+    check = mean(second[f"second {two} check"], -1, {"check": high, "bet": raised})
+    return mean(first[f"first {one}"], 1, {"check": check, "bet": bet})
 
 
 def test_best_responses_and_value_equal_brute_force_over_all_pure_strategies() -> None:
@@ -206,7 +206,7 @@ def test_best_responses_and_value_equal_brute_force_over_all_pure_strategies() -
         assert value(KUHN, strategy) == pytest.approx(mean)
         best = []
         for role, spots in enumerate(roles):
-            places = [f"{card}{spot}" for card in "JQK" for spot in spots]
+            places = [f"{KUHN.roles[role]} {card}{spot}" for card in "JQK" for spot in spots]
             gains = []
             for choice in product((0, 1), repeat=6):
                 pure = {
@@ -225,7 +225,7 @@ def policy() -> Policy:
     texts = [f"{card} {history}" for card in "JQK" for history in ("check bet", "bet", "check call fold")]
     shape = ShapeConfig(layers=1, hidden_size=32, heads=2, kv_heads=2, intermediate_size=64, max_positions=40)
     made = Policy.random(shape, train_tokenizer(texts * 20, 300), seed=0, device="cpu")
-    prompts = [made.tokenizer.encode("J", add_special_tokens=True)]
+    prompts = [made.tokenizer.encode("first J", add_special_tokens=True)]
     spelled = [[made.tokenizer.encode(text) for text in (" check", " bet", "bet", " fold", "call", "no")]]
     optimizer = torch.optim.Adam(made.parameters(), 3e-3)
     for _ in range(40):  # until moves have a probability worth a test
@@ -244,7 +244,7 @@ def test_the_exact_probabilities_are_those_with_which_the_policy_draws_moves(
     player = Contestant(policy, prompts, SamplingParams(max_tokens=3, temperature=temperature))
     exact = strategy_of(KUHN, player, samples=0, seed=0)
     assert exact.keys() == equilibrium(0).keys()
-    assert sum(exact["J"].values()) > 0.05
+    assert sum(exact["first J"].values()) > 0.05
     drawn = strategy_of(KUHN, Contestant(Others(policy), prompts, player.sampling), samples=4000, seed=0)
     for observation, chances in exact.items():
         assert sum(chances.values()) < 1
@@ -264,7 +264,7 @@ def test_other_engines_are_measured_by_the_shares_of_their_moves() -> None:
     player = contestant(KUHN, lambda text, generator: generator.choice(["bet", "call", "no"]), random=True)
     found = strategy_of(KUHN, player, samples=900, seed=0)
     assert all(abs(chance - 1 / 3) < 0.08 for spot in found.values() for chance in (max(spot.values()),))
-    assert found["J"]["check"] == 0 and found["J"]["bet"] > 0.2
+    assert found["first J"]["check"] == 0 and found["first J"]["bet"] > 0.2
 
 
 def test_negotiations_are_counted_from_the_moves_and_the_values() -> None:
