@@ -241,7 +241,7 @@ class GameDialogue(Dialogue):
         game = self._game
         rewards, outcome = (0.0, 0.0), "void"
         if self._forfeited is not None:
-            rewards = (-game.forfeit, game.forfeit) if self._forfeited == 0 else (game.forfeit, -game.forfeit)
+            rewards = self._returns_of_forfeit(self._forfeited)
             outcome = "illegal"
         elif not self._void:
             try:
@@ -273,11 +273,22 @@ class GameDialogue(Dialogue):
 
     def rejected_moves(self) -> list[Episode]:
         """The answers that had to be repeated, each as an episode that lost."""
-        loss = -self._game.forfeit
+        roles = self._game.roles
         return [
-            Episode((turn,), {turn.role: loss}, self.group_id, self._task_id, "illegal", answer="illegal")
+            Episode(
+                (turn,),
+                dict(zip(roles, self._returns_of_forfeit(roles.index(turn.role)), strict=True)),
+                self.group_id,
+                self._task_id,
+                "illegal",
+                answer="illegal",
+            )
             for turn in self._rejected
         ]
+
+    def _returns_of_forfeit(self, loser: int) -> tuple[float, float]:
+        loss = self._game.forfeit
+        return (-loss, loss) if loser == 0 else (loss, -loss)
 
     def _kept_format(self, player: int) -> float:
         kept = [well_formed for mover, well_formed in self._well_formed if mover == player]
