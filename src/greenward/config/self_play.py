@@ -63,6 +63,9 @@ class SelfPlayConfig(ConfigSection):
     def _somebody_to_play(self) -> SelfPlayConfig:
         if not sum(self.opponents.values()) > 0:
             raise ValueError("opponents: give at least one of them a share above 0, such as {self: 1}")
+        names = [game.name for game in self.games]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"games names {twice[0]} twice; give it a weight instead")
         return self
 
 

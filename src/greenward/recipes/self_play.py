@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,10 +27,10 @@ from greenward.environments.games.game import ExpertPlayer, Game, RandomPlayer, 
 from greenward.environments.games.kuhn_poker import KuhnPoker
 from greenward.environments.games.league import LEAGUE, League
 from greenward.environments.games.negotiation import SimpleNegotiation
-from greenward.environments.games.prompts import MovePrompts
+from greenward.environments.games.prompts import MovePrompts, check_format
 from greenward.environments.games.textarena_game import PREFIX, TextArenaGame
 from greenward.environments.games.tictactoe import TicTacToe
-from greenward.errors import ConfigError
+from greenward.errors import ConfigError, GreenwardError
 from greenward.evaluation.games import evaluate_game
 from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
@@ -54,16 +57,26 @@ def find_game(name: str) -> Game:
     if name.startswith(PREFIX):
         return TextArenaGame(name.removeprefix(PREFIX))
     module, _, attribute = name.partition(":")
-    try:
-        made: Game = getattr(importlib.import_module(module), attribute)() if attribute else GAMES[name]
-    except (ImportError, AttributeError, TypeError, ValueError, KeyError) as error:
+    if not attribute:
         near = get_close_matches(name, GAMES, n=1)
         meant = f"Did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"{name!r} is no game{f' ({error})' if attribute else ''}.",
+            f"{name!r} is no game.",
             remedy=f"{meant}Shipped games: {', '.join(GAMES)}; others are {PREFIX}ID and module:Class.",
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        made: Game = getattr(importlib.import_module(module), attribute)()
+        check_game(made)
+    except GreenwardError:
+        raise
+    except Exception as error:  # the user's module may raise anything
+        raise ConfigError(
+            f"{name} cannot be played. {type(error).__name__}: {error}",
+            remedy="Name a class with the attributes and methods of `Game` in "
+            "greenward.environments.games.game, which is made without arguments.",
         ) from error
-    check_game(made)
     return made
 
 
@@ -79,6 +92,8 @@ class SelfPlayTasks:
         assert isinstance(recipe, SelfPlayRecipe)
         self.recipe = recipe
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
+        for game in self._games.values():
+            check_format(game, recipe.self_play.move_format)
         self._league: League | None = None
         self.suites = find_tracked_suites(recipe, ProblemSet([]))
         self._folders = [
@@ -101,6 +116,7 @@ class SelfPlayTasks:
             yield f"{game.observation(state, game.player(state) or 0)} {action}"
 
     def sample(self, policy: Policy) -> str:
+        self._check(policy)
         texts = []
         for table in self._tables(policy):
             state = table.game.start(random.Random(self.recipe.seed))
@@ -111,12 +127,14 @@ class SelfPlayTasks:
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
         """Positions of random games, each with a random legal move in the recipe's format."""
+        self._check(policy)
         boxed = self.recipe.self_play.move_format == "boxed"
         prompts = {table.game.name: table.prompts for table in self._tables(policy)}
         encode = policy.tokenizer.encode
         end = (policy.tokenizer.eos_id,) if boxed else ()
         examples = []
-        for game, state, action in self._random_positions(EXAMPLE_GAMES):
+        seen = config.max_steps * config.batch_size
+        for game, state, action in islice(self._random_positions(EXAMPLE_GAMES), seen):
             text = f"<think>{action} is a legal move.</think>\\boxed{{{action}}}" if boxed else f" {action}"
             prompt_ids = prompts[game.name].prompt_ids(state, game.player(state) or 0)
             examples.append(Example(prompt_ids, (*encode(text), *end)))
@@ -124,15 +142,10 @@ class SelfPlayTasks:
         return examples
 
     def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
+        self._check(policy)
         players: dict[str, RolloutEngine] = {POLICY: policy, LATEST: policy}
         for name in self._folders:
-            opponent = Policy.from_folder(find_model(name).folder)
-            if opponent.tokenizer.backend.to_str() != policy.tokenizer.backend.to_str():
-                raise ConfigError(
-                    f"self_play.opponents: the tokenizer of {name} is not that of the policy.",
-                    remedy="Play against a model that was trained from the same start.",
-                )
-            players[name] = opponent
+            players[name] = Policy.from_folder(find_model(name).folder)
         section = self.recipe.self_play
         if section.opponents.get(LEAGUE):
             self._league = League(
@@ -180,6 +193,35 @@ class SelfPlayTasks:
             one.name: suite_evaluator(one, recipe, policy.tokenizer, self.grader) for one in self.suites
         }
 
+    def _check(self, policy: Policy) -> None:
+        """Raises `ConfigError` for opponents with other tokens, and for moves and prompts that do not fit."""
+        for name in self._folders:
+            if find_model(name).tokenizer.backend.to_str() != policy.tokenizer.backend.to_str():
+                raise ConfigError(
+                    f"self_play.opponents: the tokenizer of {name} is not that of the policy.",
+                    remedy="Play against a model that was trained from the same start, or start from it: "
+                    f"model={name} warm_start=null.",
+                )
+        room, encode = self.recipe.sampling.max_tokens, policy.tokenizer.encode
+        tables = {table.game.name: table for table in self._tables(policy)}
+        for table in tables.values():
+            tokens = {move: len(encode(f" {move}")) for move in table.game.actions}
+            longest = max(tokens, key=lambda move: tokens[move], default="")
+            if table.prompts.stop_strings and tokens[longest] > room:
+                raise ConfigError(
+                    f"{table.game.name}: the move {longest!r} takes {tokens[longest]} tokens, more than "
+                    f"sampling.max_tokens, {room}.",
+                    remedy=f"Set sampling.max_tokens={tokens[longest]}.",
+                )
+        for game, state, _ in islice(self._random_positions(EXAMPLE_GAMES), 100):
+            prompt_ids = tables[game.name].prompts.prompt_ids(state, game.player(state) or 0)
+            if len(prompt_ids) + room > policy.max_positions:
+                raise ConfigError(
+                    f"{game.name}: a prompt of {len(prompt_ids)} tokens and a move of {room} are more than "
+                    f"the model's {policy.max_positions} positions.",
+                    remedy="Lower sampling.max_tokens, or raise model.shape.max_positions.",
+                )
+
     def _tables(self, policy: Policy) -> list[Table]:
         move_format = self.recipe.self_play.move_format
         return [
@@ -192,9 +234,14 @@ class SelfPlayTasks:
         ]
 
     def _random_positions(self, games: int) -> Iterable[tuple[Game, Any, str]]:
-        """The positions of random games and the random move in each."""
+        """The positions of random games and the random move in each.
+
+        Of games that cannot list their actions a twentieth is played: they try each action, which is slow.
+        """
         for number in range(games):
             for game in self._games.values():
+                if number % 20 and not game.actions:
+                    continue
                 rng = random.Random(f"{self.recipe.seed}/{number}")
                 state = game.start(rng)
                 while game.player(state) is not None:

@@ -173,7 +173,9 @@ def test_an_illegal_move_loses_the_forfeit_and_gets_no_credit_for_another() -> N
 def test_an_answer_that_had_to_be_repeated_is_an_episode_that_lost() -> None:
     answers = iter(["maybe", "yes", "maybe", "perhaps"])
     rejected, accepted = play(lambda text: next(answers), games=1, illegal_moves="retry").episodes
-    assert rejected.rewards == {"left": -3.0, "right": 3.0} and rejected.outcome == "illegal" and rejected.scored
+    assert (
+        rejected.rewards == {"left": -3.0, "right": 3.0} and rejected.outcome == "illegal" and rejected.scored
+    )
     assert accepted.rewards == {"left": 0.0, "right": 0.0} and len(accepted.turns) == 1
     rejected, lost = play(lambda text: next(answers), games=1, illegal_moves="retry").episodes
     assert (rejected.rewards["left"], lost.rewards["left"], lost.outcome) == (-3.0, -3.0, "illegal")

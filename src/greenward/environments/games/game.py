@@ -97,6 +97,8 @@ def checked_returns(game: Game, state: Any) -> tuple[float, float]:
 
 def check_game(game: Game, *, games: int = 20) -> None:
     """Play `games` random games by the protocol. Raises `GreenwardError` for what breaks it."""
+    if not len(game.roles) == len(set(game.roles)) == 2:
+        raise GreenwardError(f"{game.name}: expected two roles of different names, found {game.roles}")
     if any(a != b and b.startswith(a) for a in game.actions for b in game.actions):
         raise GreenwardError(f"{game.name}: one of the actions {list(game.actions)} begins another one")
     for seed in range(games):

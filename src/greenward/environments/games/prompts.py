@@ -31,6 +31,15 @@ class Move:
     text: str
 
 
+def check_format(game: Game, move_format: MoveFormat) -> None:
+    """Raises `ConfigError` for a game whose moves cannot be written so."""
+    if move_format == "bare" and not game.actions:
+        raise ConfigError(
+            f"{game.name} does not list its actions, so a bare move has no end.",
+            remedy="Set self_play.move_format=boxed.",
+        )
+
+
 class MovePrompts:
     """Renders the positions of one game for one tokenizer.
 
@@ -43,11 +52,7 @@ class MovePrompts:
         self._game = game
         self._tokenizer = tokenizer
         self._boxed = move_format == "boxed"
-        if not self._boxed and not game.actions:
-            raise ConfigError(
-                f"{game.name} does not list its actions, so a bare move has no end.",
-                remedy="Set self_play.move_format=boxed.",
-            )
+        check_format(game, move_format)
         self.stop_strings = () if self._boxed else game.actions
         self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
         self._moves: dict[bytes, Move] = {}

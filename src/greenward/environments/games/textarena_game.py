@@ -74,7 +74,7 @@ class TextArenaGame:
         return state.actions
 
     def observation(self, state: Position, player: int) -> str:
-        return state.observations[player]
+        return state.observation(player)
 
     def step(self, state: Position, action: str) -> Position:
         after = state.after(action)
@@ -100,6 +100,7 @@ class Position:
         self.env = env
         self._random_state = random_state
         self._after: dict[str, Position | None] = {}
+        self._observations: dict[int, str] = {}
 
     def after(self, action: str) -> Position | None:
         """The position after an action, None if the game calls it invalid."""
@@ -112,15 +113,13 @@ class Position:
                 self._after[action] = Position(env, random.getstate()) if valid else None
         return self._after[action]
 
-    @cached_property
-    def observations(self) -> tuple[str, str]:
-        """What TextArena shows to each player."""
-        texts = []
-        for player in (0, 1):
+    def observation(self, player: int) -> str:
+        """What TextArena shows to a player."""
+        if player not in self._observations:
             env = deepcopy(self.env)  # a message is shown once
             env.state.current_player_id = player
-            texts.append(str(env.get_observation()[1]).strip())
-        return texts[0], texts[1]
+            self._observations[player] = str(env.get_observation()[1]).strip()
+        return self._observations[player]
 
     @cached_property
     def actions(self) -> AcceptedActions:
