@@ -145,7 +145,8 @@ class SelfPlayTasks:
         self._check(policy)
         players: dict[str, RolloutEngine] = {POLICY: policy, LATEST: policy}
         for name in self._folders:
-            players[name] = Policy.from_folder(find_model(name).folder)
+            folder = find_model(name).folder
+            players[name] = Policy.from_folder(folder, dtype=policy.dtype, device=policy.device)
         section = self.recipe.self_play
         if section.opponents.get(LEAGUE):
             self._league = League(
