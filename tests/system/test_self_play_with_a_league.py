@@ -28,7 +28,7 @@ SMALL = (
 )
 LEAGUE = (
     *SMALL,
-    "warm_start.max_steps=20",
+    "warm_start.max_steps=10",
     "self_play.games=[tictactoe, kuhn_poker]",
     "self_play.opponents={self: 0.3, league: 0.4, random: 0.3}",
     "self_play.league={snapshot_every: 2, size: 3}",
@@ -36,7 +36,7 @@ LEAGUE = (
     "sampling.max_tokens=3",
     "algorithm.entropy_coefficient=0.05",
     "training.weight_average=0.9",
-    "training.max_steps=9",
+    "training.max_steps=7",
     "training.checkpoint_interval_steps=3",
 )
 
@@ -55,7 +55,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 def test_a_run_with_a_league_killed_at_a_random_moment_resumes_exactly(
     with_league: Path, tmp_path: Path
 ) -> None:
-    run, steps = tmp_path / "killed", random.Random(os.urandom(8)).randint(4, 8)
+    run, steps = tmp_path / "killed", random.Random(os.urandom(8)).randint(4, 6)
     command = [sys.executable, "-m", "greenward", "train", "spiral_self_play", *LEAGUE]
     command += ["--quiet", "--output", str(run)]
     run_until(command, lambda: len(read_metrics(run / "metrics.jsonl").rows) >= steps, signal.SIGKILL)

@@ -298,3 +298,19 @@ def test_checked_returns_are_floats() -> None:
 
     returns = checked_returns(Whole(), "yn")
     assert returns == (1.0, -1.0) and all(isinstance(value, float) for value in returns)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.25, 1.0])
+def test_opponents_that_are_models_play_their_share_of_random_moves_and_the_policy_none(noise: float) -> None:
+    collection = play(
+        lambda text: "no", games=400, shares={"latest": 1.0}, opponent_noise=noise,
+        engines={"latest": TextEngine(lambda text: "no")},
+    )  # fmt: skip
+    roles = ["right" if number % 2 == 0 else "left" for number in range(400)]  # of the opponent
+    moves = [dict(episode.transcript) for episode in collection.episodes]
+    yes = sum(move[role] == "yes" for move, role in zip(moves, roles, strict=True))
+    assert abs(yes - 400 * noise / 2) <= 40 * noise  # a random move says yes half of the time
+    for episode, move, role in zip(collection.episodes, moves, roles, strict=True):
+        (own,) = move.keys() - {role}
+        assert move[own] == "no" and {turn.role for turn in episode.trained_turns} == {own}
+    assert {episode.task_id for episode in collection.episodes} == {"claim/latest"}

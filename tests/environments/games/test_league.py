@@ -48,9 +48,9 @@ def test_members_are_met_in_proportion_to_how_hard_they_are() -> None:
     scores = {"league/0": 0.9 * (0.9 * 0.5 + 0.1) + 0.1, "league/1": 0.9 * 0.5 + 0.1 * 0.25, "league/2": 0.5}
     assert one.state_dict()["scores"] == pytest.approx(scores)
     weights = {name: (1 - score) ** 2 + 0.05 for name, score in scores.items()}
-    met = Counter(one.member(group) for group in range(6000))
+    met = Counter(one.member(group) for group in range(2000))
     for name, weight in weights.items():
-        assert met[name] / 6000 == pytest.approx(weight / sum(weights.values()), abs=0.03)
+        assert met[name] / 2000 == pytest.approx(weight / sum(weights.values()), abs=0.05)
     assert [one.member(group) for group in range(20)] == [one.member(group) for group in range(20)]
 
 
@@ -70,7 +70,7 @@ def test_a_member_that_always_loses_is_still_met() -> None:
     one.add()
     for group in range(200):
         one.record(results("league/0", 1.0, group=group))
-    assert 0 < sum(one.member(group) == "league/0" for group in range(2000)) < 1000
+    assert 0 < sum(one.member(group) == "league/0" for group in range(500)) < 250
 
 
 def test_the_oldest_leaves_and_members_do_not_learn_with_the_policy() -> None:
