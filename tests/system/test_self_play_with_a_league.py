@@ -28,7 +28,7 @@ SMALL = (
 )
 LEAGUE = (
     *SMALL,
-    "warm_start.max_steps=10",
+    "warm_start.max_steps=20",
     "self_play.games=[tictactoe, kuhn_poker]",
     "self_play.opponents={self: 0.3, league: 0.4, random: 0.3}",
     "self_play.league={snapshot_every: 2, size: 3}",
@@ -70,9 +70,7 @@ def test_a_run_records_each_opponent_and_role_and_keeps_few_games(with_league: P
     names = {name for row in rows for name in row}
     for opponent in ("self", "league", "random"):
         for role in ("first", "second"):
-            assert {
-                f"games/tictactoe/{opponent}/{role}/{x}" for x in ("win", "draw", "loss", "entropy")
-            } <= names
+            assert {f"games/tictactoe/{opponent}/{role}/{x}" for x in ("win", "draw", "loss")} <= names
     for row in rows:
         for name in names & row.keys():
             if name.endswith("/win"):
