@@ -217,7 +217,7 @@ def test_a_model_with_a_chat_template_is_asked_for_a_boxed_move(run, tmp_path, p
     "arguments, expected",
     [
         (("tictacto",), "Did you mean tictactoe? Shipped games: tictactoe, kuhn_poker, negotiation"),
-        (("os:Nothing",), "'os:Nothing' is no game"),
+        (("os:Nothing",), "os:Nothing cannot be played"),
         (("kuhn_poker", "--model", "minimax"), "It has random, equilibrium (or expert)"),
         (("tictactoe", "--model", "no/such/run"), "no such folder"),
     ],

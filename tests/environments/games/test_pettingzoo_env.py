@@ -74,7 +74,7 @@ def test_kuhn_poker_pays_the_pot() -> None:
     for seed in range(60):
         moves, totals = play_randomly(env, seed)
         history = "".join("cblf"[action] for _, _, action in moves)
-        cards = {agent: text[0] for agent, text, _ in moves}
+        cards = {agent: text.split()[1] for agent, text, _ in moves}
         if history.endswith("f"):
             expected = 1.0 if history == "bf" else -1.0
         else:
