@@ -28,7 +28,16 @@ LAYERS = (
     {"sandbox", "problems"},
 )
 # Every package may import these; they import no package. All may import the single modules.
-SINGLE_MODULES = {"errors", "intervals", "logistic", "no_signal", "seeding", "text", "user_text"}
+SINGLE_MODULES = {
+    "errors",
+    "http_client",
+    "intervals",
+    "logistic",
+    "no_signal",
+    "seeding",
+    "text",
+    "user_text",
+}
 LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}
 BETWEEN_LEAVES = defaultdict(tuple, reports=("runs",))
 HEIGHT = {package: -depth for depth, layer in enumerate(LAYERS) for package in layer}
