@@ -11,6 +11,7 @@ import torch
 from learning import NoCollector
 from test_trainer import BigramPolicy, make_episodes
 
+from greenward.algorithms.optimization import LossScale, MicroBatchLimit
 from greenward.algorithms.rejection import RejectionTrainer
 from greenward.algorithms.supervised import Example, supervised_update
 from greenward.config.algorithm import RejectionConfig
@@ -182,7 +183,14 @@ def test_passes_and_batches_give_the_number_of_optimizer_steps():
 
 def test_a_batch_without_a_token_to_train_on_is_an_error():
     with pytest.raises(ValueError, match="none of the 1 examples of a batch has a token"):
-        supervised_update(BigramPolicy(), None, [Example((1,), (2,), (False,))], max_grad_norm=1.0)
+        supervised_update(
+            BigramPolicy(),
+            None,
+            [Example((1,), (2,), (False,))],
+            max_grad_norm=1.0,
+            limit=MicroBatchLimit(1),
+            loss_scale=LossScale(torch.float32),
+        )
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted():

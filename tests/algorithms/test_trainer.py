@@ -37,6 +37,7 @@ class BigramPolicy:
             VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64
         ).requires_grad_()
         self.version = 0
+        self.dtype = self.table.dtype
         self.device = torch.device("cpu")
 
     def parameters(self) -> list[Tensor]:

@@ -214,3 +214,27 @@ def test_a_policy_takes_over_weights_and_version_by_sync(policy, tokenizer):
     assert other.version == policy.version
     for mine, theirs in zip(expected, other.sample(PROMPTS, 2, params, seed=0), strict=True):
         assert_same(mine, theirs)
+
+
+@pytest.mark.parametrize("failing_call", [1, 8, 30])
+def test_sampling_that_runs_out_of_memory_goes_on_with_fewer_rows_and_the_same_answers(
+    policy, monkeypatch, failing_call
+):
+    params = SamplingParams(max_tokens=20)
+    expected = policy.sample(PROMPTS, 5, params, seed=2)
+    calls, forward = [], policy.model.forward
+
+    def counted(*arguments):
+        calls.append(arguments)
+        if len(calls) == failing_call:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(*arguments)
+
+    monkeypatch.setattr(policy.model, "forward", counted)
+    monkeypatch.setattr(policy, "max_rows", 6)
+    handed = []
+    with pytest.warns(UserWarning, match=r"now at most \d answers at once"):
+        groups = policy.sample(PROMPTS, 5, params, seed=2, on_group=lambda n, _: handed.append(n))
+    assert sorted(handed) == list(range(len(PROMPTS)))
+    for ours, theirs in zip(groups, expected, strict=True):
+        assert_same(ours, theirs)

@@ -18,6 +18,7 @@ from greenward.algorithms.advantages import AdvantageBatch, PerToken
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.engine import StopReason
 from greenward.policies.group_batch import GroupBatch
+from greenward.policies.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -223,3 +224,23 @@ def micro_batches(rows: Sequence[TrainingRow], size: int) -> Iterator[list[list[
         count += len(piece)
     if batch:
         yield batch
+
+
+def training_batches(
+    rows: Sequence[TrainingRow], size: int, device: torch.device
+) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
+    """`micro_batches` as tensors, each with its rows in the order of its tensors."""
+    for sharers in micro_batches(rows, size):
+        ordered = [row for rows_of_prompt in sharers for row in rows_of_prompt]
+        yield ordered, TrainingBatch.build(sharers, device=device)
+
+
+@torch.no_grad()
+def row_logprobs(policy: Policy, rows: Sequence[TrainingRow], size: int) -> dict[int, np.ndarray]:
+    """The log-probabilities (T,) of each row's tokens, by the row's id; `size` rows at once."""
+    found: dict[int, np.ndarray] = {}
+    for ordered, micro in training_batches(rows, size, policy.device):
+        scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
+        for row, logprobs_T in zip(ordered, scores.logprobs_BT.float().cpu().numpy(), strict=True):
+            found[id(row)] = logprobs_T[: len(row.advantages_T)]
+    return found

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from greenward.errors import ConfigError
 from greenward.policies.scoring import TokenScores
+
+Attempted = TypeVar("Attempted")
 
 
 def adamw(
@@ -29,6 +34,86 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float])
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale the gradients down to `max_norm`; their global norm before, which may not be finite."""
     return float(clip_grad_norm_(list(parameters), max_norm))
+
+
+class MicroBatchLimit:
+    """The most answers that go through the model at once: halved each time the device runs out of memory."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def fit(self, attempt: Callable[[], Attempted], rows: int) -> Attempted:
+        """What `attempt` returns, repeated with half the size as long as memory runs out.
+
+        An attempt reads `size`, and begins anew: it keeps nothing of the one before. `rows` is how many
+        answers it has. Raises `ConfigError` when one answer alone does not fit.
+        """
+        while True:
+            try:
+                return attempt()
+            except torch.OutOfMemoryError as error:
+                reason = str(error).partition("\n")[0]
+            # Outside of the handler: the error's traceback keeps the tensors of the attempt.
+            torch.cuda.empty_cache()
+            at_once = min(self.size, rows)
+            if at_once <= 1:
+                raise ConfigError(
+                    f"The device has too little memory for one answer at a time: {reason}",
+                    remedy="Set model.gradient_checkpointing=true or a lower sampling.max_tokens, or train a "
+                    "smaller model; `greenward train --dry-run` estimates the memory.",
+                )
+            self.size = at_once // 2
+            warnings.warn(
+                f"Out of memory with {at_once} answers at once; the step is repeated with {self.size} "
+                f"(training.micro_batch_sequences={self.size} begins with that). {reason}",
+                stacklevel=2,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.size = min(self.size, state["size"])
+
+
+class LossScale:
+    """Dynamic loss scaling for float16 (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).
+
+    Losses are multiplied by `value`, so that small gradients are not rounded to 0, and gradients are divided
+    by it before they are clipped. It is halved when a gradient is not finite and doubled after 2,000 steps on
+    which all were: the constants of `torch.amp.GradScaler`, which has no place for two gradients on the same
+    parameters that are clipped apart. With another dtype it is 1 and stays.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.enabled = dtype == torch.float16
+        self.value = 2.0**16 if self.enabled else 1.0
+        self._finite_steps = 0
+
+    def __call__(self, loss: Tensor) -> Tensor:
+        return loss * self.value if self.enabled else loss
+
+    def unscale(self, parameters: Iterable[Tensor]) -> None:
+        """Divide the gradients of `parameters` by the scale."""
+        if self.enabled:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(self.value)
+
+    def update(self, *, finite: bool) -> None:
+        """Follow what the last step found."""
+        if self.enabled:
+            self._finite_steps = self._finite_steps + 1 if finite else 0
+            if not finite:
+                self.value /= 2
+            elif self._finite_steps % 2000 == 0:
+                self.value *= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "finite_steps": self._finite_steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value, self._finite_steps = state["value"], state["finite_steps"]
 
 
 class SeparateGradients:
@@ -75,6 +160,19 @@ class UpdateStatistics:
         for name, value in sums.items():
             self._sums.setdefault(name, []).append((value, tokens))
 
+    def extend(self, other: UpdateStatistics) -> None:
+        """Add what `other` holds."""
+        self._losses += other._losses
+        for name, sums in other._sums.items():
+            self._sums.setdefault(name, []).extend(sums)
+        for name, maxima in other._maxima.items():
+            self._maxima.setdefault(name, []).extend(maxima)
+
+    def mean(self, name: str) -> Tensor:
+        """The mean over tokens of what was added by that name."""
+        sums, tokens = (torch.stack(part).sum() for part in zip(*self._sums[name], strict=True))
+        return sums / tokens
+
     def add_entropy(self, scores: TokenScores, mask_BT: Tensor) -> None:
         """Add the entropy of the tokens that are True in `mask_BT`."""
         assert scores.entropy_BT is not None
@@ -107,9 +205,8 @@ class UpdateStatistics:
             "updates/applied": float(self.policy_steps),
             "updates/non_finite": float(self._non_finite),
         }
-        for name, values in self._sums.items():
-            sums, tokens = (torch.stack(part).sum() for part in zip(*values, strict=True))
-            metrics[name] = float(sums / tokens)
+        for name in self._sums:
+            metrics[name] = float(self.mean(name))
         for name, maxima in self._maxima.items():
             metrics[name] = float(torch.stack(maxima).max())
         if self._losses:

@@ -17,7 +17,7 @@ import numpy as np
 from greenward.algorithms.coefficients import learning_rate_factor
 from greenward.algorithms.collection import Collector
 from greenward.algorithms.loop import StepRecord
-from greenward.algorithms.optimization import adamw, set_learning_rates
+from greenward.algorithms.optimization import LossScale, MicroBatchLimit, adamw, set_learning_rates
 from greenward.algorithms.supervised import Example, supervised_update
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
@@ -76,6 +76,8 @@ class RejectionTrainer:
         self._empty_rounds = 0
         parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         self._optimizer = adamw([parameters], betas=training.adam_betas, weight_decay=training.weight_decay)
+        self._limit = MicroBatchLimit(training.micro_batch_sequences)
+        self._loss_scale = LossScale(policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
         episodes, metrics = self._collector.collect(step)
@@ -122,6 +124,8 @@ class RejectionTrainer:
         return {
             "collector": self._collector.state_dict(),
             "optimizer": self._optimizer.state_dict(),
+            "limit": self._limit.state_dict(),
+            "loss_scale": self._loss_scale.state_dict(),
             "rounds": [[_to_plain(answer) for answer in kept] for kept in self._rounds],
             "empty_rounds": self._empty_rounds,
         }
@@ -129,6 +133,8 @@ class RejectionTrainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._collector.load_state_dict(state["collector"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self._limit.load_state_dict(state["limit"])
+        self._loss_scale.load_state_dict(state["loss_scale"])
         self._rounds.clear()
         self._rounds.extend([_from_plain(answer) for answer in kept] for kept in state["rounds"])
         self._empty_rounds = state["empty_rounds"]
@@ -157,7 +163,8 @@ class RejectionTrainer:
                 self._optimizer,
                 [examples[index] for index in order[start : start + size]],
                 max_grad_norm=self._training.max_grad_norm,
-                micro_batch_sequences=self._training.micro_batch_sequences,
+                limit=self._limit,
+                loss_scale=self._loss_scale,
             )
             for order in (rng.permutation(len(examples)) for _ in range(self._config.epochs))
             for start in range(0, len(examples), size)

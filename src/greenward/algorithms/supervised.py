@@ -18,7 +18,13 @@ from torch import Tensor
 
 from greenward.algorithms.coefficients import learning_rate_factor
 from greenward.algorithms.loop import StepRecord
-from greenward.algorithms.optimization import adamw, clip_gradients, set_learning_rates
+from greenward.algorithms.optimization import (
+    LossScale,
+    MicroBatchLimit,
+    adamw,
+    clip_gradients,
+    set_learning_rates,
+)
 from greenward.config.sections import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
@@ -56,6 +62,8 @@ class SFTTrainer:
         self._optimizer = adamw(
             [list(policy.parameters())], betas=(0.9, 0.98), weight_decay=config.weight_decay
         )
+        self._limit = MicroBatchLimit(config.batch_size)
+        self._loss_scale = LossScale(policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
         started = time.perf_counter()
@@ -65,7 +73,12 @@ class SFTTrainer:
         )
         set_learning_rates(self._optimizer, [rate])
         update = supervised_update(
-            self.policy, self._optimizer, batch, max_grad_norm=self._config.max_grad_norm
+            self.policy,
+            self._optimizer,
+            batch,
+            max_grad_norm=self._config.max_grad_norm,
+            limit=self._limit,
+            loss_scale=self._loss_scale,
         )
         seconds = time.perf_counter() - started
         metrics = {
@@ -85,11 +98,18 @@ class SFTTrainer:
         return self._examples[index]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seen": self._seen, "optimizer": self._optimizer.state_dict()}
+        return {
+            "seen": self._seen,
+            "optimizer": self._optimizer.state_dict(),
+            "limit": self._limit.state_dict(),
+            "loss_scale": self._loss_scale.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._seen = state["seen"]
         self._optimizer.load_state_dict(state["optimizer"])
+        self._limit.load_state_dict(state["limit"])
+        self._loss_scale.load_state_dict(state["loss_scale"])
 
 
 @dataclass(frozen=True)
@@ -111,26 +131,33 @@ def supervised_update(
     batch: Sequence[Example],
     *,
     max_grad_norm: float,
-    micro_batch_sequences: int | None = None,
+    limit: MicroBatchLimit,
+    loss_scale: LossScale,
 ) -> SupervisedUpdate:
     """One optimizer step on the mean negative log-likelihood of the trained tokens of `batch`.
 
-    Gradients accumulate over micro-batches of `micro_batch_sequences` examples (None: all at once). Examples
+    Gradients accumulate over micro-batches of at most `limit.size` examples. Examples
     with the same prompt share its forward pass within a micro-batch. A step whose gradient is not finite is
     skipped: the weights stay as they are. Raises `ValueError` for a batch without a token to train on.
     """
     tokens = sum(example.tokens for example in batch)
     if not tokens:
         raise ValueError(f"none of the {len(batch)} examples of a batch has a token to train on")
-    size = micro_batch_sequences or len(batch)
-    optimizer.zero_grad(set_to_none=False)
-    total = 0.0
-    for start in range(0, len(batch), size):
-        loss = _negative_log_likelihood(policy, batch[start : start + size]) / tokens
-        loss.backward()
-        total += float(loss.detach())
+
+    def accumulate() -> float:
+        optimizer.zero_grad(set_to_none=False)
+        total = 0.0
+        for start in range(0, len(batch), limit.size):
+            loss = _negative_log_likelihood(policy, batch[start : start + limit.size]) / tokens
+            loss_scale(loss).backward()
+            total += float(loss.detach())
+        return total
+
+    total = limit.fit(accumulate, len(batch))
+    loss_scale.unscale(policy.parameters())
     norm = clip_gradients(policy.parameters(), max_grad_norm)
     applied = math.isfinite(norm)
+    loss_scale.update(finite=applied)
     if applied:
         optimizer.step()
         policy.version += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,18 @@ from greenward.algorithms.batches import (
     TrainingBatch,
     TrainingRow,
     has_signal,
-    micro_batches,
     minibatches,
     row_groups,
+    row_logprobs,
+    training_batches,
 )
 from greenward.algorithms.coefficients import EntropyCoefficient, KLCoefficient, learning_rate_factor
 from greenward.algorithms.collection import Collector
 from greenward.algorithms.loop import StepRecord
 from greenward.algorithms.losses import LossOutput, policy_loss, value_loss
 from greenward.algorithms.optimization import (
+    LossScale,
+    MicroBatchLimit,
     SeparateGradients,
     UpdateStatistics,
     adamw,
@@ -105,6 +108,8 @@ class RLTrainer:
         self._shared_trunk = self._policy_parameters if critic is not None and critic.reads_policy else []
         groups = [self._policy_parameters, *([self._critic_parameters] if critic is not None else [])]
         self._optimizer = adamw(groups, betas=training.adam_betas, weight_decay=training.weight_decay)
+        self._limit = MicroBatchLimit(training.micro_batch_sequences)
+        self._loss_scale = LossScale(policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
         episodes, metrics = self._collector.collect(step)
@@ -140,15 +145,14 @@ class RLTrainer:
         groups = self._with_fixed_logprobs(groups, off_policy=passes * count > 1, all_groups=all_groups)
         if self._critic is not None:  # its baseline is not of the group, which may therefore be split
             groups = [[row] for group in groups for row in group]
-        self._measure_entropy((micro for _, micro in self._micro_batches(left_out)), statistics)
+        self._measure_entropy(left_out, statistics)
         stopped_early = False
         for number in range(max(passes, critic_passes)):
             if number == 0 or count > 1:
                 batches = self._minibatches(groups, step, number, all_groups=all_groups)
-            for minibatch, micros in batches:
+            for minibatch in batches:
                 stopped_early |= not self._optimizer_step(
                     minibatch,
-                    micros,
                     statistics,
                     policy_learns=number < passes and not stopped_early,
                     critic_learns=number < critic_passes,
@@ -186,6 +190,8 @@ class RLTrainer:
             "optimizer": self._optimizer,
             "kl": self._kl_coefficient,
             "entropy": self._entropy_coefficient,
+            "limit": self._limit,
+            "loss_scale": self._loss_scale,
         }
         return parts if self._critic is None else parts | {"critic": self._critic}
 
@@ -215,14 +221,11 @@ class RLTrainer:
         scored only if the estimator has not done so.
         """
         rows = [row for group in groups if all_groups or has_signal(group) for row in group]
-        old, ref = dict[int, np.ndarray](), dict[int, np.ndarray]()
         there = all(row.old_logprobs_T is not None for row in rows)
         if off_policy and there and not self._kl_in_loss:
             return list(groups)
-        if off_policy and not there:
-            old = self._logprobs(self.policy, rows)
-        if self._kl_in_loss and self._reference is not None:
-            ref = self._logprobs(self._reference, rows)
+        old = self._logprobs(self.policy, rows) if off_policy and not there else {}
+        ref = self._logprobs(self._reference, rows) if self._kl_in_loss and self._reference else {}
 
         def scored(row: TrainingRow) -> TrainingRow:
             old_T = old.get(id(row), row.old_logprobs_T) if off_policy else None
@@ -230,42 +233,25 @@ class RLTrainer:
 
         return [[scored(row) for row in group] for group in groups]
 
-    @torch.no_grad()
     def _logprobs(self, policy: Policy, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
-        """The log-probabilities (T,) of each row's tokens, by the row's id."""
-        found: dict[int, np.ndarray] = {}
-        for ordered, micro in self._micro_batches(rows):
-            scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
-            for row, logprobs_T in zip(ordered, scores.logprobs_BT.float().cpu().numpy(), strict=True):
-                found[id(row)] = logprobs_T[: len(row.advantages_T)]
-        return found
-
-    def _micro_batches(
-        self, rows: Sequence[TrainingRow]
-    ) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
-        """Micro-batches, each with its rows in the order of its tensors."""
-        for sharers in micro_batches(rows, self.training.micro_batch_sequences):
-            ordered = [row for rows_of_prompt in sharers for row in rows_of_prompt]
-            yield ordered, TrainingBatch.build(sharers, device=self.policy.device)
+        return self._limit.fit(lambda: row_logprobs(policy, rows, self._limit.size), len(rows))
 
     def _minibatches(
         self, groups: Sequence[RowGroup], step: int, number: int, *, all_groups: bool
-    ) -> list[tuple[Minibatch, list[TrainingBatch]]]:
+    ) -> list[Minibatch]:
         """The minibatches of pass `number`, shuffled anew for each; whole groups are in order at first."""
         in_order = number == 0 and self._critic is None
-        batches = minibatches(
+        return minibatches(
             groups,
             count=self.algorithm.minibatches,
             max_completion_tokens=self._max_completion_tokens,
             all_groups=all_groups,
             shuffle_seed=None if in_order else step_seed(self._seed, step, f"minibatches/{number}"),
         )
-        return [(batch, [micro for _, micro in self._micro_batches(batch.rows)]) for batch in batches]
 
     def _optimizer_step(
         self,
         batch: Minibatch,
-        micros: Sequence[TrainingBatch],
         statistics: UpdateStatistics,
         *,
         policy_learns: bool,
@@ -273,37 +259,48 @@ class RLTrainer:
         first_pass: bool,
     ) -> bool:
         """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
-        self._optimizer.zero_grad()
         trunk = self._shared_trunk if policy_learns else []
-        value_gradients = SeparateGradients(trunk)
-        losses, moved, tokens = [], [], []
-        for micro in micros:
+        value_gradients, found = self._limit.fit(
+            lambda: self._accumulate(batch, trunk, policy_learns, critic_learns, first_pass), len(batch.rows)
+        )
+        statistics.extend(found)
+        limit = self.algorithm.max_step_kl
+        within = not policy_learns or limit is None or not found.mean("approx_kl") > limit
+        self._step(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
+        return within
+
+    def _accumulate(
+        self,
+        batch: Minibatch,
+        trunk: Sequence[Tensor],
+        policy_learns: bool,
+        critic_learns: bool,
+        first_pass: bool,
+    ) -> tuple[SeparateGradients, UpdateStatistics]:
+        """The gradients of a minibatch, those of the value loss on `trunk` apart, and its statistics."""
+        self._optimizer.zero_grad()
+        value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
+        for _, micro in training_batches(batch.rows, self._limit.size, self.policy.device):
             scores, hidden_SE = self._forward(micro, policy_learns)
             if critic_learns:
                 value = self._value_loss(micro, batch, hidden_SE)
                 with value_gradients:
-                    value.loss.backward(retain_graph=bool(trunk))
+                    self._loss_scale(value.loss).backward(retain_graph=bool(trunk))
                 losses.append(value.loss.detach())
                 statistics.add(value.sums, micro.mask_BT)
             if scores is not None:
                 output = self._policy_loss(micro, batch, scores)
-                output.loss.backward()
+                self._loss_scale(output.loss).backward()
                 losses.append(output.loss.detach())
-                moved.append(output.sums["approx_kl"])
-                tokens.append(micro.mask_BT.sum())
                 statistics.add(output.sums, micro.mask_BT)
                 statistics.add_maxima(output.maxima)
                 if first_pass:
                     statistics.add_entropy(scores, micro.mask_BT)
-        if first_pass and not policy_learns:  # its update has ended early: the metric is of all answers
-            self._measure_entropy(micros, statistics)
-        within = True
         if policy_learns:
             statistics.add_loss(torch.stack(losses).sum())
-            limit = self.algorithm.max_step_kl
-            within = limit is None or not torch.stack(moved).sum() / torch.stack(tokens).sum() > limit
-        self._step(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
-        return within
+        elif first_pass:  # the policy's update has ended early: the metric is of all answers
+            self._measure_entropy(batch.rows, statistics)
+        return value_gradients, statistics
 
     def _step(
         self,
@@ -317,6 +314,7 @@ class RLTrainer:
         """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
         norms: dict[str, float] = {}
         max_norm = self.training.max_grad_norm
+        self._loss_scale.unscale([*self._policy_parameters, *self._critic_parameters])
         if policy:
             norms["policy"] = clip_gradients(self._policy_parameters, max_norm)
         else:
@@ -324,6 +322,7 @@ class RLTrainer:
                 parameter.grad = None
         if critic and self.critic_config is not None:
             with value_gradients:
+                self._loss_scale.unscale(trunk)
                 parameters = [*(trunk if policy else ()), *self._critic_parameters]
                 norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
         if policy:
@@ -333,6 +332,7 @@ class RLTrainer:
             if finite:
                 self._optimizer.step()
             statistics.add_step(norms, applied=finite)
+            self._loss_scale.update(finite=finite)
         self._optimizer.zero_grad()
 
     def _forward(self, micro: TrainingBatch, policy_learns: bool) -> tuple[TokenScores | None, Tensor | None]:
@@ -378,9 +378,9 @@ class RLTrainer:
         return replace(output, loss=section.loss_weight * output.loss)
 
     @torch.no_grad()
-    def _measure_entropy(self, micros: Iterable[TrainingBatch], statistics: UpdateStatistics) -> None:
+    def _measure_entropy(self, rows: Sequence[TrainingRow], statistics: UpdateStatistics) -> None:
         """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
-        for micro in micros:
+        for _, micro in training_batches(rows, self._limit.size, self.policy.device):
             scores = self.policy.completion_logprobs(
                 micro.laid_out, temperature=micro.temperature, entropy=True
             )

@@ -11,6 +11,7 @@ Shape suffixes: B rows being decoded, N prompts, R all rows, T positions, V voca
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -56,7 +57,7 @@ class Sampler(RolloutEngine):
     """A rollout engine that draws token by token, through a `Decoding`.
 
     At most `max_rows` rows are decoded at once; larger requests are sampled in parts, and the completions
-    do not depend on the parts.
+    do not depend on the parts. `max_rows` is halved when the device runs out of memory.
     """
 
     tokenizer: Tokenizer
@@ -82,17 +83,31 @@ class Sampler(RolloutEngine):
         sizes = _per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, _per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]
-        for part in self._parts(prompts, sizes, params):
-            rows = [(n, g) for n, samples in part for g in samples]
-            row_keys_B = np.array([keys[n][g] for n, g in rows], dtype=np.uint64)
-            part_prompts = [prompts[n] for n, _ in part]
-            part_sizes = [len(samples) for _, samples in part]
-            for row, completion in self._decode(part_prompts, part_sizes, params, row_keys_B):
-                n, g = rows[row]
-                groups[n][g] = completion
-                if on_group is not None and len(groups[n]) == sizes[n]:
-                    on_group(n, _in_order(groups[n]))
-        return list(map(_in_order, groups))
+        while True:
+            try:
+                for part in self._parts(prompts, sizes, params):
+                    rows = [(n, g) for n, samples in part for g in samples]
+                    row_keys_B = np.array([keys[n][g] for n, g in rows], dtype=np.uint64)
+                    part_prompts = [prompts[n] for n, _ in part]
+                    part_sizes = [len(samples) for _, samples in part]
+                    for row, completion in self._decode(part_prompts, part_sizes, params, row_keys_B):
+                        n, g = rows[row]
+                        if g in groups[n]:  # drawn already, before memory ran out
+                            continue
+                        groups[n][g] = completion
+                        if on_group is not None and len(groups[n]) == sizes[n]:
+                            on_group(n, _in_order(groups[n]))
+                return list(map(_in_order, groups))
+            except torch.OutOfMemoryError as error:
+                if len(rows) == 1:
+                    raise
+                reason = str(error).partition("\n")[0]
+            self.max_rows = len(rows) // 2
+            torch.cuda.empty_cache()
+            warnings.warn(
+                f"Out of memory while sampling: now at most {self.max_rows} answers at once. {reason}",
+                stacklevel=2,
+            )
 
     def _parts(
         self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], params: SamplingParams
