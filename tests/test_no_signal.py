@@ -69,7 +69,7 @@ PLAYED = {"reward/std": 0.9, "games/illegal": 0.01, "games/length": 60.0, "games
     ],
 )
 def test_collapses_of_self_play_are_named_when_they_last(changed, move_format, brief):
-    config = {"kind": "self_play", "self_play": {"move_format": move_format}}
+    config = {"kind": "self_play", "self_play": {"move_format": move_format, "illegal_moves": "lose"}}
     rows = [{"step": step, **PLAYED} for step in range(4)]
     rows += [{"step": step, **PLAYED, **changed} for step in range(4, 8)]
     found = spells(rows, config)
@@ -199,3 +199,10 @@ def test_a_resumed_run_gives_the_warnings_of_the_uninterrupted_one(tmp_path, cut
     whole = shown_by("whole", len(rows))
     assert sum(said for said, _ in whole) == 2 and sum(brief for _, brief in whole) == 3
     assert shown_by("cut", cut, len(rows)) == whole
+
+
+@pytest.mark.parametrize(("rule", "advised"), [("lose", True), ("retry", False)])
+def test_a_second_try_is_advised_only_where_there_is_none(rule, advised):
+    config = {"kind": "self_play", "self_play": {"move_format": "bare", "illegal_moves": rule}}
+    cause = cause_of({**PLAYED, "games/illegal": 0.7}, config)
+    assert cause.brief == "illegal moves decide" and ("illegal_moves=retry" in cause.remedy) == advised

@@ -90,6 +90,9 @@ _ILLEGAL = NoSignalCause(
     "At least half of the moves are illegal, so the games are lost by them and teach no strategy.",
     "Start from a warm start, lower training.learning_rate, or set self_play.illegal_moves=retry.",
 )
+_ILLEGAL_IN_SPITE_OF_RETRY = NoSignalCause(
+    "illegal moves decide", _ILLEGAL.sentence, "Start from a warm start, or lower training.learning_rate."
+)
 _MORE_ILLEGAL = NoSignalCause(
     "illegal moves rising",
     "The share of illegal moves is three times what it was.",
@@ -152,7 +155,7 @@ def _cause_in_games(
     if illegal is None:
         return None
     if illegal >= _MOST_ILLEGAL:
-        return _ILLEGAL
+        return _ILLEGAL if config["self_play"]["illegal_moves"] == "lose" else _ILLEGAL_IN_SPITE_OF_RETRY
     if illegal > max(3 * fewest_illegal, fewest_illegal + 0.05):
         return _MORE_ILLEGAL
     if boxed and row["games/length"] <= _SHORTEST_REASONING:

@@ -88,3 +88,11 @@ def test_warmup_rises_evenly_and_no_step_has_rate_zero() -> None:
 def test_decay_stays_at_zero_beyond_the_last_step(schedule: str) -> None:
     assert learning_rate_factor(schedule, 10, 10) == pytest.approx(0.0)
     assert learning_rate_factor(schedule, 50, 10) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("schedule", "middle"), [("linear", 0.6), ("cosine", 0.6), ("constant", 1.0)])
+def test_a_schedule_ends_at_its_final_share(schedule: str, middle: float) -> None:
+    """Half-way between 1 and 0.2 is 0.6; a constant rate has no end."""
+    assert learning_rate_factor(schedule, 0, 10, final=0.2) == pytest.approx(1.0)
+    assert learning_rate_factor(schedule, 5, 10, final=0.2) == pytest.approx(middle)
+    assert learning_rate_factor(schedule, 10, 10, final=0.2) == pytest.approx(0.2 if middle < 1 else 1.0)

@@ -222,3 +222,10 @@ def test_resuming_from_the_state_repeats_the_rounds_bit_for_bit(tmp_path):
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert rounds(second, range(3, 6)) == rows[3:]
     assert torch.equal(resumed.table, whole.table)
+
+
+def test_the_learning_rate_ends_at_the_final_rate() -> None:
+    training = {"schedule": "linear", "max_steps": 10, "final_rate": 0.5}
+    trainer = trainer_of(BigramPolicy(), training=training)
+    metrics = trainer.update(episodes_of([[PASSED, FAILED]]), 5)
+    assert metrics["learning_rate"] == pytest.approx(0.05 * 0.75)

@@ -396,6 +396,12 @@ def test_learning_rate_follows_its_schedule_by_step() -> None:
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.05])
 
 
+def test_learning_rate_ends_at_the_final_rate() -> None:
+    trainer = trainer_of(BigramPolicy(), schedule="linear", max_steps=10, learning_rate=0.1, final_rate=0.5)
+    dead = make_episodes([[0.0, 0.0]])
+    assert update(trainer, dead, step=6)["learning_rate"] == pytest.approx(0.1 * (1 - 0.5 * 0.6))
+
+
 def test_kl_without_a_reference_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match="reference"):
         trainer_of(BigramPolicy(), algorithm={"kl": {"coefficient": 0.1}})

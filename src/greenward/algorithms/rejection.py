@@ -100,7 +100,7 @@ class RejectionTrainer:
         pool = self._pool()
         training = self._training
         rate = training.learning_rate * learning_rate_factor(
-            training.schedule, step, training.max_steps, training.warmup_steps
+            training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
         )
         set_learning_rates(self._optimizer, [rate])
         metrics = {

@@ -254,6 +254,18 @@ def test_a_game_that_does_not_end_is_void() -> None:
     ] * 2
 
 
+@pytest.mark.parametrize("method", ["observation", "legal_actions", "step", "returns"])
+def test_a_game_that_raises_is_void_and_says_why(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError("no such card")
+
+    game = Claim()
+    monkeypatch.setattr(game, method, fail, raising=True)
+    collection = play(lambda text: "no", game=game)
+    assert not any(episode.scored for episode in collection.episodes) and not collection.metrics
+    assert {e.extra["void"] for e in collection.episodes} == {f"{game.name} raised LookupError: no such card"}
+
+
 @pytest.mark.parametrize("move_format", ["bare", "boxed"])
 @pytest.mark.parametrize(
     "move",

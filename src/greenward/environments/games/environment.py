@@ -16,7 +16,6 @@ from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.games.game import Game, RandomPlayer, ScriptedPlayer, checked_returns
 from greenward.environments.games.league import LEAGUE, League
 from greenward.environments.games.prompts import MovePrompts
-from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
 from greenward.seeding import step_seed
 
@@ -188,7 +187,10 @@ class GameDialogue(Dialogue):
 
     def request(self) -> Request | None:
         if self._request is None and not self._void:
-            self._go_on()
+            try:
+                self._go_on()
+            except Exception as error:  # the rules may be a user's
+                self._void_by(error)
         return self._request
 
     def _go_on(self) -> None:
@@ -218,11 +220,16 @@ class GameDialogue(Dialogue):
         prompts, _ = self._asked.get(request.player, self._asked[POLICY])
         move = prompts.move(completion)
         self._well_formed.append((player, move.well_formed))
-        if move.action in self._game.legal_actions(self._state):
-            assert move.action is not None
+        try:
+            action = move.action if move.action in self._game.legal_actions(self._state) else None
+            after = None if action is None else self._game.step(self._state, action)
+        except Exception as error:  # the rules may be a user's
+            self._void_by(error)
+            return
+        if action is not None:
             self._turns.append(turn)
-            self._moves.append((request.role, move.action))
-            self._state = self._game.step(self._state, move.action)
+            self._moves.append((request.role, action))
+            self._state = after
             self._attempts = 0
         elif self._attempts < self._retries:
             self._attempts += 1
@@ -237,6 +244,9 @@ class GameDialogue(Dialogue):
         self._request = None
         self._void = reason
 
+    def _void_by(self, error: Exception) -> None:
+        self.abandon(f"{self._game.name} raised {type(error).__name__}: {error}")
+
     def finish(self) -> Episode:
         game = self._game
         rewards, outcome = (0.0, 0.0), "void"
@@ -247,8 +257,8 @@ class GameDialogue(Dialogue):
             try:
                 rewards = checked_returns(game, self._state)
                 outcome = "drawn" if not rewards[0] else f"{game.roles[0 if rewards[0] > 0 else 1]}_won"
-            except GreenwardError as error:
-                self._void = str(error)
+            except Exception as error:
+                self._void_by(error)
         self._returns = rewards
         extra = {}
         if engines := [seat for seat in self._seats if isinstance(seat, str) and seat != POLICY]:
