@@ -4,6 +4,7 @@
 # make examples    train a healthy and a broken run on two cores in minutes, and write the reports in docs/examples
 # make test    everything that must hold: static checks, then the tests
 # make test-slow    whole trainings over several seeds: minutes on two cores
+# make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -22,7 +23,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-slow check lock clean
+.PHONY: install demo demo-code-fix examples test test-slow test-trackers check lock clean
 
 install: $(INSTALLED)
 
@@ -53,6 +54,15 @@ test: check
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
+# Extras that the lock does not hold, in an environment of their own.
+.venv-trackers/.installed: requirements/constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-trackers
+	.venv-trackers/bin/python -m pip install --quiet -c requirements/constraints.txt --editable '.[dev,wandb,trackio,mlflow]'
+	@touch $@
+
+test-trackers: .venv-trackers/.installed
+	OMP_NUM_THREADS=1 .venv-trackers/bin/python -m pytest tests/runs/test_run_sinks.py tests/system/test_trackers_in_training.py $(PYTEST_ARGS)
+
 check: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -76,5 +86,5 @@ lock:
 		--no-emit-package greenward --generate-hashes --upgrade --quiet --output-file requirements/lock.txt
 
 clean:
-	rm -rf .venv .venv-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

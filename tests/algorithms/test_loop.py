@@ -4,15 +4,19 @@ import json
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 
 from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import StepRecord, TrainingLoop, load_trainer_state
+from greenward.environments.episode import Episode, Turn
 from greenward.errors import CheckpointError, ConfigError
+from greenward.policies.engine import StopReason
 from greenward.runs.directory import RunDirectory
 from greenward.runs.metrics import read_metrics, without_timing
 from greenward.runs.progress import Progress
+from greenward.runs.tracker_sinks import MetricSink
 
 
 class FakePolicy:
@@ -64,7 +68,7 @@ def evaluate(policy, step, elapsed):
     return {"suite": "walk", "step": step, "metrics": {"pass@1": metric}}
 
 
-def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None, evaluate=evaluate):
+def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None, evaluate=evaluate, **options):
     with RunDirectory.create(folder, {"seed": 7}, resume=resume) as run, Progress(quiet=True) as progress:
         loop = TrainingLoop(
             trainer,
@@ -76,6 +80,7 @@ def run_loop(folder, trainer, *, max_steps=12, resume=False, max_seconds=None, e
             eval_interval_steps=3,
             checkpoint_interval_steps=5,
             progress=progress,
+            **options,
         )
         loop.run()
     return loop
@@ -168,3 +173,59 @@ def test_callbacks_of_one_name_would_overwrite_each_other_and_are_refused(tmp_pa
         pytest.raises(ConfigError, match="names of their own"),
     ):
         TrainingLoop(RandomWalk(), run, seed=7, max_steps=1, callbacks=callbacks, progress=progress)
+
+
+class AllFail(RandomWalk):
+    """Nothing passes: three answers that fail, one that the sandbox lost, and one game that was won."""
+
+    def train_step(self, step):
+        super().train_step(step)
+        token = np.ones(1, dtype=np.int64)
+        won = Turn("generator", (1,), token, np.zeros(1), np.ones(1, dtype=bool), StopReason.END, 0)
+        episodes = [Episode((), {}, 0, "add", "failed", success=False, answer=f"def f{i}") for i in range(3)]
+        episodes.append(Episode((), {}, 0, "add", "infrastructure", success=True, scored=False))
+        episodes.append(Episode((won,), {"generator": 1.0}, 0, "code_game", "not_predicted"))
+        metrics = {"reward/mean": 0.25, "reward/std": 0.0, "pass_rate": 0.0, "completion/truncated": 0.0}
+        return StepRecord(metrics, episodes)
+
+
+class Recorder(MetricSink):
+    def __init__(self):
+        self.values, self.tables, self.alerts = {}, [], []
+
+    def log(self, step, values):
+        self.values.setdefault(step, {}).update(values)
+
+    def log_table(self, step, name, rows):
+        self.tables.append((step, name, rows))
+
+    def alert(self, step, title, text):
+        self.alerts.append((step, title, text))
+
+
+def test_trackers_get_the_names_of_others_tables_and_warnings(tmp_path):
+    def evaluate(policy, step, elapsed):
+        rows = [{"task_id": "add", "code": "x", "success": False}] * 5
+        metric = {"value": 0.5, "low": 0.25, "high": 0.75}
+        return {
+            "suite": "mbpp",
+            "step": step,
+            "metrics": {"pass@1": metric},
+            "problems_passed": 2,
+            "rows": rows,
+        }
+
+    sink = Recorder()
+    run_loop(tmp_path / "run", AllFail(), max_steps=6, evaluate=evaluate, sinks=[sink], tracked_samples=2)
+    for step in range(1, 7):
+        assert sink.values[step]["reward/avg_batch_reward"] == sink.values[step]["reward/mean"] == 0.25
+        assert sink.values[step]["reward/successful_predictions_count"] == 1
+    assert sink.values[3]["mbpp_eval/pass_rate"] == 0.5 and sink.values[3]["mbpp_eval/problems_passed"] == 2
+    assert [(step, name, len(rows)) for step, name, rows in sink.tables if rows] == [
+        (0, "mbpp_eval/samples", 2),
+        *[(step, name, 2) for step in (3, 6) for name in ("mbpp_eval/samples", "rollouts")],
+    ]
+    assert sink.tables[-1][2][1]["answer"] == "def f1"
+    ((step, title, text),) = sink.alerts  # once, when it begins
+    assert step == 3 and "run" in title and "No answer passed" in text
+    assert "reward/avg_batch_reward" not in rows(tmp_path / "run")[0]

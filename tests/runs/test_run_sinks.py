@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
 import types
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from greenward.cli.main import main
 from greenward.errors import ConfigError
-from greenward.runs.trackers import FailSafeSink, evaluation_values, make_sinks, tracker_name
+from greenward.runs import trackers
+from greenward.runs.directory import RunDirectory
+from greenward.runs.keys import load_keys
+from greenward.runs.tracker_sinks import MetricSink
+from greenward.runs.trackers import (
+    FailSafeSink,
+    check_trackers,
+    evaluation_values,
+    make_sinks,
+    sample_rows,
+    tracker_name,
+)
 
 ONLINE = {"wandb": {"project": "p", "entity": None, "mode": "online"}}
 
@@ -23,14 +38,21 @@ def fake_wandb(monkeypatch):
         def log(self, values, step):
             calls.append((step, values))
 
+        def alert(self, title, text):
+            calls.append((title, text))
+
         def finish(self):
             calls.append("finish")
+
+    def table(columns, data):
+        return columns, data
 
     def init(**options):
         calls.append(options)
         return Run()
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init, Table=table))
+    monkeypatch.setattr(trackers, "load_keys", lambda: None)
     monkeypatch.setenv("WANDB_SILENT", "")
     monkeypatch.delenv("WANDB_SILENT")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -52,7 +74,12 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path):
 
 @pytest.mark.parametrize(
     ("package", "tracking"),
-    [("tensorboard", {"tensorboard": True}), ("wandb", {"wandb": {"project": "p"}})],
+    [
+        ("tensorboard", {"tensorboard": True}),
+        ("wandb", {"wandb": {"project": "p"}}),
+        ("trackio", {"trackio": {"project": "p"}}),
+        ("mlflow", {"mlflow": {"experiment": "e"}}),
+    ],
 )
 def test_a_missing_package_is_a_config_error_that_names_the_extra(tmp_path, monkeypatch, package, tracking):
     monkeypatch.setitem(sys.modules, package, None)
@@ -70,13 +97,150 @@ def test_wandb_is_offline_and_silent_unless_asked(tmp_path, fake_wandb, monkeypa
     assert os.environ["WANDB_SILENT"] == "true"
 
 
-def test_wandb_online_without_a_key_is_refused_instead_of_asking(tmp_path, fake_wandb, monkeypatch):
+@pytest.fixture
+def server():
+    """`server(status)`: the address of a web server that answers every request with this status."""
+    opened = []
+
+    def start(status):
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *arguments):
+                pass
+
+        opened.append(ThreadingHTTPServer(("127.0.0.1", 0), Answer))
+        threading.Thread(target=opened[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{opened[-1].server_port}"
+
+    yield start
+    for one in opened:
+        one.shutdown()
+        one.server_close()
+
+
+def test_wandb_online_without_a_key_goes_offline_instead_of_asking(tmp_path, fake_wandb, monkeypatch, server):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match="WANDB_API_KEY"):
-        make_sinks(ONLINE, tmp_path, {})
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password key\n")
+    monkeypatch.setenv("WANDB_BASE_URL", server(404))  # an answer, though not the page
+    with pytest.warns(UserWarning, match="WANDB_API_KEY.*kept offline"):
+        check_trackers(ONLINE)
+    make_sinks(ONLINE, tmp_path, {})
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password key\n")
     (tmp_path / ".netrc").chmod(0o600)
-    assert len(make_sinks(ONLINE, tmp_path, {})) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_trackers(ONLINE)
+    make_sinks(ONLINE, tmp_path, {})
+    assert [options["mode"] for options in fake_wandb] == ["offline", "online"]
+
+
+def test_a_resumed_run_goes_on_in_the_tracker(tmp_path, fake_wandb, monkeypatch, server):
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    monkeypatch.setenv("WANDB_BASE_URL", server(200))
+    for name in ("one", "two"):
+        for sessions in (1, 2):
+            RunDirectory.create(tmp_path / name, {}, resume=sessions == 2).close()
+            make_sinks(ONLINE, tmp_path / name, {})
+    ids = [options["id"] for options in fake_wandb]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    assert {options["resume"] for options in fake_wandb} == {"allow"}
+
+
+@pytest.mark.parametrize("fault", ["refuses", "fails", "hangs", "has no address"])
+def test_a_tracker_without_network_is_local_within_seconds(tmp_path, fake_wandb, monkeypatch, server, fault):
+    """Neither an error nor a question; the bound on the time is that of the check, not of this machine."""
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    monkeypatch.setattr(trackers, "_ANSWER_SECONDS", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if fault == "hangs":
+            silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        url = {"fails": server(503), "has no address": "http://no.such.host.invalid"}.get(fault, url)
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        monkeypatch.setitem(sys.modules, "mlflow", types.ModuleType("mlflow"))
+        tracking = ONLINE | {"mlflow": {"experiment": "e", "uri": url}}
+        with pytest.warns(UserWarning, match="does not answer") as shown:
+            check_trackers(tracking)
+        assert len(shown) == 2 and len(make_sinks(tracking, tmp_path, {})) == 1
+    assert [options["mode"] for options in fake_wandb] == ["offline"]
+
+
+def test_a_trackio_space_without_a_token_becomes_a_local_project(tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setitem(sys.modules, "trackio", types.ModuleType("trackio"))
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.warns(UserWarning, match=r"HF_TOKEN.*on this machine"):
+        check_trackers({"trackio": {"project": "p", "space_id": "me/space"}})
+
+
+def test_tables_and_alerts_reach_wandb_with_numbers_only_in_metrics(tmp_path, fake_wandb):
+    (sink,) = make_sinks({"wandb": {"project": "p"}}, tmp_path, {})
+    sink.log_table(
+        2, "mbpp_eval/samples", sample_rows([{"task_id": "a", "success": True}, {"code": "x" * 9999}], 2)
+    )
+    sink.log_table(3, "rollouts", [])
+    sink.alert(4, "title", "no signal")
+    (step, table), alert = fake_wandb[1:]
+    assert step == 2 and list(table) == ["mbpp_eval/samples"]
+    columns, rows = table["mbpp_eval/samples"]
+    assert columns == ["task_id", "success", "code"]
+    assert rows[0] == ["a", True, ""] and rows[1][:2] == ["", ""] and len(rows[1][2]) == 4000
+    assert alert == ("title", "no signal")
+
+
+def test_a_tracker_that_hangs_at_the_end_does_not_hold_the_run(monkeypatch):
+    ended = threading.Event()
+
+    class Slow(MetricSink):
+        def log(self, step, values):
+            pass
+
+        def close(self):
+            ended.wait()
+
+    monkeypatch.setattr(trackers, "_CLOSE_SECONDS", 0.05)
+    with pytest.warns(UserWarning, match="Slow has not taken everything"):
+        FailSafeSink("Slow", Slow).close()
+    ended.set()
+
+
+def test_keys_come_from_a_file_that_sets_nothing_else(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY", "LD_PRELOAD", "WANDB_BASE_URL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_TOKEN", "from the environment")
+    (tmp_path / ".env").write_text(
+        "# keys\nexport WANDB_API_KEY='quoted key'\nHF_TOKEN=from_file\nOPENAI_API_KEY = plain-key # mine\n"
+        "LD_PRELOAD=/tmp/x.so\nWANDB_BASE_URL=http://elsewhere\nno line\n=\n"
+    )
+    load_keys(tmp_path)
+    assert os.environ["WANDB_API_KEY"] == "quoted key" and os.environ["OPENAI_API_KEY"] == "plain-key"
+    assert os.environ["HF_TOKEN"] == "from the environment"
+    assert "LD_PRELOAD" not in os.environ and "WANDB_BASE_URL" not in os.environ
+    load_keys(tmp_path / "nowhere")
+    (tmp_path / "folder" / ".env").mkdir(parents=True)  # a virtual environment
+    load_keys(tmp_path / "folder")
+
+
+def test_a_key_in_an_error_of_a_tracker_is_not_shown(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "planted-secret-1")
+
+    def fail():
+        raise PermissionError("the key planted-secret-1 is not valid")
+
+    with pytest.warns(UserWarning, match=r"the key \*\*\* is not valid") as shown:
+        FailSafeSink("Strict", fail)
+    assert "planted" not in str(shown[0].message)
+
+
+def test_a_password_in_a_recipe_is_refused_and_not_repeated(capsys):
+    with pytest.raises(SystemExit):
+        main(["config", "check", "quickstart", "tracking.mlflow.uri=https://user:planted@host"])
+    shown = capsys.readouterr()
+    assert "MLFLOW_TRACKING_PASSWORD" in shown.err and "planted" not in shown.err + shown.out
 
 
 def test_a_failing_mirror_warns_once_and_the_run_goes_on():

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from greenward.algorithms.callbacks import Callback, SignalWarning
+from greenward.algorithms.callbacks import Callback, SignalWarning, rollout_row
 from greenward.environments.episode import Episode
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies.policy import Policy
@@ -24,7 +24,8 @@ from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.machine import resident_mb
 from greenward.runs.progress import Progress, evaluation_line
-from greenward.runs.trackers import MetricSink, evaluation_values
+from greenward.runs.tracker_sinks import MetricSink
+from greenward.runs.trackers import evaluation_values, sample_rows, suite_group
 from greenward.seeding import seed_everything
 
 STATE_FILE = "trainer.pt"
@@ -85,7 +86,9 @@ class TrainingLoop:
     `max_seconds` bounds the training time (evaluation aside). `evaluators` each evaluate a suite, by the
     name that files and trackers use; None stands for the held-out problems. `callbacks` act at each step,
     in their order, and are saved with the trainer. `evaluated` is the policy that is evaluated and that
-    checkpoints hold, in place of the trained one: an average of its weights, which a callback keeps.
+    checkpoints hold, in place of the trained one: an average of its weights, which a callback keeps. `sinks`
+    mirror metrics and warnings; each evaluation gives them `tracked_samples` of its answers and of the
+    newest episodes.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class TrainingLoop:
         callbacks: Sequence[Callback] = (),
         evaluated: Policy | None = None,
         sinks: Sequence[MetricSink] = (),
+        tracked_samples: int = 4,
         progress: Progress,
     ) -> None:
         self._trainer = trainer
@@ -118,8 +122,10 @@ class TrainingLoop:
         self._checkpoint_interval = checkpoint_interval_steps
         self._keep = keep_checkpoints
         self._sinks = sinks
+        self._tracked_samples = tracked_samples
+        self._rollouts: list[dict[str, Any]] = []  # of the newest step
         self._progress = progress
-        self._signal = SignalWarning(run.config, progress.message)
+        self._signal = SignalWarning(run.config, self._warn)
         self._callbacks = [*callbacks, self._signal]
         names = [callback.name for callback in self._callbacks]
         if len(set(names)) < len(names):
@@ -174,22 +180,30 @@ class TrainingLoop:
         }
         if torch.cuda.is_initialized() and self._trainer.policy.device.type == "cuda":
             metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._trainer.policy.device)
-        self._record(metrics)
+        self._run.metrics.append(self.steps_done, metrics)
+        self._rollouts = list(map(rollout_row, record.episodes[: self._tracked_samples]))
+        for sink in self._sinks:
+            sink.log(self.steps_done, metrics | _names_of_others(metrics, record.episodes))
         self._progress.advance(self.steps_done, metrics, warning=self._signal.brief)
 
-    def _record(self, metrics: Mapping[str, float]) -> None:
-        self._run.metrics.append(self.steps_done, metrics)
+    def _warn(self, text: str) -> None:
+        self._progress.message(text)
         for sink in self._sinks:
-            sink.log(self.steps_done, metrics)
+            sink.alert(self.steps_done, f"{self._run.path.name}: little to learn from", text)
 
     def _evaluate(self) -> None:
         for suite, evaluator in self._evaluators.items():
             result = evaluator(self._evaluated, self.steps_done, self.training_seconds)
             self._run.write_evaluation(self.steps_done, result, suite)
-            values = evaluation_values(result)
+            values, table = evaluation_values(result), f"{suite_group(result)}/samples"
             for sink in self._sinks:
                 sink.log(self.steps_done, values)
+                sink.log_table(
+                    self.steps_done, table, sample_rows(result.get("rows", ()), self._tracked_samples)
+                )
             self._progress.message(evaluation_line(result, suite or "held-out"))
+        for sink in self._sinks:
+            sink.log_table(self.steps_done, "rollouts", sample_rows(self._rollouts, self._tracked_samples))
 
     def _checkpoint(self) -> None:
         def write(folder: Path) -> None:
@@ -226,6 +240,22 @@ class TrainingLoop:
         self.training_seconds = state["training_seconds"]
         self._session_started -= state["wall_seconds"]
         self._run.truncate_after(self.steps_done)
+
+
+def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) -> dict[str, float]:
+    """The names under which users of other trainers look for a step's rewards on a tracker.
+
+    A successful prediction is an episode that passed or, in a game, earned the policy more than it lost: a
+    program in the game of code whose output the opponent did not predict.
+    """
+    if "reward/mean" not in metrics:
+        return {}
+    scored = [episode for episode in episodes if episode.scored]
+    successes = sum(one.reward > 0 if one.success is None else one.success for one in scored)
+    return {
+        "reward/avg_batch_reward": metrics["reward/mean"],
+        "reward/successful_predictions_count": float(successes),
+    }
 
 
 def _peak_device_memory_mb(device: torch.device) -> float:

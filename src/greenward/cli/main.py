@@ -19,6 +19,7 @@ from greenward.cli.play import play
 from greenward.cli.report import report, rollouts
 from greenward.cli.training import config, demo, train
 from greenward.errors import GreenwardError
+from greenward.runs.keys import without_keys
 
 EXIT_ERROR = 2
 
@@ -61,5 +62,5 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         click.echo("Interrupted.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except GreenwardError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {without_keys(str(error))}", err=True)
         sys.exit(EXIT_ERROR)

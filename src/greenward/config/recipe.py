@@ -32,10 +32,10 @@ from greenward.config.sections import (
     SamplingConfig,
     SandboxConfig,
     SupervisedConfig,
-    TrackingConfig,
     TrainingConfig,
 )
 from greenward.config.self_play import CodeGameConfig, SelfPlayAlgorithmConfig, SelfPlayConfig
+from greenward.config.tracking import TrackingConfig
 from greenward.user_text import parse_yaml_text
 
 # Learning rates of a pretrained model where the recipe gives none.

@@ -284,18 +284,3 @@ class SandboxConfig(ConfigSection):
         "B", description="lowest isolation level to run at; `greenward doctor` shows this machine's level"
     )
     packages: tuple[str, ...] = Field((), description="what answers may import besides the standard library")
-
-
-class WandbConfig(ConfigSection):
-    """The mirror on Weights & Biases; offline needs no account."""
-
-    project: str = "greenward"
-    entity: str | None = None
-    mode: Literal["online", "offline"] = "offline"
-
-
-class TrackingConfig(ConfigSection):
-    """Mirrors of the local files. None is required."""
-
-    tensorboard: bool = False
-    wandb: WandbConfig | None = None

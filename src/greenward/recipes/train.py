@@ -173,6 +173,7 @@ class Session:
             callbacks=callbacks,
             evaluated=evaluated,
             sinks=sinks,
+            tracked_samples=recipe.tracking.samples,
             progress=self.progress,
         )
         try:

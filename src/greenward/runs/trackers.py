@@ -1,4 +1,4 @@
-"""Trackers that mirror the metrics: TensorBoard and Weights & Biases.
+"""Trackers that mirror a run: which are on, whether they can work here, and the names they get.
 
 The local files are the truth. A tracker is optional, asks nothing on the terminal, and never stops
 a run: the first failure is a warning, after which that tracker is left alone.
@@ -9,32 +9,73 @@ from __future__ import annotations
 import netrc
 import os
 import re
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from hashlib import sha256
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlparse
+from urllib.request import urlopen
 
 from greenward.errors import ConfigError
+from greenward.runs.keys import load_keys, without_keys
+from greenward.runs.reading import read_sessions
+from greenward.runs.tracker_sinks import (
+    MetricSink,
+    MlflowSink,
+    Rows,
+    TensorBoardSink,
+    TrackioSink,
+    WandbSink,
+)
 
-WANDB_HOST = "https://api.wandb.ai"
-
-
-class MetricSink(Protocol):
-    """Takes the metrics of one step after another."""
-
-    def log(self, step: int, values: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
+WANDB_HOST, HUB_HOST = "https://api.wandb.ai", "https://huggingface.co"
+TITLES = {
+    "tensorboard": "TensorBoard",
+    "wandb": "Weights & Biases",
+    "trackio": "Trackio",
+    "mlflow": "MLflow",
+}
+# What the clients read from the environment; what the user has set counts.
+DEFAULTS = {
+    "wandb": {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"},
+    "mlflow": {
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+    },
+}
+_ANSWER_SECONDS = 5.0
+_CLOSE_SECONDS = 120.0
+_MAX_CELL = 4000
 
 
 def check_trackers(tracking: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` if a tracker of the section `tracking` lacks its package, or online W&B a key."""
-    wandb = tracking.get("wandb")
-    for package, wanted in (("tensorboard", tracking.get("tensorboard")), ("wandb", wandb is not None)):
-        if not wanted:
+    """Warns of trackers that will not reach their service, within seconds and without a question.
+
+    W&B without a key or a network is offline, a Trackio Space becomes a local project, and an MLflow server
+    that does not answer is left out. Raises `ConfigError` if a package is missing.
+    """
+    for text in _usable(tracking)[1]:
+        warnings.warn(text, stacklevel=3)
+
+
+def _usable(tracking: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The section `tracking` as it can be followed here, and what is not as it asks."""
+    load_keys()
+    usable, notes = dict(tracking), []
+    for package in TITLES:
+        if not tracking.get(package):
             continue
+        for name, value in DEFAULTS.get(package, {}).items():
+            os.environ.setdefault(name, value)
         try:
             import_module(package)
         except ImportError as error:
@@ -42,11 +83,23 @@ def check_trackers(tracking: Mapping[str, Any]) -> None:
                 f"tracking.{package} is on, but the package {package} cannot be imported: {error}",
                 remedy=f"Run `pip install 'greenward[{package}]'`, or turn tracking.{package} off.",
             ) from error
-    if wandb is not None and wandb.get("mode") == "online" and not _has_wandb_key():
-        raise ConfigError(
-            "tracking.wandb.mode is online, but there is no W&B key",
-            remedy="Set WANDB_API_KEY, or use tracking.wandb.mode=offline and `wandb sync` later.",
-        )
+    wandb, trackio, mlflow = (tracking.get(package) for package in ("wandb", "trackio", "mlflow"))
+    if wandb and wandb.get("mode") == "online":
+        url = os.environ.get("WANDB_BASE_URL", WANDB_HOST)
+        if why := _trouble(url, _has_wandb_key(url), "WANDB_API_KEY"):
+            notes.append(f"W&B {why}: the run is kept offline; send it by `wandb sync` later.")
+            usable["wandb"] = wandb | {"mode": "offline"}
+    if trackio and trackio.get("space_id"):
+        url = os.environ.get("HF_ENDPOINT", HUB_HOST)
+        if why := _trouble(url, _has_hub_token(), "HF_TOKEN"):
+            notes.append(f"The Hub {why}: Trackio keeps the run on this machine; send it by `trackio sync`.")
+            usable["trackio"] = trackio | {"space_id": None}
+    if mlflow:
+        uri = mlflow.get("uri") or os.environ.get("MLFLOW_TRACKING_URI", "")
+        if uri.startswith("http") and (why := _trouble(uri)):
+            notes.append(f"The MLflow server {why} and is left out.")
+            usable["mlflow"] = None
+    return usable, notes
 
 
 def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> list[MetricSink]:
@@ -54,18 +107,28 @@ def make_sinks(tracking: Mapping[str, Any], path: Path, config: Mapping[str, Any
 
     `path` is the run directory and `config` the resolved recipe.
     """
-    check_trackers(tracking)
+    usable, _ = _usable(tracking)
+    sessions = read_sessions(path)
+    # The same for all sessions of a run, so that a resumed one goes on in the tracker.
+    made = f"{path.resolve()} {sessions[0].get('started_at') if sessions else ''}"
+    run_id = sha256(made.encode()).hexdigest()[:16]
+    options = {
+        package: dict(usable[package]) for package in ("wandb", "trackio", "mlflow") if usable.get(package)
+    }
+    if "mlflow" in options:
+        options["mlflow"]["uri"] = options["mlflow"].get("uri") or os.environ.get("MLFLOW_TRACKING_URI")
     sinks: list[MetricSink] = []
-    if tracking.get("tensorboard"):
-        sinks.append(FailSafeSink("TensorBoard", lambda: TensorBoardSink(path / "tensorboard")))
-    wandb = tracking.get("wandb")
-    if wandb is not None:
-        sinks.append(FailSafeSink("Weights & Biases", lambda: WandbSink(path, config, **wandb)))
+    if usable.get("tensorboard"):
+        sinks.append(FailSafeSink(TITLES["tensorboard"], partial(TensorBoardSink, path / "tensorboard")))
+    for package, sink in (("wandb", WandbSink), ("trackio", TrackioSink), ("mlflow", MlflowSink)):
+        if package in options:
+            make = partial(sink, path, run_id, config, **options[package])
+            sinks.append(FailSafeSink(TITLES[package], make))
     return sinks
 
 
-class FailSafeSink:
-    """A sink that warns once when it fails and is silent from then on."""
+class FailSafeSink(MetricSink):
+    """A sink that warns once when it fails, and is silent from then on; closing it takes a bounded time."""
 
     def __init__(self, name: str, make: Callable[[], MetricSink]) -> None:
         self._name = name
@@ -76,71 +139,96 @@ class FailSafeSink:
         if self._sink is not None:
             self._guard(self._sink.log, step, values)
 
-    def close(self) -> None:
+    def log_table(self, step: int, name: str, rows: Rows) -> None:
+        if self._sink is not None and rows:
+            self._guard(self._sink.log_table, step, name, [dict(row) for row in rows])
+
+    def alert(self, step: int, title: str, text: str) -> None:
         if self._sink is not None:
-            self._guard(self._sink.close)
-            self._sink = None
+            self._guard(self._sink.alert, step, title, text)
+
+    def close(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            closing = threading.Thread(target=self._guard, args=(sink.close,), daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECONDS)
+            if closing.is_alive():
+                warnings.warn(
+                    f"{self._name} has not taken everything after {_CLOSE_SECONDS:.0f} seconds.", stacklevel=2
+                )
 
     def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return action(*arguments)
         except Exception as error:  # whatever a tracker raises, the run goes on
             self._sink = None
-            warnings.warn(f"{self._name} failed and is off from now on: {error}", stacklevel=3)
+            reason = without_keys(str(error))
+            warnings.warn(f"{self._name} failed and is off from now on: {reason}", stacklevel=3)
             return None
 
 
-class TensorBoardSink:
-    """Event files in `folder`; numbers only, other values are left to metrics.jsonl."""
-
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder))
-
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        for key, value in _numbers(values).items():
-            self._writer.add_scalar(key, value, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
+def _trouble(url: str, has_key: bool = True, key: str = "") -> str:
+    """Why the service at `url` cannot be used, empty if it can."""
+    if not has_key:
+        return f"has no key (set {key}, in the environment or in .env)"
+    return "" if _answers(url) else f"does not answer at {urlparse(url).hostname}"
 
 
-class WandbSink:
-    """A W&B run with the options of `wandb.init`, offline unless `mode` is online. It asks for no login."""
+@cache
+def _answers(url: str) -> bool:
+    """Whether a server answers at `url`, be it with a refusal, within seconds that include the look-up."""
+    found: list[bool] = []
 
-    def __init__(self, path: Path, config: Mapping[str, Any], **options: Any) -> None:
-        os.environ.setdefault("WANDB_SILENT", "true")
-        import wandb
+    def ask() -> None:
+        try:
+            urlopen(url, timeout=_ANSWER_SECONDS).close()
+        except HTTPError as error:
+            if error.code >= 500:
+                return
+        except (OSError, HTTPException, ValueError):
+            return
+        found.append(True)
 
-        options = {"mode": "offline", "name": path.name, "dir": str(path), "config": dict(config)} | options
-        self._run = wandb.init(**options)
-
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        self._run.log(_numbers(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {key: float(value) for key, value in values.items() if isinstance(value, (bool, int, float))}
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_ANSWER_SECONDS)
+    return bool(found)
 
 
-def _has_wandb_key() -> bool:
+def _has_wandb_key(url: str) -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL", WANDB_HOST)).hostname or ""
     try:
-        return netrc.netrc().authenticators(host) is not None
+        return netrc.netrc().authenticators(urlparse(url).hostname or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False
+
+
+def _has_hub_token() -> bool:
+    from huggingface_hub import get_token
+
+    return get_token() is not None
+
+
+def sample_rows(answers: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
+    """The first `most` answers of an evaluation or a step as rows of a table: plain values, long ones cut."""
+    columns = dict.fromkeys(name for answer in answers[:most] for name in answer)
+    return [{name: _cell(answer.get(name)) for name in columns} for answer in answers[:most]]
+
+
+def _cell(value: Any) -> str | float | bool:
+    return value if isinstance(value, (bool, int, float)) else str("" if value is None else value)[:_MAX_CELL]
 
 
 def tracker_name(suite: str) -> str:
     """The name of a suite in metrics and files: `humaneval+` is humaneval_plus, `mbpp:test` mbpp_test."""
     return re.sub(r"[^A-Za-z0-9]+", "_", suite.replace("+", "_plus_")).strip("_") or "suite"
+
+
+def suite_group(record: Mapping[str, Any]) -> str:
+    """The first part of the names of an evaluation's numbers, as in mbpp_eval/pass_rate."""
+    return f"{tracker_name(record['suite'])}_eval"
 
 
 def evaluation_values(record: Mapping[str, Any]) -> dict[str, float]:
@@ -156,5 +244,4 @@ def evaluation_values(record: Mapping[str, Any]) -> dict[str, float]:
         values |= {name: metric["value"], f"{name}_low": metric["low"], f"{name}_high": metric["high"]}
     if "problems_passed" in record:
         values["problems_passed"] = record["problems_passed"]
-    group = f"{tracker_name(record['suite'])}_eval"
-    return {f"{group}/{name}": value for name, value in values.items()}
+    return {f"{suite_group(record)}/{name}": value for name, value in values.items()}
