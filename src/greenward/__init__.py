@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from greenward.problems.problem import Case as Case
     from greenward.problems.problem import Problem as Problem
     from greenward.problems.problem import ProblemSet as ProblemSet
+    from greenward.recipes.push import push as push
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _PUBLIC = {
     "integrations": ("EvaluationCallback", "reward_function"),
     "policies.policy": ("Policy",),
     "problems.problem": ("Case", "Problem", "ProblemSet"),
+    "recipes.push": ("push",),
 }
 
 

@@ -20,6 +20,7 @@ from greenward.algorithms.callbacks import Callback, SignalWarning, rollout_row
 from greenward.environments.episode import Episode
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies.policy import Policy
+from greenward.reports.model_card import model_card
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.machine import resident_mb
@@ -208,6 +209,8 @@ class TrainingLoop:
     def _checkpoint(self) -> None:
         def write(folder: Path) -> None:
             self._evaluated.save(folder)
+            card = model_card(self._run.path, self.steps_done)
+            (folder / "README.md").write_text(card, encoding="utf-8")
             torch.save(
                 {
                     "trainer": self._trainer.state_dict(),

@@ -16,6 +16,7 @@ from greenward.cli.diagnosing import diff, evals, reward_health
 from greenward.cli.evaluating import eval_, grade
 from greenward.cli.machine import completion, doctor
 from greenward.cli.play import play
+from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
 from greenward.cli.training import config, demo, train
 from greenward.errors import GreenwardError
@@ -42,7 +43,7 @@ def cli() -> None:
 
 LEARNING = (demo, train, eval_, grade, show, compare, audit, play)
 DIAGNOSING = (reward_health, evals, diff)
-for command in (*LEARNING, *DIAGNOSING, report, rollouts, config, doctor, completion):
+for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, doctor, completion):
     cli.add_command(command)
 
 
