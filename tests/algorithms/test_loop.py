@@ -104,7 +104,10 @@ def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_fil
         assert (tmp_path / "cut" / file).read_text() == (tmp_path / "whole" / file).read_text()
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM), (signal.SIGUSR1,), (signal.SIGUSR1, signal.SIGTERM)],
+)
 def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path, signals):
     """Launchers may pass on the interrupt as a second signal."""
     loop = run_loop(tmp_path / "run", RandomWalk(interrupt_at=6, signals=signals))

@@ -57,18 +57,19 @@ Evaluator = Callable[[Policy, int, float], dict[str, Any]]
 
 
 class StopRequest:
-    """Turns Ctrl-C or SIGTERM into a clean stop after the step; a second Ctrl-C ends at once.
+    """Turns Ctrl-C, SIGTERM or SIGUSR1 into a clean stop after the step; a second Ctrl-C ends at once.
 
     A further SIGTERM changes nothing: a launcher passes on the Ctrl-C that the terminal already sent.
+    Schedulers send SIGUSR1 when the time limit of a job is near.
     """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self) -> None:
         self.requested = False
 
     def __enter__(self) -> StopRequest:
-        self._previous = {
-            number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
