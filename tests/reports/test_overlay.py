@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from synthetic_study import write_seed
 from test_report_document import Page, terminal
 
 from greenward import intervals
@@ -70,6 +71,15 @@ def test_runs_are_named_by_as_many_folders_as_tell_them_apart(study):
         overlay_report([study / "seed_0", study / "seed_0"])
 
 
-def test_more_runs_than_colours_are_refused(study):
-    with pytest.raises(RunError, match="at most 6"):
-        overlay_report([study / f"seed_{seed}" for seed in range(7)])
+def test_of_more_runs_than_colours_the_best_are_drawn_and_the_table_has_all(tmp_path):
+    for number in range(8):
+        write_seed(tmp_path / f"run_{number}", seed=number, steps=4, problems=20)
+    report = overlay_report([tmp_path / f"run_{number}" for number in range(8)])
+    (table,) = blocks(report, "Results")
+    assert [row[0] for row in table.rows] == [f"run_{number}" for number in range(8)]
+    newest = {row[0]: float(row[2].split()[0]) for row in table.rows}
+    (found,) = blocks(report, "Learning")
+    drawn = {line.name for line in found.charts[0].series if line.name}
+    left_out = newest.keys() - drawn
+    assert len(drawn) == 6 and max(newest[name] for name in left_out) <= min(newest[name] for name in drawn)
+    assert max(newest, key=newest.get) in report.headline and "of 8" in report.headline

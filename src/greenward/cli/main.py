@@ -18,7 +18,7 @@ from greenward.cli.machine import completion, doctor
 from greenward.cli.play import play
 from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
-from greenward.cli.training import config, demo, train
+from greenward.cli.training import config, demo, sweep, train
 from greenward.errors import GreenwardError
 from greenward.runs.keys import without_keys
 
@@ -41,7 +41,7 @@ def cli() -> None:
     """
 
 
-LEARNING = (demo, train, eval_, grade, show, compare, audit, play)
+LEARNING = (demo, train, sweep, eval_, grade, show, compare, audit, play)
 DIAGNOSING = (reward_health, evals, diff)
 for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, doctor, completion):
     cli.add_command(command)

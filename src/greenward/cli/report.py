@@ -26,7 +26,7 @@ FORMS = get_args(Form)
 @click.option("--follow", is_flag=True, help="Write the page of a running RUN anew until it ends.")
 @folder_option("--output", "The folder of the page.  [default: RUN; of several, ./overlay]")
 def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: Path | None) -> None:
-    """Show the report of RUN: a run directory, a study, or the folder of an evaluation.
+    """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
 
     Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
     report.md and report.json and prints the path of the page. --follow keeps report.html up to date, which

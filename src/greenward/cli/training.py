@@ -1,4 +1,4 @@
-"""`greenward train`, `demo` and `config`: the commands that take a recipe."""
+"""`greenward train`, `demo`, `sweep` and `config`: the commands that take a recipe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from greenward.cli.arguments import (
     Interrupted,
+    folder_option,
     output_option,
     overrides_argument,
     quiet_option,
@@ -125,6 +126,34 @@ def demo(
             resume=resume,
         )
         if not finished:
+            raise Interrupted
+
+
+@click.command()
+@recipe_argument
+@overrides_argument
+@folder_option("--output", "The folder of all runs.  [default: runs/sweep]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
+@quiet_option
+def sweep(
+    recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, resume: bool, quiet: bool
+) -> None:
+    """Train with CONFIG once for every combination of the values that keys are given.
+
+    KEY=A,B and KEY=0..4 give a key several values; commas within brackets and quotes do not separate. One
+    report compares the combinations, each over its seeds. A failed run does not stop the others. Runs at
+    a time share cores and GPUs.
+
+    \b
+    greenward sweep quickstart training.learning_rate=1e-4,3e-4 seed=0..2 --jobs 2
+    """
+    from greenward.recipes import sweep as recipes
+
+    options = [] if jobs == 1 else [f"--jobs={jobs}"]
+    with resume_command_on_interrupt("sweep", recipe, *overrides, *options, output=output, quiet=quiet):
+        folder = output or Path("runs/sweep")
+        if not recipes.sweep(recipe, overrides, folder, jobs=jobs, quiet=quiet, resume=resume):
             raise Interrupted
 
 

@@ -6,6 +6,7 @@ seconds that it trained (`beside`), so that both had the same of everything but 
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,10 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from greenward.algorithms.loop import StopRequest
 from greenward.config.loading import load_recipe
 from greenward.errors import RunError
+from greenward.no_signal import MIN_STEPS, spells
 from greenward.recipes.train import WARM_START
-from greenward.runs.reading import read_summary
+from greenward.runs.metrics import read_metrics
+from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.reading import read_config, read_evaluations, read_summary
 
 UNBOUNDED_STEPS = 1_000_000
 POLL_SECONDS = 1.0
@@ -31,6 +36,7 @@ class Arm:
     """One run: `greenward train RECIPE` with overrides, in `folder`; it starts once `after` has finished.
 
     An arm `beside` another starts from the warm start of that run and trains for as long as it did.
+    `failure` is what a failed one said.
     """
 
     folder: Path
@@ -39,6 +45,7 @@ class Arm:
     after: Arm | None = None
     beside: Arm | None = None
     finished: bool = field(default=False, init=False)
+    failure: str | None = field(default=None, init=False)
 
     def arguments(self) -> list[str]:
         """Recipe and overrides; of an arm beside another, once that one has finished."""
@@ -71,58 +78,117 @@ def training_seconds(folder: Path) -> float:
 
 
 def run_arms(
-    arms: Sequence[Arm], *, parallel: int, resume: bool, watch: Callable[[], None] = lambda: None
+    arms: Sequence[Arm],
+    *,
+    parallel: int,
+    resume: bool,
+    keep_going: bool = False,
+    devices: Sequence[str] = (),
+    watch: Callable[[], None] = lambda: None,
 ) -> None:
     """Run all arms, `parallel` at a time, the first that may start first; `watch` is called every second.
 
-    Raises `KeyboardInterrupt` when one of them was interrupted, and `RunError` with what a failed one said,
-    both after the others were stopped cleanly: each writes a checkpoint.
+    Each of the arms at a time sees one of `devices` (as CUDA_VISIBLE_DEVICES names them) where there are any.
+    Raises `KeyboardInterrupt` when one of them or this process was interrupted, and `RunError` with what a
+    failed one said, both after the others were stopped cleanly: each writes a checkpoint. With `keep_going`,
+    for arms that wait for no other, a failed one does not stop the others.
     """
     waiting = [arm for arm in arms if not arm.finished]
+    places = list(range(parallel))
     running: list[_Process] = []
     try:
-        while waiting or running:
-            for arm in [
-                arm for arm in waiting if all(one is None or one.finished for one in (arm.after, arm.beside))
-            ]:
-                if len(running) < parallel:
-                    waiting.remove(arm)
-                    running.append(_Process(arm, resume=resume))
-            time.sleep(POLL_SECONDS)
-            running = [process for process in running if not process.has_finished()]
-            watch()
+        with StopRequest() as stop:
+            while waiting or running:
+                for arm in [
+                    arm
+                    for arm in waiting
+                    if all(one is None or one.finished for one in (arm.after, arm.beside))
+                ]:
+                    if places:
+                        waiting.remove(arm)
+                        running.append(_Process(arm, places.pop(0), devices, resume=resume))
+                time.sleep(POLL_SECONDS)
+                for process in [process for process in running if process.has_ended()]:
+                    running.remove(process)
+                    places.append(process.place)
+                    if process.arm.failure is not None and not keep_going:
+                        raise RunError(f"{process.arm.folder.name} stopped {process.arm.failure}")
+                watch()
+                if stop.requested:
+                    raise KeyboardInterrupt
     finally:
         for process in running:
-            process.stop()
+            process.ask_to_stop()
+        for process in running:
+            process.wait()
+
+
+@dataclass(eq=False)
+class ArmProgress:
+    """Shows how far the run in `folder` is, read from its files; `total` steps, None where unknown."""
+
+    phase: str
+    folder: Path
+    total: int | None
+    _step: int | None = field(default=None, init=False)
+    _evaluations: int = field(default=0, init=False)
+
+    def report(self, progress: Progress) -> None:
+        """Show what is new since the last call."""
+        if self.total is None or self._step != self.total:
+            self._report_steps(progress)
+        for evaluation in read_evaluations(self.folder)[self._evaluations :]:
+            progress.message(f"{self.phase} {evaluation_line(evaluation)}")
+            self._evaluations += 1
+
+    def _report_steps(self, progress: Progress) -> None:
+        rows = read_metrics(self.folder / "metrics.jsonl").rows
+        if not rows:
+            return
+        if self._step is None:
+            self._step = 0
+            progress.phase(self.phase, self.total)
+        step = rows[-1]["step"]
+        if step > self._step:
+            self._step = step
+            without_signal = spells(rows[-MIN_STEPS:], read_config(self.folder))
+            warning = without_signal[0].cause.brief if without_signal else None
+            progress.advance(step, rows[-1], phase=self.phase, warning=warning)
 
 
 class _Process:
-    """A running arm."""
+    """A running arm, at one of the places for arms that run at a time."""
 
-    def __init__(self, arm: Arm, *, resume: bool) -> None:
-        self._arm = arm
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
+    def __init__(self, arm: Arm, place: int, devices: Sequence[str], *, resume: bool) -> None:
+        self.arm, self.place = arm, place
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
         command = [sys.executable, "-m", "greenward", "train", *arm.arguments(), "--quiet"]
         command += ["--output", str(arm.folder), *(["--resume"] if resume else [])]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self._errors)
+        own = {"CUDA_VISIBLE_DEVICES": devices[place % len(devices)]} if devices else {}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=self._errors, env={**os.environ, **own}
+        )
 
-    def has_finished(self) -> bool:
+    def has_ended(self) -> bool:
+        """Whether it has finished or failed, which its arm then says. Raises `KeyboardInterrupt`."""
         code = self._process.poll()
         if code is None:
             return False
         if code == INTERRUPTED:
             raise KeyboardInterrupt
+        self.arm.finished = code == 0
         if code != 0:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            raise RunError(f"{self._arm.folder.name} stopped with exit code {code}: {said or 'no message'}")
+            self.arm.failure = f"with exit code {code}: {said or 'no message'}"
         self._errors.close()
-        self._arm.finished = True
         return True
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """End a running command cleanly: it writes a checkpoint."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait()
+
+    def wait(self) -> None:
+        self._process.wait()
         self._errors.close()

@@ -9,21 +9,18 @@ corpus (would more of the same have done?).
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from greenward.config.loading import has_key, load_recipe
 from greenward.config.recipe import GRPORecipe
 from greenward.errors import ConfigError, RunError, SandboxError
-from greenward.no_signal import MIN_STEPS, spells
-from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, run_arms
+from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, ArmProgress, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
 from greenward.reports.study import max_lost_share, read_study
-from greenward.runs.metrics import read_metrics
-from greenward.runs.progress import Progress, evaluation_line
-from greenward.runs.reading import is_run, read_config, read_evaluations
+from greenward.runs.progress import Progress
+from greenward.runs.reading import is_run
 
 RECIPE = "quickstart"
 REJECTION_RECIPE = "rejection_sampling"
@@ -101,36 +98,18 @@ class SeedStudy:
         own = [text for text in overrides if has_key("sft", text)]
         control = Arm(folder / CONTROL, RECIPE, [*own, *supervised], after=rejection, beside=main)
         self.arms = (main, rejection, control)
-        self._phases = {
+        phases = {
             WARM_START: ("warm start", recipe.warm_start.max_steps),
             "": (recipe.algorithm.loss, recipe.training.max_steps),
             REJECTION: ("rejection sampling", None),
             CONTROL: ("control", None),
         }
-        self._steps_shown: dict[str, int] = {}
-        self._evaluations_shown: Counter[str] = Counter()
+        self._shown = [
+            ArmProgress(f"{folder.name} {label}".replace("_", " "), folder / name, total)
+            for name, (label, total) in phases.items()
+        ]
 
     def report(self, progress: Progress) -> None:
         """Show where the seed is, from the files of its runs."""
-        for name, (label, total) in self._phases.items():
-            phase = f"{self._folder.name} {label}".replace("_", " ")
-            folder = self._folder / name
-            if total is None or self._steps_shown.get(phase) != total:
-                self._report_steps(progress, folder, phase, total)
-            for evaluation in read_evaluations(folder)[self._evaluations_shown[phase] :]:
-                progress.message(f"{phase} {evaluation_line(evaluation)}")
-                self._evaluations_shown[phase] += 1
-
-    def _report_steps(self, progress: Progress, folder: Path, phase: str, total: int | None) -> None:
-        rows = read_metrics(folder / "metrics.jsonl").rows
-        if not rows:
-            return
-        if phase not in self._steps_shown:
-            self._steps_shown[phase] = 0
-            progress.phase(phase, total)
-        step = rows[-1]["step"]
-        if step > self._steps_shown[phase]:
-            self._steps_shown[phase] = step
-            without_signal = spells(rows[-MIN_STEPS:], read_config(folder))
-            warning = without_signal[0].cause.brief if without_signal else None
-            progress.advance(step, rows[-1], phase=phase, warning=warning)
+        for arm in self._shown:
+            arm.report(progress)

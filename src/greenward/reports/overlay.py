@@ -8,9 +8,9 @@ from pathlib import Path
 
 from greenward.errors import RunError
 from greenward.reports.document import NOTHING, Chart, Fact, Paragraph, Report, Role, Table, charts, section
-from greenward.reports.figures import metric_label, percent, points, setting_text
+from greenward.reports.figures import metric_label, percent, points, seed_range, setting_text
 from greenward.reports.games import game_charts, games_headline, opponents_in_words, played_games
-from greenward.reports.results import Results, compare, paired_difference, pooled
+from greenward.reports.results import Results, compare, paired_difference, pooled, seed_values
 from greenward.reports.study import Evaluation, Study, read_study
 from greenward.reports.training_charts import TRAINING_CURVES, Drawn, evaluation_chart, metric_series
 from greenward.runs.reading import flattened
@@ -21,31 +21,28 @@ _WITHOUT_EFFECT = ("name", "output")  # keys that change no number of a run
 
 
 def overlay_report(paths: Sequence[Path]) -> Report:
-    """The report of two to six runs or studies; differences are those to the first.
+    """The report of several runs or studies; differences are those to the first.
 
-    Raises `RunError` when one of them is neither a run nor a study, and for too many to tell apart.
+    Of more than six, which no chart could tell apart, those are drawn that ended best. Raises `RunError`
+    when one of them is neither a run nor a study.
     """
-    if len(paths) > len(ROLES):
-        raise RunError(f"{len(paths)} runs cannot be told apart in one chart: give at most {len(ROLES)}.")
     studies = dict(zip(_names(paths), map(read_study, paths), strict=True))
     results = {name: compare(study) for name, study in studies.items()}
-    drawn = [
-        Drawn(name, role, study.main_runs)
-        for (name, study), role in zip(studies.items(), ROLES, strict=False)
-    ]
     metric = next((one.primary for one in results.values() if one.primary), None)
+    best = dict(_best(studies, metric))
+    drawn = [Drawn(name, role, one.main_runs) for (name, one), role in zip(best.items(), ROLES, strict=False)]
     held_out = [evaluation_chart(drawn, metric, over_time=over) for over in (False, True)] if metric else []
     return Report(
         kind="runs overlaid",
         title=", ".join(studies),
-        headline=_headline(studies, metric),
+        headline=_headline(best, metric, len(studies)),
         facts=tuple(Fact(name, f"{study.main_runs[0].steps} steps") for name, study in studies.items()),
-        notes=tuple(f"{name}: {note}" for name, study in studies.items() for note in study.notes),
+        notes=tuple(_notes(studies)),
         sections=(
             section("Learning", charts(chart for chart in held_out if chart.series)),
-            section("Games", *_games(studies), charts(game_charts(drawn))),
+            section("Games", *_games(best), charts(game_charts(drawn))),
             section("Results", _results_table(studies, results, metric) if metric else None),
-            section("Settings that differ", _settings(studies), level="detail"),
+            section("Settings that differ", _settings(best), level="detail"),
             section("Training, step by step", charts(_curves(drawn), "small", in_json=False)),
         ),
         footer="Written by greenward from the files of the runs. Intervals are 95 %.",
@@ -68,17 +65,43 @@ def _evaluations(study: Study, place: int) -> list[Evaluation | None]:
     return [run.evaluations[place] if run.evaluations else None for run in study.main_runs]
 
 
-def _headline(studies: Mapping[str, Study], metric: str | None) -> str:
+def _notes(studies: Mapping[str, Study]) -> Iterator[str]:
+    """The notes of all, each once, with the names of those that have it unless they are all."""
+    for note in dict.fromkeys(note for study in studies.values() for note in study.notes):
+        names = [name for name, study in studies.items() if note in study.notes]
+        yield note if len(names) == len(studies) else f"{', '.join(names)}: {note}"
+
+
+def _best(studies: Mapping[str, Study], metric: str | None) -> Iterator[tuple[str, Study]]:
+    """As many as can be drawn, in their order: those whose newest `metric` is highest, else the first."""
+
+    def newest(name: str) -> float:
+        found = pooled(_evaluations(studies[name], -1), metric) if metric else None
+        return float("-inf") if found is None else found.value
+
+    chosen = sorted(studies, key=newest, reverse=True)[: len(ROLES)]
+    yield from ((name, one) for name, one in studies.items() if name in chosen)
+
+
+def _headline(best: Mapping[str, Study], metric: str | None, count: int) -> str:
     if metric is None:
-        played = [f"{name}: {told}" for name, one in studies.items() if (told := games_headline(one))]
+        played = [f"{name}: {told}" for name, one in best.items() if (told := games_headline(one))]
         return " ".join(played) or "None of these runs has a held-out evaluation yet."
-    newest = (f"{name} {percent(pooled(_evaluations(one, -1), metric))}" for name, one in studies.items())
-    return f"Newest held-out {metric_label(metric)}: {'; '.join(newest)}."
+    newest = {name: pooled(_evaluations(one, -1), metric) for name, one in best.items()}
+    if count == len(best):
+        shown = (f"{name} {percent(estimate)}" for name, estimate in newest.items())
+        return f"Newest held-out {metric_label(metric)}: {'; '.join(shown)}."
+    top = max(newest, key=lambda name: estimate.value if (estimate := newest[name]) else float("-inf"))
+    return (
+        f"Highest newest held-out {metric_label(metric)} of {count}: {top} {percent(newest[top])}. The "
+        f"highest of several estimates is too high on average. The charts show the {len(best)} highest."
+    )
 
 
 def _results_table(studies: Mapping[str, Study], results: Mapping[str, Results], metric: str) -> Table:
     rows = []
     first = next(iter(studies))
+    seeds = any(len(study.seeds) > 1 for study in studies.values())
     for name, study in studies.items():
         newest = _evaluations(study, -1)
         # Seeds are paired by their order; a run that has fewer is compared by those that both have.
@@ -90,11 +113,13 @@ def _results_table(studies: Mapping[str, Study], results: Mapping[str, Results],
                 name,
                 percent(pooled(_evaluations(study, 0), metric)),
                 percent(pooled(newest, metric)),
+                *([seed_range(seed_values(newest, metric))] if seeds else []),
                 NOTHING if change is None else points(change),
                 NOTHING if lead is None or name == first else points(lead),
             )
         )
-    columns = ("Run", "First", "Newest", "Change (points)", f"Minus {first} (points)")
+    spread = ["Over seeds"] if seeds else []
+    columns = ("Run", "First", "Newest", *spread, "Change (points)", "Minus the first (points)")
     caption = f"Held-out {metric_label(metric)}; differences are paired by problem, with 95 % intervals."
     return Table("", columns, tuple(rows), caption)
 

@@ -75,7 +75,8 @@ def _print_table(console: Console, table: document.Table) -> None:
     cells = zip(table.columns, *table.rows, strict=True)
     fits = sum(1 + max(map(len, column)) for column in cells) <= console.width
     for index, column in enumerate(table.columns):
-        shown.add_column(visible(column), style=None if index else "cyan", no_wrap=fits and index > 0)
+        style = None if index else "cyan"
+        shown.add_column(visible(column), style=style, no_wrap=fits and index > 0, overflow="fold")
     for row in table.rows:
         style = "dim" if row[0].startswith(" ") else None
         shown.add_row(*(Text(visible(cell).replace(" %", "%")) for cell in row), style=style)

@@ -16,7 +16,8 @@ from typing import Any
 
 from greenward.errors import RunError
 from greenward.no_signal import Spell, spells
-from greenward.runs.reading import RecordedRun, is_run, read_recorded_run
+from greenward.runs.reading import RecordedRun, is_run, read_failure, read_recorded_run
+from greenward.text import MAX_MESSAGE_CHARS, visible
 
 Evaluation = Mapping[str, Any]
 
@@ -75,7 +76,7 @@ def read_study(path: str | Path) -> Study:
             f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
             remedy="Give the folder that `greenward train` wrote to.",
         )
-    notes: list[str] = []
+    notes = list(failures(path))
     main = [read_recorded_run(folder, notes) for folder in folders]
     label = _label(main[0])
     beside: dict[str, list[RecordedRun | None]] = {}
@@ -95,6 +96,14 @@ def read_study(path: str | Path) -> Study:
         notes=(),
     )
     return replace(study, notes=(*notes, *_gaps(study)))
+
+
+def failures(path: Path) -> Iterator[str]:
+    """What the runs of the study at `path` said that failed as parts of a sweep, each with its folder."""
+    for folder in (path, *sorted(path.glob("seed_*"))):
+        if (said := read_failure(folder)) is not None:
+            named = "" if folder == path else f"{folder.name} "
+            yield visible(f"{named}failed: {' '.join(said.split())}", MAX_MESSAGE_CHARS)
 
 
 def _label(run: RecordedRun) -> str:

@@ -11,9 +11,11 @@ from greenward.reports.document import Report
 from greenward.reports.evaluation import evaluation_report, is_evaluation
 from greenward.reports.render_html import render_html
 from greenward.reports.render_text import render_json, render_markdown
+from greenward.reports.sweep import combinations, sweep_report
 from greenward.reports.training import training_report
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.lock import is_being_written
+from greenward.runs.reading import is_run
 
 Form = Literal["html", "markdown", "json"]
 POLL_SECONDS = 5
@@ -22,8 +24,10 @@ _SUFFIXES: dict[Form, str] = {"html": "html", "markdown": "md", "json": "json"}
 
 
 def report_of(path: Path) -> Report:
-    """The report of the run, study or evaluation at `path`. Raises `RunError` where there is none."""
-    return evaluation_report(path) if is_evaluation(path) else training_report(path)
+    """The report of the run, study, sweep or evaluation at `path`. Raises `RunError` where there is none."""
+    if is_evaluation(path):
+        return evaluation_report(path)
+    return sweep_report(path) if combinations(path) and not is_run(path) else training_report(path)
 
 
 def render(report: Report, form: Form) -> str:

@@ -112,7 +112,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
-            inexact = _compare_configs(path, read_config(path), resolved) if exists else {}
+            inexact = compare_configs(path, read_config(path), resolved) if exists else {}
             with writing(str(path)):
                 for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
                     (path / name).mkdir(exist_ok=True)
@@ -172,7 +172,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.close()
 
 
-def _compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+def compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """The changes that make a resumed run inexact. Raises `RunError` for those that forbid to resume."""
     before, after = dict(flattened(old)), dict(flattened(new))
 

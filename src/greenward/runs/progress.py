@@ -102,6 +102,12 @@ class Progress:
             of = "" if state.total is None else f"/{state.total}"
             self._print("  ".join(part for part in (f"{name}  step {step}{of}", numbers, eta) if part))
 
+    def end(self, name: str) -> None:
+        """Stop showing a phase, if it was shown."""
+        phase = self._phases.get(name)
+        if self._bars is not None and phase is not None and phase.task is not None:
+            self._bars.remove_task(phase.task)
+
     def message(self, text: str) -> None:
         """Print a line above the bars. Control characters in it are stripped."""
         if self._console is not None:

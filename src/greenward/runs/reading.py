@@ -21,6 +21,7 @@ from greenward.runs.files import JsonRows, from_json_number, read_json
 from greenward.user_text import parse_yaml_text, with_present_names
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
+FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.(\w+))??(?:\.jsonl?)?")
@@ -42,6 +43,21 @@ def steps_in(folder: Path) -> list[tuple[int, Path]]:
 def is_run(path: Path) -> bool:
     """Whether a run was begun at `path`."""
     return (path / CONFIG).is_file() or (path / METRICS).is_file()
+
+
+def runs_below(path: Path) -> list[Path]:
+    """The runs of a sweep or study: folders in `path`, or in folders of it that are no runs; arms aside."""
+    found = []
+    for folder in sorted(one for one in path.glob("*") if one.is_dir()):
+        inner = [folder] if is_run(folder) else sorted(folder.glob("seed_*"))
+        found += [one for one in inner if is_run(one)]
+    return found
+
+
+def read_failure(path: Path) -> str | None:
+    """What the run at `path` said when it failed as a part of a sweep."""
+    file = path / FAILURE
+    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
 
 
 def read_config(path: Path) -> dict[str, Any]:
