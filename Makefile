@@ -5,6 +5,7 @@
 # make test    everything that must hold: static checks, then the tests
 # make test-slow    whole trainings over several seeds: minutes on two cores
 # make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
+# make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -23,7 +24,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-slow test-trackers check lock clean
+.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers check lock clean
 
 install: $(INSTALLED)
 
@@ -62,6 +63,10 @@ test-slow: $(INSTALLED)
 
 test-trackers: .venv-trackers/.installed
 	OMP_NUM_THREADS=1 .venv-trackers/bin/python -m pytest tests/runs/test_run_sinks.py tests/system/test_trackers_in_training.py $(PYTEST_ARGS)
+
+test-slurm: $(INSTALLED)
+	command -v slurmctld shellcheck >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm munge shellcheck
+	$(BIN)/python -m pytest -m "" tests/platforms/test_slurm_scripts.py tests/platforms/test_slurm_cluster.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check

@@ -22,7 +22,7 @@ LAYERS = (
     {"api"},
     {"recipes"},
     {"faults"},
-    {"evaluation", "diagnostics", "algorithms"},
+    {"evaluation", "diagnostics", "algorithms", "platforms"},
     {"environments"},
     {"grading", "policies"},
     {"sandbox", "problems"},

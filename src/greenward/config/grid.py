@@ -10,6 +10,8 @@ from itertools import product
 
 import yaml
 
+from greenward.config.loading import dump, load_recipe
+from greenward.config.recipe import Recipe
 from greenward.config.source import dotted, key_path
 from greenward.errors import ConfigError
 from greenward.user_text import compose_yaml
@@ -74,6 +76,22 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
         )
         found[folder] = GridRun(folder, tuple(written))
     return list(found.values())
+
+
+def resolved_grid(recipe: str, overrides: Sequence[str]) -> dict[GridRun, Recipe]:
+    """The runs of a grid with their recipes.
+
+    Raises `ConfigError` for what `grid_runs` and recipes refuse, and for two combinations that come to the
+    same settings.
+    """
+    resolved: dict[GridRun, Recipe] = {}
+    first: dict[str, GridRun] = {}
+    for run in grid_runs(overrides):
+        resolved[run] = load_recipe(recipe, run.overrides)
+        same = first.setdefault(dump(resolved[run]), run)
+        if same != run:
+            raise ConfigError(f"{same.folder} and {run.folder} come to the same settings: leave one out.")
+    return resolved
 
 
 def _axis(override: str) -> _Axis:

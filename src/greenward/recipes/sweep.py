@@ -10,8 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from greenward.config.grid import GridRun, grid_runs
-from greenward.config.loading import dump, load_recipe
+from greenward.config.grid import resolved_grid
 from greenward.config.recipe import Recipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import ConfigError, RunError
@@ -23,22 +22,6 @@ from greenward.runs.directory import compare_configs
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.progress import Progress
 from greenward.runs.reading import FAILURE, is_run, read_config, read_summary, runs_below
-
-
-def checked_grid(recipe: str, overrides: Sequence[str]) -> dict[GridRun, Recipe]:
-    """The runs of a grid with their resolved recipes, checked as `train` checks them before it starts.
-
-    Raises `ConfigError` for what a recipe refuses, and for two combinations that come to the same settings.
-    """
-    resolved: dict[GridRun, Recipe] = {}
-    folders: dict[str, str] = {}
-    for run in grid_runs(overrides):
-        resolved[run] = load_recipe(recipe, run.overrides)
-        check_needs(resolved[run])
-        same = folders.setdefault(dump(resolved[run]), run.folder)
-        if same != run.folder:
-            raise ConfigError(f"{same} and {run.folder} come to the same settings: leave one of them out.")
-    return resolved
 
 
 def sweep(
@@ -60,13 +43,15 @@ def sweep(
     # Cores are shared out; a value that the user gives comes later and wins.
     share = max(1, (os.cpu_count() or 1) // jobs)
     shared = [] if jobs == 1 else [f"training.threads={share}", f"sandbox.workers={share}"]
-    grid = checked_grid(recipe, [*shared, *overrides])
+    grid = resolved_grid(recipe, [*shared, *overrides])
     if len(grid) == 1:
         raise ConfigError(
             "nothing to sweep: no key has several values.",
             remedy="Separate values by commas or give a range, for example "
             "training.learning_rate=1e-4,3e-4 seed=0..2.",
         )
+    for resolved in grid.values():
+        check_needs(resolved)
     arms = {run: Arm(output / run.folder, recipe, run.overrides) for run in grid}
     _check_output(output, {arm.folder: grid[run] for run, arm in arms.items()}, resume=resume)
     for run, arm in arms.items():

@@ -1,0 +1,92 @@
+"""`greenward slurm render` and `submit`: a recipe, or a grid of runs, as a job of a Slurm cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from greenward.cli.arguments import Decorator, folder_option, overrides_argument, recipe_argument
+
+_FILE = click.Path(path_type=Path)
+_OPTIONS: tuple[Decorator, ...] = (
+    folder_option("--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]"),
+    click.option("--partition", help="The partition, or several with commas between."),
+    click.option("--account", help="The account that is charged."),
+    click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True),
+    click.option("--gpus", default="0", show_default=True, help="GPUs of each node: 4, or h100:4."),
+    click.option("--cpus", type=click.IntRange(min=1), help="CPU cores of each node."),
+    click.option("--memory", help="Memory of each node, such as 32G."),
+    click.option("--time", default="04:00:00", show_default=True, help="The time limit of one session."),
+    click.option(
+        "--stop-before",
+        type=click.IntRange(1, 65535),
+        default=300,
+        show_default=True,
+        help="Seconds before the time limit at which the training stops at a checkpoint.",
+    ),
+    click.option(
+        "--requeues",
+        type=click.IntRange(min=0),
+        default=100,
+        show_default=True,
+        help="How often the job goes back to the queue at most.",
+    ),
+    click.option("--jobs", type=click.IntRange(min=1), help="Runs of a grid at a time.  [default: any]"),
+    folder_option("--logs", "The folder of job_ID/training_output.log.  [default: logs]"),
+    click.option("--venv", type=_FILE, help="A virtual environment.  [default: the one in use]"),
+    click.option("--module", "modules", multiple=True, help="A module to load; may be repeated."),
+    click.option("--container", type=_FILE, help="An Apptainer image that holds greenward."),
+    click.option("--accelerate-config", type=_FILE, help="A file of Accelerate, for several GPUs."),
+    click.option("--cache", type=_FILE, help="The folder of downloaded models and data (HF_HOME)."),
+    click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
+    click.option("--sbatch", "extra", multiple=True, help="A further option of sbatch; may be repeated."),
+)
+
+
+def _job_command(function: Any) -> Any:
+    for option in (recipe_argument, overrides_argument, *_OPTIONS)[::-1]:
+        function = option(function)
+    return function
+
+
+@click.group()
+def slurm() -> None:
+    """Train on a Slurm cluster: jobs that stop at a checkpoint before their time limit and go on."""
+
+
+@slurm.command()
+@_job_command
+def render(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Print the batch script that trains with CONFIG.
+
+    KEY=A,B and KEY=0..4 give a key several values, as for `sweep`: every combination is a task of an array.
+
+    \b
+    greenward slurm render quickstart --partition gpu --gpus 1 --time 12:00:00 > job.sh
+    """
+    click.echo(_script(recipe, overrides, options)[0], nl=False)
+
+
+@slurm.command()
+@_job_command
+def submit(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Submit the script that `render` prints, and print the id of the job."""
+    from greenward.platforms.slurm import submit as submit_script
+
+    click.echo(submit_script(*_script(recipe, overrides, options)))
+
+
+def _script(recipe: str, overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Path]:
+    """The script and the folder of its logs. Keys and values are checked; what the nodes have is not."""
+    from greenward.config.grid import resolved_grid
+    from greenward.platforms.slurm import SlurmOptions
+    from greenward.platforms.slurm import render as render_script
+
+    output = options.pop("output")
+    job = SlurmOptions(**{name: value for name, value in options.items() if value is not None})
+    runs = list(resolved_grid(recipe, overrides))
+    if output is None and len(runs) > 1:
+        output = Path("runs/sweep")
+    return render_script(recipe, runs, output, job), job.logs

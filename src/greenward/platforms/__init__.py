@@ -1,0 +1,1 @@
+"""Machines: what they have, the presets that suit them, and what a training needs of them."""
