@@ -125,3 +125,13 @@ def test_broken_evaluations_never_pass_and_never_raise(tmp_path, record):
     assert done.exit_code == 2 and "CANNOT TELL" in done.output, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
     assert "<evil>" not in (tmp_path / "out/code_eval.html").read_text()
+
+
+@pytest.mark.parametrize(("status", "found"), [("drawn", False), ("first_won", False), ("illegal", True)])
+def test_results_of_games_are_no_way_to_fail_but_illegal_moves_are(tmp_path, status, found):
+    signals = healthy(1)
+    rng = np.random.default_rng(0)
+    signals[f"status/{status}"] = np.where(np.arange(500) > 250, 0.4, 0.1) + 0.01 * rng.random(500)
+    diagnosis = diagnose_evals(evaluated(tmp_path / "run", {}, signals))
+    rises = [one for one in diagnosis.findings if one.name == "failing-answers-rise"]
+    assert bool(rises) == found

@@ -41,7 +41,7 @@ CODE = "code"
 QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
 CHEATING = "status/cheating"
 # Ways to fail, except failing tests: those are what training is for.
-_USUAL = frozenset({"status/passed", "status/failed", CHEATING})
+_USUAL = frozenset({"status/passed", "status/failed", "status/drawn", CHEATING})
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning
 GAP = 0.15  # training pass rate over held-out pass@1
 GAP_GROWTH = 0.1
@@ -162,8 +162,15 @@ def _metrics(records: Sequence[Record]) -> list[str]:
 
 
 def failures(run: RunSignals) -> list[str]:
-    """The statuses of answers that fail otherwise than by their tests, the most frequent first."""
-    names = sorted(name for name in run.values if name.startswith("status/") and name not in _USUAL)
+    """The statuses of answers that fail otherwise than by their tests, the most frequent first.
+
+    A game that one of the roles won, or that is drawn, is no failure.
+    """
+    names = sorted(
+        name
+        for name in run.values
+        if name.startswith("status/") and name not in _USUAL and not name.endswith("_won")
+    )
     means = {name: float(values.mean()) for name in names if len(values := run.series(name)[1])}
     return sorted(names, key=lambda name: -means.get(name, 0.0))
 

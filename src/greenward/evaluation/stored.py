@@ -55,7 +55,8 @@ def read_evaluation(path: Path) -> StoredEvaluation:
         if not evaluations:
             raise RunError(
                 f"{path}: there is no evaluation in this folder.",
-                remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run.",
+                remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run on problems; "
+                "runs on games are shown side by side by `greenward report RUN RUN`.",
             )
         return _of_record(path, evaluations[-1])
     if not path.is_file():
