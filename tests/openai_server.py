@@ -20,8 +20,9 @@ class OpenAIServer:
     """Answers prompt P by `answer(P)`; `fault(P, n)` names what goes wrong at the n-th attempt for P, if anything.
 
     `delivered` counts the answers that were sent whole, by prompt, and `attempts` all requests for it; `payloads`
-    are what was asked. With a `key`, requests without it get 401. The prompt of a chat is its last message.
-    `seconds` is what an answer takes; hanging answers take `hang_seconds`.
+    are what was asked. With a `key`, requests without it get 401. The prompt of a chat is its last message; a
+    seed that is sent is added to a prompt, as in "prompt#7".
+    `seconds` is what an answer takes; hanging answers take `hang_seconds`. A `new` server refuses `max_tokens`.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class OpenAIServer:
         *,
         models: tuple[str, ...] = ("tiny",),
         key: str | None = None,
+        new: bool = False,
         context: int = 1 << 20,
         seconds: float = 0.0,
         hang_seconds: float = 30.0,
@@ -38,11 +40,12 @@ class OpenAIServer:
     ) -> None:
         self.answer, self.fault, self.models, self.key = answer, fault, models, key
         self.context, self.seconds, self.hang_seconds = context, seconds, hang_seconds
-        self.retry_after = retry_after
+        self.new, self.retry_after = new, retry_after
         self.attempts: Counter[str] = Counter()
         self.delivered: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.payloads: list[dict[str, Any]] = []
+        self.completion: Callable[[], Any] | None = None  # instead of a completion
         self.most_at_once = self.running = 0
         self.connections: list[socket.socket] = []
         self.lock = threading.Lock()
@@ -106,7 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
-        if not self.refused():
+        if self.path != "/v1/models":
+            self.send(404, b"<html><title>404: not here</title></html>", "text/html")
+        elif not self.refused():
             self.send(200, {"object": "list", "data": [{"id": name} for name in self.owner.models]})
 
     def do_POST(self) -> None:
@@ -120,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"The model `{payload.get('model')}` does not exist."
             self.send(404, {"error": {"message": message, "type": "NotFoundError"}})
         else:
-            self.complete(payload, payload["messages"][-1]["content"] if chat else payload["prompt"], chat)
+            prompt = payload["messages"][-1]["content"] if chat else payload["prompt"]
+            self.complete(payload, f"{prompt}#{payload['seed']}" if "seed" in payload else prompt, chat)
 
     def complete(self, payload: dict[str, Any], prompt: str, chat: bool) -> None:
         owner = self.owner
@@ -133,7 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
             if fault:
                 owner.faults[fault] += 1
         try:
-            if len(prompt) // 4 + payload["max_tokens"] > owner.context:
+            if owner.new and "max_tokens" in payload:
+                message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+                self.send(400, {"error": {"message": message}})
+            elif len(prompt) // 4 + payload.get("max_tokens", 0) > owner.context:
                 message = f"This model's maximum context length is {owner.context} tokens. However, you requested more."
                 self.send(400, {"error": {"message": message}})
             elif fault:
@@ -147,9 +156,11 @@ class _Handler(BaseHTTPRequestHandler):
             with owner.lock:
                 owner.running -= 1
 
-    def completion(self, payload: dict[str, Any], prompt: str, chat: bool) -> dict[str, Any]:
+    def completion(self, payload: dict[str, Any], prompt: str, chat: bool) -> Any:
+        if self.owner.completion is not None:
+            return self.owner.completion()
         words = self.owner.answer(prompt)
-        limit = 4 * payload["max_tokens"]
+        limit = 4 * (payload.get("max_tokens") or payload["max_completion_tokens"])
         text = words[:limit]
         message = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         finish = "length" if len(words) > limit else "stop"

@@ -17,6 +17,13 @@ from openai_server import FAULTS, KEY, OpenAIServer
 QUICK = Patience(attempts=3, attempt_seconds=0.25, total_seconds=5.0, first_wait=0.01, longest_wait=0.02)
 
 
+def met(server: OpenAIServer, **options) -> JsonClient:
+    """A client that has had an answer."""
+    client = JsonClient(server.url, **{"patience": QUICK, **options})
+    client.request("GET", "/models")
+    return client
+
+
 def asked(client: JsonClient, prompt: str = "p", model: str = "tiny"):
     payload = {"model": model, "prompt": prompt, "max_tokens": 99}
     return client.request("POST", "/completions", payload, parse=lambda found: found["choices"][0]["text"])
@@ -25,7 +32,7 @@ def asked(client: JsonClient, prompt: str = "p", model: str = "tiny"):
 @pytest.mark.parametrize("fault", [*FAULTS, "drip"])
 def test_an_answer_is_repeated_until_it_comes(fault) -> None:
     with OpenAIServer(fault=lambda _, attempt: fault if attempt < 3 else None) as server:
-        assert asked(JsonClient(server.url, patience=QUICK)) == "answer to p"
+        assert asked(met(server)) == "answer to p"
         assert server.attempts["p"] == 3
 
 
@@ -45,7 +52,7 @@ def test_an_answer_is_repeated_until_it_comes(fault) -> None:
 )
 def test_what_always_fails_is_infrastructure_after_three_attempts(fault, message) -> None:
     with OpenAIServer(fault=lambda *_: fault) as server:
-        client = JsonClient(server.url, patience=QUICK, max_bytes=4_000_000)
+        client = met(server, max_bytes=4_000_000)
         with pytest.raises(RequestFailed, match=message) as failed:
             asked(client)
         assert "\x1b" not in str(failed.value) and "\n" not in str(failed.value)
@@ -57,6 +64,13 @@ def test_what_always_fails_is_infrastructure_after_three_attempts(fault, message
         assert asked(client, "q") == "answer to q"
         server.fault = lambda prompt, attempt: "500" if attempt < 3 else None
         assert asked(client, "r") == "answer to r"
+
+
+def test_a_server_that_never_answered_gets_one_attempt() -> None:
+    with OpenAIServer(fault=lambda *_: "500") as server:
+        with pytest.raises(RequestFailed, match="answered 500"):
+            asked(JsonClient(server.url))
+        assert server.attempts["p"] == 1
 
 
 def test_a_refusal_is_shown_and_not_repeated() -> None:

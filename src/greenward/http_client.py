@@ -27,6 +27,7 @@ from greenward.user_text import parse_json_text
 
 TOO_MANY = 429
 _TRANSIENT = frozenset({408, 425, TOO_MANY})  # and all of 5xx
+_CONNECT_SECONDS = 10.0
 _HIDDEN = "***"
 
 
@@ -65,9 +66,9 @@ class Patience:
 class JsonClient:
     """Sends JSON to the paths below `base_url`, from any number of threads over connections that are kept.
 
-    `token` is sent as a bearer token and replaced by *** in whatever the server says. Once a request has
-    failed for good, later ones get a single attempt each until one succeeds, so that nobody waits long for a
-    server that has died. Raises `ConfigError` for a URL or a token that cannot be one.
+    `token` is sent as a bearer token and replaced by *** in whatever the server says. Requests get a single
+    attempt each until one has succeeded, and again when one has failed for good: nobody waits long for a
+    server that is not there. Raises `ConfigError` for a URL or a token that cannot be one.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class JsonClient:
         self._busy: set[socket.socket] = set()
         self._closed = threading.Event()
         self._paused_until = 0.0
-        self._failing = False
+        self._failing = True
 
     def request(
         self,
@@ -141,7 +142,7 @@ class JsonClient:
         try:
             response, raw = self._exchange(method, path, payload, deadline)
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+            if time.monotonic() > deadline - 0.01:
                 raise RequestFailed(f"{place}: no answer within {seconds:g} seconds.") from None
             why = self._clean(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"{place}: the connection failed ({why}).") from None
@@ -202,13 +203,14 @@ class JsonClient:
                     kept.sock.settimeout(timeout)
                     return kept
                 kept.close()
-        host = urlsplit(self.url).netloc
+        host, seconds = urlsplit(self.url).netloc, min(timeout, _CONNECT_SECONDS)
         new = (
-            http.client.HTTPSConnection(host, timeout=timeout, context=self._context)
+            http.client.HTTPSConnection(host, timeout=seconds, context=self._context)
             if self._context
-            else http.client.HTTPConnection(host, timeout=timeout)
+            else http.client.HTTPConnection(host, timeout=seconds)
         )
         new.connect()
+        new.sock.settimeout(timeout)
         return new
 
     def _clean(self, text: str) -> str:
