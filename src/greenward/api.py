@@ -178,20 +178,24 @@ def evaluate(
 ) -> EvaluationResult:
     """Samples answers to problems, runs them, and estimates pass@k.
 
-    `policy` is a policy, a run directory, a model folder or a Hugging Face id. `problems` are a suite by name
-    or path, or problems; None is what the run held out. Without `k`, it is those of 1, 5, 10 and 100 that
-    `samples` (answers to each problem) allow. A model by name on a suite by name is evaluated in the folder
-    `output`, and resumed there. A run of self-play is evaluated in its games, or in the one that `problems`
-    names, with `samples` games in each match if it is above 1.
+    `policy` is a policy, a run directory, a model folder, a Hugging Face id or, as MODEL@URL, a model behind
+    an OpenAI-compatible server. `problems` are a suite by name or path, or problems; None is what the run
+    held out. Without `k`, it is those of 1, 5, 10 and 100 that `samples` (answers to each problem) allow. A
+    model by name on a suite by name is evaluated in the folder `output`, and resumed there. A run of
+    self-play is evaluated in its games, or in the one that `problems` names, with `samples` games in each
+    match if it is above 1.
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
     (512 or what the model has room for), `top_p`, `seed`, `style`, `dtype`, `device`; for names also
-    `checkpoint`, `ids`, `limit`, `fewshot`, `skip_bad_rows`; and `timeout`, `workers`, `require`, `packages`,
-    `recheck`, `eval_results`. Raises the errors of `greenward.errors`.
+    `checkpoint`, `ids`, `limit`, `fewshot`, `skip_bad_rows`, `concurrency`, `request_timeout`, `api_key_env`;
+    and `timeout`, `workers`, `require`, `packages`, `recheck`, `eval_results`. Raises the errors of
+    `greenward.errors`.
     """
+    from greenward.policies.endpoint import is_endpoint
     from greenward.policies.policy import Policy
+    from greenward.recipes.evaluate_endpoint import open_evaluation
     from greenward.recipes.evaluate_games import asked_games, evaluate_games, refuse_options
-    from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation, evaluate_in_memory
+    from greenward.recipes.evaluate_model import AnswerOptions, evaluate_in_memory
     from greenward.recipes.models import find_model
     from greenward.runs.progress import Progress
 
@@ -199,7 +203,7 @@ def evaluate(
         raise _unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
     grading, answers = _grading(k, options, AnswerOptions)
     asked = AnswerOptions(samples=samples, **answers)
-    if not isinstance(policy, Policy) and isinstance(problems, str | None):
+    if not isinstance(policy, Policy) and isinstance(problems, str | None) and not is_endpoint(str(policy)):
         model = find_model(str(policy), asked.checkpoint)
         if games := asked_games(model, problems):
             refuse_options([*options, *(["k"] if k else [])])
@@ -210,7 +214,7 @@ def evaluate(
                 )
     if isinstance(policy, Policy) or not isinstance(problems, str | None):
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
-    session = ModelEvaluation(str(policy), replace(asked, suite=problems))
+    session = open_evaluation(str(policy), replace(asked, suite=problems))
     folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
         return EvaluationResult(session.run(folder, grading, progress), folder)
@@ -218,18 +222,20 @@ def evaluate(
 
 def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | None = None) -> list[str]:
     """The games that `evaluate` plays with a model; none where it asks problems of code."""
+    from greenward.policies.endpoint import is_endpoint
     from greenward.recipes.evaluate_games import asked_games
     from greenward.recipes.models import find_model
 
-    return list(asked_games(find_model(str(policy), checkpoint), suite))
+    return [] if is_endpoint(str(policy)) else list(asked_games(find_model(str(policy), checkpoint), suite))
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:
     """The prompts that `evaluate` would give a model, by task id, their style and their hash."""
-    from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
+    from greenward.recipes.evaluate_endpoint import open_evaluation
+    from greenward.recipes.evaluate_model import AnswerOptions
 
     _, answers = _grading((), options, AnswerOptions)
-    session = ModelEvaluation(str(policy), AnswerOptions(suite=suite, **answers))
+    session = open_evaluation(str(policy), AnswerOptions(suite=suite, **answers))
     style, prompt_hash = session.renderer.style, session.prompt_hash
     return {"style": style, "prompt_hash": prompt_hash, "prompts": dict(session.prompts)}
 

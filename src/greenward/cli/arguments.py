@@ -81,3 +81,26 @@ def folder_option(name: str, help_text: str) -> Decorator:
 def output_option(default: str) -> Decorator:
     """`--output DIR`; the help names where the run goes without it."""
     return folder_option("--output", f"The run directory.  [default: {default}]")
+
+
+def endpoint_name(base_url: str, model: str | None) -> str:
+    """What the Python API calls a model of a server; the only one of the server without `model`."""
+    if not base_url.startswith(("http://", "https://")):
+        raise click.BadParameter("expected a URL such as http://localhost:8000/v1.", param_hint="--base-url")
+    return f"{model}@{base_url}" if model else base_url
+
+
+def api_key_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--api-key-env`, and an `--api-key` that is refused because others can read it."""
+
+    def refuse(_context: click.Context, _parameter: click.Parameter, key: str | None) -> None:
+        if key is not None:
+            raise click.UsageError(
+                "a key on the command line can be read by all users of the machine and stays in the shell's "
+                "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
+            )
+
+    named = click.option(
+        "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
+    )
+    return named(click.option("--api-key", hidden=True, expose_value=False, callback=refuse)(command))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from greenward.cli.arguments import comma_separated
+from greenward.cli.arguments import api_key_options, comma_separated, endpoint_name
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXIT_BELOW, EXIT_FAILED = 1, 2
 JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results")
 SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device")
+SERVED = ("concurrency", "request_timeout", "api_key_env")
 _PROBLEMS_ONLY = {"show_prompt", "check_references", "fail_under"}
 STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
 
@@ -94,7 +95,14 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--ids", callback=comma_separated, help="Only these problems, with commas between.")
 @click.option("--fewshot", type=click.IntRange(min=0), default=0, show_default=True, help="MBPP's examples.")
 @click.option("--style", type=click.Choice(tuple(STYLES)), default="auto", show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
+@click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
+@click.option("--model", "served", metavar="MODEL", help="The same as MODEL, for --base-url.")
+@click.option("--concurrency", type=click.IntRange(1, 512), help="Requests at a time.  [default: 8]")
+@click.option(
+    "--request-timeout", type=click.FloatRange(0, min_open=True), help="Seconds of one.  [default: 300]"
+)
+@api_key_options
 @click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
 @click.option("--device", help="cpu, cuda, cuda:1 …")
 @click.option(
@@ -102,11 +110,12 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--check-references", is_flag=True, help="Judge the suite's own solutions (first, or alone).")
 @grading_options
-def eval_(model: str | None, **chosen: Any) -> None:
+def eval_(model: str | None, base_url: str | None, served: str | None, **chosen: Any) -> None:
     """Sample a model's answers to a suite, run them, and report how many are right.
 
-    MODEL is a run directory (its newest checkpoint), a model folder or a Hugging Face id. A run of self-play
-    is evaluated in its games, or in the one that --suite names; --n is then the number of games of a match.
+    MODEL is a run directory (its newest checkpoint), a model folder, a Hugging Face id, or with --base-url a
+    model of that server. A run of self-play is evaluated in its games, or in the one that --suite names; --n
+    is then the number of games of a match.
     All files are in one folder. After an interruption the same command goes on and repeats nothing. Published
     figures differ by prompt, number of examples, temperature and time limit: all are recorded.
 
@@ -115,7 +124,11 @@ def eval_(model: str | None, **chosen: Any) -> None:
     greenward eval Qwen/Qwen2.5-1.5B --suite mbpp:test --fewshot 3
     greenward eval runs/spiral_self_play --suite tictactoe
     greenward eval runs/mine --suite humaneval+ --n 10 --k 1,5,10 --temperature 0.2 --out evaluations/mine
+    greenward eval --base-url http://localhost:8000/v1 --model Qwen/Qwen2.5-Coder-7B-Instruct --suite mbpp+
     """
+    if served and (model or not base_url):
+        raise click.UsageError("--model goes with --base-url; other models are the argument MODEL.")
+    model = endpoint_name(base_url, model or served) if base_url else model
     if model is None and not chosen["check_references"]:
         raise click.UsageError("name a MODEL (or --check-references alone).")
 
@@ -136,7 +149,7 @@ def eval_(model: str | None, **chosen: Any) -> None:
     suite, grading = chosen["suite"], {name: chosen[name] for name in JUDGING}
     which = {name: chosen[name] for name in ("checkpoint", "limit", "skip_bad_rows", "ids")}
     if chosen["check_references"]:
-        line, failures = api.check_references(suite, policy=model, **which, **grading)
+        line, failures = api.check_references(suite, policy=None if base_url else model, **which, **grading)
         click.echo(line, err=chosen["as_json"])
         for failure in failures:
             click.echo(f"  {failure}", err=True)
@@ -144,7 +157,9 @@ def eval_(model: str | None, **chosen: Any) -> None:
             raise SystemExit(EXIT_BELOW)
     if model is None:
         return
-    options = which | {name: chosen[name] for name in SAMPLING} | {"style": STYLES[chosen["style"]]}
+    options = (
+        which | {name: chosen[name] for name in (*SAMPLING, *SERVED)} | {"style": STYLES[chosen["style"]]}
+    )
     if chosen["show_prompt"]:
         shown = api.prompts(model, suite, **options)
         task_id, prompt = next(iter(shown["prompts"].items()))

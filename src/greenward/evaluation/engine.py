@@ -21,6 +21,7 @@ from greenward.errors import ProblemError, RunError
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.suites import stable_subset
 from greenward.evaluation.summary import summarise
+from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
 
@@ -107,8 +108,8 @@ def judge(
     """Judges the samples of `found` that have no row yet, then those of `source`, chunk by chunk.
 
     Each chunk is graded in a thread while the next is sampled. A row is added as soon as the verdict is
-    there, never two at once. When `source` ends early, by an error or Ctrl-C, grading ends at its next
-    verdict.
+    there, never two at once; samples that were lost are rows of the infrastructure. When `source` ends early,
+    by an error or Ctrl-C, grading ends at its next verdict.
     """
     leaving = threading.Event()
     waiting = [sample for key, sample in found.samples.items() if key not in found.rows]
@@ -120,6 +121,12 @@ def judge(
 
     def grade(chunk: list[Sample]) -> None:
         began = time.perf_counter()
+        for sample in (sample for sample in chunk if sample.lost):
+            found.samples[sample.key] = sample
+            row = EvaluationRow.of(sample, Verdict(Status.INFRASTRUCTURE, error_message=sample.lost))
+            found.add_row(row)
+            on_row(row)
+        chunk = [sample for sample in chunk if not sample.lost]
         stream = grader.grade_stream([(sample.problem, sample.code) for sample in chunk])
         with closing(stream) as verdicts:  # type: ignore[type-var]
             for index, verdict in verdicts:

@@ -107,7 +107,7 @@ class EvaluationFolder(EvaluationRows):
 
 
 def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Raises `RunError` if `path` holds an evaluation with other settings, or something else."""
+    """Raises `RunError` if `path` holds answers of an evaluation with other settings, or something else."""
     if path.is_file():
         raise RunError(f"{path} is a file; expected a folder to write to.")
     before = read_json(path / SETTINGS)
@@ -121,7 +121,7 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
         for key in {**before, **now}
         if before.get(key) != now.get(key)
     ]
-    if differences:
+    if differences and any((path / name).exists() for name in (SAMPLES, RESULTS)):
         raise RunError(
             "\n".join([f"{path} holds an evaluation with other settings:", *differences]),
             remedy="Go on with the old settings, or choose another --out.",

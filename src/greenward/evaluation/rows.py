@@ -20,7 +20,8 @@ class Sample:
     """One answer to a problem: what the model wrote and the program in it; a row of `samples.jsonl`.
 
     `code` is None when the text holds no program; `extraction_failure` then says why. `truncated`: the
-    answer reached the token limit. `tokens` is None where the answer was not sampled here.
+    answer reached the token limit. `tokens` is None where the answer was not sampled here, `prompt_tokens`
+    where no server counted them. `lost` says why an answer never came; it is not stored.
     """
 
     problem: Problem
@@ -30,6 +31,8 @@ class Sample:
     extraction_failure: str = ""
     truncated: bool = False
     tokens: int | None = None
+    prompt_tokens: int | None = None
+    lost: str = ""
 
     @property
     def key(self) -> SampleKey:
@@ -45,11 +48,12 @@ class Sample:
             "extraction_failure": self.extraction_failure,
             "truncated": self.truncated,
             "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any], problems: ProblemSet) -> Sample:
-        """The inverse of `to_json`. Rows of earlier versions have no `tokens`."""
+        """The inverse of `to_json`. Rows of earlier versions have no numbers of tokens."""
         return cls(
             problems.by_id(row["task_id"]),
             row["sample"],
@@ -58,6 +62,7 @@ class Sample:
             row["extraction_failure"],
             row["truncated"],
             row.get("tokens"),
+            row.get("prompt_tokens"),
         )
 
 

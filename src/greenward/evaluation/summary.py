@@ -26,7 +26,7 @@ _RATES: dict[str, Callable[[EvaluationRow], float]] = {
     "tests_passed": lambda row: row.fraction_passed,
     "timeout": lambda row: row.status is Status.TIMEOUT,
     "cheating": lambda row: row.status is Status.CHEATING,
-    "extraction_failure": lambda row: row.code_sha256 is None,
+    "extraction_failure": lambda row: row.code_sha256 is None and row.success is not None,
     "truncated": lambda row: row.truncated,
     "infrastructure": lambda row: row.success is None,
 }

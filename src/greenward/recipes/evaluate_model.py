@@ -21,6 +21,7 @@ from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
 from greenward.evaluation.summary import usual_ks
 from greenward.policies.devices import resolve_device
+from greenward.policies.endpoint import is_endpoint
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.problems.catalog import load_problems
@@ -28,13 +29,16 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import part_of
 from greenward.recipes.build import build_grader
 from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
-from greenward.recipes.models import FoundModel, find_model
+from greenward.recipes.models import FoundModel, ServedModel, find_model
 from greenward.recipes.suites import HELD_OUT, examples_for, find_suite, part_of_suite, renderer_for, without
 from greenward.runs.progress import Progress
 
 ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
 MOST_TOKENS = 512
 USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
+
+SERVED = ("concurrency", "request_timeout", "api_key_env")
+_SERVERS_ONLY = "concerns models behind a server (MODEL@URL, or --base-url), and this one is not"
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ class AnswerOptions:
 
     `checkpoint` is the newest of a run; `suite` what a run held out; `temperature` 0 for one answer, else
     0.8; `max_tokens` what the model has room for, at most 512, or as in the run's training for its own
-    kind of problem.
+    kind of problem; `seed` 0. `concurrency` (8 requests), `request_timeout` (300 seconds for an answer) and
+    `api_key_env` (the environment variable that holds the key) concern models behind a server only, and
+    `checkpoint`, `dtype` and `device` all others.
     """
 
     checkpoint: str | None = None
@@ -56,10 +62,13 @@ class AnswerOptions:
     max_tokens: int | None = None
     fewshot: int = 0
     style: Style | None = None
-    seed: int = 0
+    seed: int | None = None
     dtype: str | None = None
     device: str | None = None
     skip_bad_rows: bool = False
+    concurrency: int | None = None
+    request_timeout: float | None = None
+    api_key_env: str | None = None
 
     @property
     def resolved_temperature(self) -> float:
@@ -78,9 +87,20 @@ class ModelEvaluation(EvaluationSession):
     Raises the typed errors of `greenward.errors` for a model, suite or combination that cannot be.
     """
 
-    def __init__(self, model: str, options: AnswerOptions) -> None:
+    def __init__(self, model: str | ServedModel, options: AnswerOptions) -> None:
         self.options = options
-        self.model: FoundModel = find_model(model, options.checkpoint)
+        if isinstance(model, str):
+            _refuse(options, _SERVERS_ONLY, *SERVED)
+            self.model: FoundModel | ServedModel = find_model(model, options.checkpoint)
+        else:
+            _refuse(
+                options,
+                "concerns models that are loaded here; a server has chosen its own",
+                "checkpoint",
+                "dtype",
+                "device",
+            )
+            self.model = model
         recipe = self.model.recipe
         self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
         suite = options.suite or HELD_OUT
@@ -149,16 +169,14 @@ class ModelEvaluation(EvaluationSession):
             "limit": options.limit,
             "ids": list(options.ids),
             "data_hash": self.problems.data_hash,
-            "weights": self.model.weights_hash,
+            **self._identity(),
             "n": options.samples,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop_strings),
-            "seed": options.seed,
             "style": self.renderer.style,
             "fewshot": options.fewshot,
-            "dtype": self.dtype,
             "prompt_hash": prompt_hash,
         }
         overlap = None
@@ -175,16 +193,22 @@ class ModelEvaluation(EvaluationSession):
         }
         return super().run(out, grading, progress)
 
+    def _identity(self) -> dict[str, Any]:
+        """The settings that tell which model answers, in which arithmetic and with which random numbers."""
+        assert isinstance(self.model, FoundModel)
+        return {"weights": self.model.weights_hash, "seed": self.options.seed or 0, "dtype": self.dtype}
+
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
     ) -> Iterable[list[Sample]]:
+        assert isinstance(self.model, FoundModel)
         number = self.options.samples
         if all((problem.task_id, i) in folder.samples for problem in problems for i in range(number)):
             return ()  # without loading the weights
         policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self._device)
         return sampled(
             folder, policy, self.renderer, problems, number, self.sampling,
-            seed=self.options.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+            seed=self.options.seed or 0, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
         )  # fmt: skip
 
     def _max_tokens(self) -> int:
@@ -210,6 +234,13 @@ class ModelEvaluation(EvaluationSession):
         return asked
 
 
+def _refuse(options: AnswerOptions, reason: str, *names: str) -> None:
+    """Raises `ConfigError` if one of the options of these names is given."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"{name} {reason}.", remedy=f"Leave out --{name.replace('_', '-')}.")
+
+
 def evaluate_in_memory(
     policy: Policy | str | Path,
     problems: str | Sequence[Problem] | None,
@@ -218,8 +249,12 @@ def evaluate_in_memory(
 ) -> dict[str, Any]:
     """Evaluates a policy, or a model by name, on problems or a suite; the record of `engine.evaluate`.
 
-    Of `options`, the checkpoint, the number of samples and all that concerns sampling count.
+    Of `options`, the checkpoint, the number of samples and all that concerns sampling count. Raises
+    `ConfigError` for a model behind a server.
     """
+    if isinstance(policy, str) and is_endpoint(policy):
+        raise ConfigError("a model behind a server is evaluated on a suite or a file, which are named.")
+    _refuse(options, _SERVERS_ONLY, *SERVED)
     recipe, asked = None, problems if isinstance(problems, str) else HELD_OUT
     if not isinstance(policy, Policy):
         model = find_model(str(policy), options.checkpoint)
@@ -241,7 +276,7 @@ def evaluate_in_memory(
         k=grading.k or usual_ks(options.samples),
         temperature=options.resolved_temperature,
         greedy=False,
-        seed=options.seed,
+        seed=options.seed or 0,
     )
     sampling = SamplingParams(
         max_tokens=options.room(policy.max_positions, longest),

@@ -106,6 +106,10 @@ class EvaluationSession(ABC):
     ) -> Iterable[list[Sample]]:
         """Answers that `folder` does not hold yet, to the problems with all their expected values."""
 
+    def facts_of(self, samples: Iterable[Sample]) -> dict[str, Any]:
+        """What the summary says of all answers, besides the figures."""
+        return {}
+
     def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
         """Does what is missing in the folder `out`, writes its summary and reports; returns the summary.
 
@@ -144,6 +148,7 @@ class EvaluationSession(ABC):
                     "suite": problems.name,
                     "data_hash": settings["data_hash"],
                     **self.facts,
+                    **self.facts_of(folder.samples.values()),
                     "skipped_rows": list(self.problems.skipped),
                     **figures,
                     **checked,

@@ -12,6 +12,7 @@ from greenward.config.loading import load_recipe
 from greenward.config.recipe import Recipe
 from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
+from greenward.policies.endpoint import Endpoint, TextTokenizer
 from greenward.policies.tokenizer import Tokenizer, read_json
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import sha256_of
@@ -58,6 +59,24 @@ class FoundModel:
     def to_json(self) -> dict[str, Any]:
         """What a result says of its model."""
         return {"name": self.name, "step": self.step, "weights": self.weights_hash}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model behind a server, in the form of a `FoundModel`. What only its files would say is unknown."""
+
+    endpoint: Endpoint
+    tokenizer = TextTokenizer()
+    recipe = None
+    max_positions = None
+
+    @property
+    def name(self) -> str:
+        return self.endpoint.model
+
+    def to_json(self) -> dict[str, Any]:
+        """What a result says of its model."""
+        return {"name": self.name, "step": None, "weights": None, "server": self.endpoint.url}
 
 
 def find_model(name: str, which: str | None = None) -> FoundModel:

@@ -100,6 +100,9 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
     for name, key in (("temperature", "temperature"), ("style", "style"), ("few-shot", "fewshot")):
         if key in settings:
             yield Fact(name, str(settings[key]))
+    if usage := summary.get("usage"):
+        tokens = f"{usage['prompt_tokens']:,} of prompts, {usage['completion_tokens']:,} of answers"
+        yield Fact("tokens", tokens)
     timeout = settings.get("timeout_seconds")
     yield Fact("timeout", "the suite's own" if timeout is None else f"{timeout:g} CPU s")
     isolation = summary.get("isolation")
@@ -137,6 +140,7 @@ def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
     rows = [(words(name), setting_text(value)) for name, value in summary.get("settings", {}).items()]
     if model := summary.get("model"):
         rows.append(("weights' step", setting_text(model["step"])))
+        rows += [("server", setting_text(model["server"]))] if "server" in model else []
     sessions = summary.get("sessions") or ()
     if len(sessions) > 1:
         rows.append(("sessions", str(len(sessions))))
