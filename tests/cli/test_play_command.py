@@ -37,7 +37,7 @@ def engine(monkeypatch):
     """`engine(answer, move_format)`: every model that is named answers so."""
 
     def use(answer, move_format="bare"):
-        def find(game, model, *, temperature=None):
+        def find(game, model, **_):
             prompts = MovePrompts(game, CharacterTokenizer(), move_format)
             return Contestant(TextEngine(answer), prompts, SamplingParams())
 

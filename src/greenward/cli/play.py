@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from greenward.cli.arguments import api_key_options
+from greenward.errors import EngineError
 from greenward.text import visible
 
 if TYPE_CHECKING:
@@ -24,8 +26,9 @@ MOST_LISTED = 12  # actions beside the prompt; help lists all
 
 @click.command()
 @click.argument("name", metavar="GAME")
-@click.option("--model", metavar="RUN", help="A run (its newest checkpoint) or model.  [default: the expert]")
+@click.option("--model", metavar="RUN", help="A run, model or MODEL@URL.  [default: the expert]")
 @click.option("--opponent", metavar="NAME", help="A match of --model against random, expert or a RUN.")
+@api_key_options
 @click.option("--games", type=click.IntRange(min=1), help="Of a match.  [default: 200]")
 @click.option("--role", help="Yours: first or second.  [default: they alternate]")
 @click.option("--temperature", type=click.FloatRange(min=0), help="0 is greedy.  [default: as in training]")
@@ -41,17 +44,20 @@ def play(
     temperature: float | None,
     show_reasoning: bool,
     seed: int | None,
+    api_key_env: str | None,
 ) -> None:
     """Play a game against a model, or let the model play a match.
 
     GAME is tictactoe, kuhn_poker, negotiation, textarena:ID or your module:Class. Without --model you play
     against the game's expert: minimax, an equilibrium, or the best response to a player who accepts what
-    is good for it.
+    is good for it. A RUN is a run (its newest checkpoint), a model, or as MODEL@URL a model behind an
+    OpenAI-compatible server.
 
     \b
     greenward play tictactoe
     greenward play kuhn_poker --model runs/mine --role second
     greenward play tictactoe --model runs/mine --opponent minimax --games 1000
+    greenward play tictactoe --model runs/mine --opponent Qwen/Qwen3-4B@http://localhost:8000/v1
     """
     if opponent and (not model or role or show_reasoning):
         raise click.UsageError("a match (--opponent) needs --model and has no --role and --show-reasoning.")
@@ -66,16 +72,17 @@ def play(
     if role not in (None, *game.roles):
         raise click.UsageError(f"--role {role}: {game.name} has the roles {' and '.join(game.roles)}.")
     seed = random.SystemRandom().getrandbits(31) if seed is None else seed
+    asked: dict[str, Any] = {"temperature": temperature, "key_variable": api_key_env}
     if opponent:
         contestants = (
-            find_contestant(game, str(model), temperature=temperature),
-            find_opponent(game, opponent, temperature=temperature),
+            find_contestant(game, str(model), **asked),
+            find_opponent(game, opponent, **asked),
         )
         results = play_match(game, *contestants, games=games or 200, seed=seed)
         _print_match(f"{game.name}: {model} against {opponent}, seed {seed}", results)
         return
     model = model or game.expert or "random"
-    against = find_opponent(game, model, temperature=temperature)
+    against = find_opponent(game, model, **asked)
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # whatever is typed is at worst no move
     TerminalGame(game, against, visible(model), show_reasoning, random.Random(seed)).play(role)
@@ -96,8 +103,13 @@ class TerminalGame:
         """Game after game until the person has enough; the roles alternate unless one is given."""
         click.echo(f"{self.game.name} against {self.name}. {HELP} explains, {QUIT} ends.")
         person = self.game.roles.index(role) if role else 0
-        while (gain := self._play_once(person)) is not None:
-            self.gains.append(gain)
+        while True:
+            try:
+                if (gain := self._play_once(person)) is None:
+                    return
+                self.gains.append(gain)
+            except EngineError as error:
+                click.secho(f"The game has no result: {visible(str(error))}", fg="yellow")
             won, lost = sum(one > 0 for one in self.gains), sum(one < 0 for one in self.gains)
             drawn = len(self.gains) - won - lost
             click.echo(f"Score: won {won}, drawn {drawn}, lost {lost}; total {sum(self.gains):+g}.")

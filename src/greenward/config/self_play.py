@@ -44,10 +44,12 @@ class SelfPlayConfig(ConfigSection):
     opponents: dict[str, NonNegativeFloat] = Field(
         {"self": 1.0},
         description="share of the games against self, latest (the policy, not trained on), league, random, "
-        "expert (minimax, equilibrium or best response), or the run or model folder of that name",
+        "expert (minimax, equilibrium or best response), a run or model folder, or MODEL@URL (a model behind "
+        "an OpenAI-compatible server)",
     )
     opponent_noise: Fraction = Field(
-        0.0, description="share of random legal moves of latest, league and folders: more positions are seen"
+        0.0,
+        description="share of random legal moves of opponents that are models: more positions are seen",
     )
     league: LeagueConfig = LeagueConfig()
     move_format: Literal["bare", "boxed"] = Field(

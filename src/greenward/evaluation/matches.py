@@ -99,7 +99,6 @@ def play_games(
     Without an opponent it plays both roles. All games go on together: one forward pass of an engine for each
     move.
     """
-    table = Table(game, contestant.prompts)
     players, others = {POLICY: contestant.engine}, {}
     seat: Seat = POLICY
     if isinstance(opponent, Contestant):
@@ -107,6 +106,7 @@ def play_games(
         others[_OPPONENT] = opponent.prompts, opponent.sampling
     elif opponent is not None:
         seat = opponent
+    table = Table(game, contestant.prompts, others=others)
     dialogues = [
         GameDialogue(
             0,
@@ -115,7 +115,6 @@ def play_games(
             (POLICY, seat) if number % 2 == 0 else (seat, POLICY),
             sampling=contestant.sampling,
             rng=random.Random(step_seed(seed, number, "match")),
-            others=others,
         )
         for number in range(games)
     ]

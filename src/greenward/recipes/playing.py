@@ -10,21 +10,26 @@ from greenward.environments.games.game import Game, ScriptedPlayer
 from greenward.environments.games.prompts import Move, MoveFormat, MovePrompts
 from greenward.errors import ConfigError
 from greenward.evaluation.matches import Contestant
+from greenward.policies.endpoint import Endpoint, is_endpoint
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.recipes.build import build_sampling
 from greenward.recipes.models import find_model
-from greenward.recipes.self_play import GAMES, SCRIPTED
-
-MOST_TOKENS = 512  # of a move, where no run says how many
+from greenward.recipes.self_play import GAMES, MOST_TOKENS, SCRIPTED, served_contestant
 
 
-def find_contestant(game: Game, model: str, *, temperature: float | None = None) -> Contestant:
+def find_contestant(
+    game: Game, model: str, *, temperature: float | None = None, key_variable: str | None = None
+) -> Contestant:
     """The run or model of that name, asked for its moves in the way in which its run was trained.
 
     Without a run of self-play it is asked for a boxed move if its tokenizer has a chat template, else for a
-    bare one, at temperature 1. Raises `CheckpointError` and `ConfigError`.
+    bare one, at temperature 1. A name MODEL@URL or URL is a model behind a server, which is asked for boxed
+    moves through the chat API. Raises `CheckpointError`, `ConfigError` and `EngineError`.
     """
+    if is_endpoint(model):
+        endpoint = Endpoint(model, key_variable=key_variable)
+        return served_contestant(game, endpoint, 1.0 if temperature is None else temperature)
     found = find_model(model)
     recipe = found.recipe
     policy = Policy.from_folder(found.folder, dtype=recipe.model.dtype if recipe else "auto")
@@ -37,8 +42,10 @@ def find_contestant(game: Game, model: str, *, temperature: float | None = None)
     return Contestant(policy, MovePrompts(game, policy.tokenizer, move_format), sampling)
 
 
-def find_opponent(game: Game, name: str, *, temperature: float | None = None) -> Contestant | ScriptedPlayer:
-    """A run or model, `random`, `expert`, or the expert by its own name, such as `minimax`.
+def find_opponent(
+    game: Game, name: str, *, temperature: float | None = None, key_variable: str | None = None
+) -> Contestant | ScriptedPlayer:
+    """A run, a model or MODEL@URL, `random`, `expert`, or the expert by its own name, such as `minimax`.
 
     Raises `ConfigError` for the expert of another game, and what `find_contestant` raises.
     """
@@ -49,7 +56,7 @@ def find_opponent(game: Game, name: str, *, temperature: float | None = None) ->
         raise ConfigError(
             f"{game.name} has no opponent {name!r}.", remedy=f"It has {there}, and any run or model folder."
         )
-    return find_contestant(game, name, temperature=temperature)
+    return find_contestant(game, name, temperature=temperature, key_variable=key_variable)
 
 
 def next_move(game: Game, contestant: Contestant, state: Any, *, seed: int) -> Move:

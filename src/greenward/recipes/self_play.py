@@ -32,7 +32,9 @@ from greenward.environments.games.textarena_game import PREFIX, TextArenaGame
 from greenward.environments.games.tictactoe import TicTacToe
 from greenward.errors import ConfigError, GreenwardError
 from greenward.evaluation.games import evaluate_game
-from greenward.policies.engine import RolloutEngine
+from greenward.evaluation.matches import Contestant
+from greenward.policies.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
+from greenward.policies.engine import RolloutEngine, SamplingParams
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_sampling
@@ -46,6 +48,8 @@ GAMES: Mapping[str, Game] = MappingProxyType({game.name: game for game in _SHIPP
 SCRIPTED: Mapping[str, ScriptedPlayer] = MappingProxyType(
     {"random": RandomPlayer(), "expert": ExpertPlayer()}
 )
+MOST_TOKENS = 512
+"""Of a move, where no run says how many."""
 EXAMPLE_GAMES = 4000
 """Random games whose moves a supervised start learns: the rules and the format, no strategy."""
 
@@ -80,6 +84,18 @@ def find_game(name: str) -> Game:
     return made
 
 
+def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Contestant:
+    """A model behind a server, which is asked for boxed moves and has answered in a first position.
+
+    Raises `EngineError` if it does not answer.
+    """
+    sampling = SamplingParams(max_tokens=MOST_TOKENS, temperature=temperature)
+    engine, prompts = EndpointEngine(endpoint), MovePrompts(game, TextTokenizer(), "boxed")
+    state = game.start(random.Random(0))
+    engine.sample([prompts.prompt_ids(state, game.player(state) or 0)], 1, sampling, seed=0)
+    return Contestant(engine, prompts, sampling)
+
+
 class SelfPlayTasks:
     """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
 
@@ -96,18 +112,26 @@ class SelfPlayTasks:
             check_format(game, recipe.self_play.move_format)
         self._league: League | None = None
         self.suites = find_tracked_suites(recipe, ProblemSet([]))
-        self._folders = [
-            name for name in recipe.self_play.opponents if name not in (SELF, LATEST, LEAGUE, *SCRIPTED)
-        ]
+        self._endpoints = {name: Endpoint(name) for name in recipe.self_play.opponents if is_endpoint(name)}
+        self._served = {
+            (name, game): served_contestant(self._games[game], endpoint, recipe.sampling.temperature)
+            for name, endpoint in self._endpoints.items()
+            for game in self._games
+        }
+        others = (SELF, LATEST, LEAGUE, *SCRIPTED, *self._endpoints)
+        self._folders = [name for name in recipe.self_play.opponents if name not in others]
         for name in self._folders:
             if not Path(name).is_dir():
                 raise ConfigError(
                     f"self_play.opponents: {name!r} is neither an opponent nor a folder.",
-                    remedy="Opponents are self, latest, league, random, expert, and runs or model folders.",
+                    remedy="Opponents are self, latest, league, random, expert, runs or model folders, and "
+                    "MODEL@URL.",
                 )
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, if the recipe names suites of code; games need nothing."""
+        for endpoint in self._endpoints.values():
+            stack.callback(endpoint.close)
         if self.suites:
             self.grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
 
@@ -147,6 +171,7 @@ class SelfPlayTasks:
         for name in self._folders:
             folder = find_model(name).folder
             players[name] = Policy.from_folder(folder, dtype=policy.dtype, device=policy.device)
+        players |= {name: EndpointEngine(endpoint) for name, endpoint in self._endpoints.items()}
         section = self.recipe.self_play
         if section.opponents.get(LEAGUE):
             self._league = League(
@@ -230,6 +255,11 @@ class SelfPlayTasks:
                 self._games[config.name],
                 MovePrompts(self._games[config.name], policy.tokenizer, move_format),
                 config.weight,
+                {
+                    name: (served.prompts, served.sampling)
+                    for (name, game), served in self._served.items()
+                    if game == config.name
+                },
             )
             for config in self.recipe.self_play.games
         ]

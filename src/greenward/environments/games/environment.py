@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,11 +30,15 @@ Seat = str | ScriptedPlayer
 
 @dataclass(frozen=True)
 class Table:
-    """A game with the prompts that its positions have, and its share of the games that are played."""
+    """A game with the prompts that its positions have, and its share of the games that are played.
+
+    `others` has the prompts and the sampling of engines that are asked in another way than the policy.
+    """
 
     game: Game
     prompts: MovePrompts
     weight: float = 1.0
+    others: Mapping[str, tuple[MovePrompts, SamplingParams]] = field(default_factory=dict)
 
 
 class Opponents:
@@ -138,10 +141,7 @@ class GameEnvironment:
 
 
 class GameDialogue(Dialogue):
-    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own.
-
-    `others` has the prompts and the sampling of engines that are asked in another way than the policy.
-    """
+    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own."""
 
     def __init__(
         self,
@@ -155,7 +155,6 @@ class GameDialogue(Dialogue):
         retries: int = 0,
         opponent_noise: float = 0.0,
         format_weight: float = 0.0,
-        others: Mapping[str, tuple[MovePrompts, SamplingParams]] = MappingProxyType({}),
     ) -> None:
         self.group_id = group_id
         self._game = table.game
@@ -163,7 +162,7 @@ class GameDialogue(Dialogue):
         self._seats = seats
         self._asked = {
             player: (prompts, replace(params, stop_strings=params.stop_strings + prompts.stop_strings))
-            for player, (prompts, params) in {POLICY: (table.prompts, sampling), **others}.items()
+            for player, (prompts, params) in {POLICY: (table.prompts, sampling), **table.others}.items()
         }
         self._rng = rng
         self._retries = retries
