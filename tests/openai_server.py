@@ -37,6 +37,7 @@ class OpenAIServer:
         seconds: float = 0.0,
         hang_seconds: float = 30.0,
         retry_after: str | None = "0.05",
+        port: int = 0,
     ) -> None:
         self.answer, self.fault, self.models, self.key = answer, fault, models, key
         self.context, self.seconds, self.hang_seconds = context, seconds, hang_seconds
@@ -55,7 +56,7 @@ class OpenAIServer:
         class Handler(_Handler):
             owner = server
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 

@@ -18,6 +18,7 @@ from greenward.errors import ConfigError, EngineError
 from greenward.http_client import JsonClient, Patience, RequestError, RequestRefused
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
+from greenward.runs.keys import load_keys
 from greenward.text import visible
 
 API_KEY = "OPENAI_API_KEY"
@@ -50,9 +51,10 @@ def is_endpoint(name: str) -> bool:
 class Endpoint:
     """The model that `name`, MODEL@URL or a URL, stands for; of a URL alone, the only one that it serves.
 
-    The key comes from the environment variable `key_variable`, or from OPENAI_API_KEY if that is set. At most
-    `concurrency` requests are under way. Raises `ConfigError` for a name, a variable or a choice of model
-    that cannot be; `EngineError` if the server cannot be asked which models it has.
+    The key comes from the environment variable `key_variable`, else from OPENAI_API_KEY there or in a file
+    `.env`, if there is one. At most `concurrency` requests are under way. Raises `ConfigError` for a name, a
+    variable or a choice of model that cannot be; `EngineError` if the server cannot be asked which models it
+    has.
     """
 
     def __init__(
@@ -283,6 +285,7 @@ def _answer(found: Any) -> Answer:
 
 def _key(variable: str | None) -> str | None:
     """The key in an environment variable. Messages do not repeat what may be a key itself."""
+    load_keys()
     if variable is None:
         return os.environ.get(API_KEY, "").strip() or None
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):
