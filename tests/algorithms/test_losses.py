@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from learning import LossInputs, loss_of
@@ -71,7 +73,7 @@ def test_on_policy_gradient_is_that_of_the_policy_gradient_theorem(loss: str) ->
 def test_first_update_without_old_logprobs_equals_old_equal_to_current(loss: str) -> None:
     absent = make_inputs(old=False)
     present = LossInputs(**{**vars(absent), "old_logprobs_BT": absent.logprobs_BT.detach()})
-    config = algorithm(loss, kl={"coefficient": 0.1}, importance_cap=2.0)
+    config = algorithm(loss, kl={"coefficient": 0.1}, importance={"high": 2.0})
     first, second = (loss_of(inputs, TOTALS, config) for inputs in (absent, present))
     torch.testing.assert_close(gradient(first, absent), gradient(second, absent), rtol=0, atol=0)
 
@@ -92,19 +94,71 @@ def test_clipping_stops_the_gradient_only_where_it_would_push_further_out() -> N
     assert float(output.maxima["ratio/max"]) == pytest.approx(1.5)
 
 
-def test_importance_of_the_sampler_is_truncated_at_the_cap() -> None:
-    logprobs = torch.full((1, 2), -1.0, dtype=torch.float64, requires_grad=True)
-    sampler = logprobs.detach() - torch.tensor([[3.0, 0.5]], dtype=torch.float64).log()
-    inputs = LossInputs(logprobs, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), None, None, sampler)
-    output = loss_of(inputs, BatchTotals(1, 2, 2), algorithm(importance_cap=2.0))
-    assert gradient(output, inputs)[0].tolist() == pytest.approx([-2.0 / 2, -0.5 / 2])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_the_correction_weighs_each_token_by_its_bounded_ratio(loss: str, mode: str, level: str) -> None:
+    """Against the definition, token by token: w = r if low <= r <= high, else the nearer bound or 0."""
+    low, high = 0.8, 1.25
+    inputs = make_inputs(old=True, ref=False)
+    plain = LossInputs(**{**vars(inputs), "sampler_logprobs_BT": None})
+    expected = gradient(loss_of(plain, TOTALS, algorithm(loss)), plain)
+    assert inputs.old_logprobs_BT is not None and inputs.sampler_logprobs_BT is not None
+    log_ratios = inputs.old_logprobs_BT - inputs.sampler_logprobs_BT
+    weights = torch.zeros_like(expected)
+    outside = 0
+    for b, t in MASK.nonzero().tolist():
+        ratio = math.exp(
+            sum(log_ratios[b, MASK[b]].tolist()) if level == "sequence" else float(log_ratios[b, t])
+        )
+        inside = low <= ratio <= high
+        outside += not inside
+        weights[b, t] = ratio if inside else 0.0 if mode == "mask" else min(max(ratio, low), high)
+    assert 0 < outside < 9
+    correction = {"mode": mode, "level": level, "low": low, "high": high}
+    output = loss_of(inputs, TOTALS, algorithm(loss, importance=correction))
+    if loss == "gspo":  # its ratio has a gradient on every token of the sequence
+        if level == "sequence":
+            torch.testing.assert_close(gradient(output, inputs), expected * weights[:, :1])
+    else:
+        torch.testing.assert_close(gradient(output, inputs), expected * weights)
     sums = {name: float(value) for name, value in output.sums.items()}
-    assert sums["importance/mean"] == pytest.approx(3.5)
-    assert sums["importance/mean_capped"] == pytest.approx(2.5)
-    assert sums["importance/capped"] == 1
+    assert sums["importance/outside"] == outside
+    assert sums["importance/mean_corrected"] == pytest.approx(float(weights.sum()))
 
 
-def test_without_a_cap_the_mismatch_is_measured_but_not_corrected() -> None:
+def test_the_mismatch_is_measured_before_it_is_corrected() -> None:
+    """On a categorical distribution, the mean of the estimate over the sampler's draws is the exact KL."""
+    trainer, sampler = torch.randn(2, 6, generator=torch.Generator().manual_seed(1)).double().log_softmax(-1)
+    for drawn in range(6):
+        inputs = LossInputs(
+            trainer[None, [drawn]].requires_grad_(),
+            torch.ones(1, 1),
+            torch.ones(1, 1, dtype=torch.bool),
+            None,
+            None,
+            sampler[None, [drawn]],
+        )
+        output = loss_of(inputs, BatchTotals(1, 1, 1), algorithm(importance={"high": 1.1}))
+        log_ratio = float(trainer[drawn] - sampler[drawn])
+        assert float(output.sums["importance/difference"]) == pytest.approx(abs(log_ratio))
+        assert float(output.maxima["importance/max_difference"]) == pytest.approx(abs(log_ratio))
+        assert float(output.sums["importance/mean"]) == pytest.approx(math.exp(log_ratio))
+        trainer = trainer.detach()
+    estimates = (trainer - sampler).exp() - 1 - (trainer - sampler)
+    exact = torch.distributions.kl_divergence(
+        torch.distributions.Categorical(logits=sampler), torch.distributions.Categorical(logits=trainer)
+    )
+    assert float((sampler.exp() * estimates).sum()) == pytest.approx(float(exact))
+
+
+@pytest.mark.parametrize("bounds", [{"low": 2.0}, {"low": 1.5, "high": 3.0}, {"mode": "mask", "high": 0.9}])
+def test_bounds_that_would_drop_what_agrees_are_refused(bounds: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"must be below|exclude 1"):
+        algorithm(importance=bounds)
+
+
+def test_without_a_correction_the_mismatch_is_measured_but_not_corrected() -> None:
     inputs = make_inputs(old=False, ref=False)
     blind = LossInputs(**{**vars(inputs), "sampler_logprobs_BT": None})
     measured, unmeasured = (loss_of(each, TOTALS, algorithm()) for each in (inputs, blind))
@@ -115,7 +169,9 @@ def test_without_a_cap_the_mismatch_is_measured_but_not_corrected() -> None:
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_padding_may_hold_anything(loss: str) -> None:
-    config = algorithm(loss, kl={"coefficient": 0.1}, importance_cap=1.5)
+    config = algorithm(
+        loss, kl={"coefficient": 0.1}, importance={"low": 0.9, "high": 1.5, "level": "sequence"}
+    )
     clean = make_inputs()
     dirty = LossInputs(
         logprobs_BT=clean.logprobs_BT.detach().masked_fill(~MASK, float("-inf")).requires_grad_(),

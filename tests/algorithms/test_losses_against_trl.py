@@ -17,7 +17,7 @@ from record_trl_losses import (
 )
 
 from greenward.algorithms.batches import BatchTotals
-from greenward.config.algorithm import GRPOAlgorithmConfig, KLConfig
+from greenward.config.algorithm import GRPOAlgorithmConfig, ImportanceConfig, KLConfig
 
 
 def our_loss(case: dict[str, Any], given: dict[str, Any]) -> tuple[float, torch.Tensor]:
@@ -39,7 +39,7 @@ def our_loss(case: dict[str, Any], given: dict[str, Any]) -> tuple[float, torch.
             clip_low=CLIP_LOW,
             clip_high=CLIP_HIGH,
             kl=KLConfig(coefficient=case["beta"], estimator="k3"),
-            importance_cap=IMPORTANCE_CAP if case["importance"] else None,
+            importance=ImportanceConfig(high=IMPORTANCE_CAP) if case["importance"] else None,
         ),
     )
     (gradient_BT,) = torch.autograd.grad(output.loss, logprobs_BT)

@@ -191,7 +191,11 @@ def test_gradient_equals_grpo_written_token_by_token(
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_gradient_and_metrics_do_not_depend_on_the_micro_batch_size(loss: str) -> None:
     episodes = make_episodes(REWARDS)
-    algorithm = {"loss": loss, "kl": {"coefficient": 0.1}, "importance_cap": 2.0}
+    algorithm = {
+        "loss": loss,
+        "kl": {"coefficient": 0.1},
+        "importance": {"level": "sequence", "mode": "mask"},
+    }
     (whole,), metrics = first_update(episodes, algorithm=algorithm, micro_batch_sequences=12)
     for size in range(1, 12):
         (accumulated,), found = first_update(episodes, algorithm=algorithm, micro_batch_sequences=size)

@@ -120,8 +120,8 @@ class TestWrongValues:
         assert said == "r.yaml: kind: sft needs the section warm_start (its data and settings)."
 
     def test_a_narrowed_distribution_must_be_corrected_for(self) -> None:
-        assert "set algorithm.importance_cap" in message("sampling: {top_p: 0.9}")
-        assert "set algorithm.importance_cap" in message("sampling: {top_k: 20}")
+        assert "set algorithm.importance" in message("sampling: {top_p: 0.9}")
+        assert "set algorithm.importance" in message("sampling: {top_k: 20}")
         corrected = parse_recipe("sampling: {top_p: 0.9}\nalgorithm: {importance_cap: 2.0}")
         assert corrected.sampling.top_p == 0.9
 

@@ -104,7 +104,7 @@ RUNS: dict[str, Run] = {
     "loss_dr_grpo_weight_decay": _grpo("algorithm={loss: dr_grpo, advantage: dr_grpo, updates_per_batch: 2, clip_low: 0.03}", "training.weight_decay=0.1", "training.schedule=cosine", "training.warmup_steps=1", "training.max_steps=3"),
     "loss_dapo_small_norm": _grpo("algorithm={loss: dapo, updates_per_batch: 3, clip_low: 0.05, clip_high: 0.08}", "training.max_grad_norm=0.01", "training.schedule=linear"),
     "loss_gspo_narrow_clip": _grpo("algorithm={loss: gspo, clip_low: 3e-4, clip_high: 4e-4, minibatches: 4}"),
-    "loss_cispo_narrowed_sampling": _grpo("algorithm={loss: cispo, importance_cap: 0.95, updates_per_batch: 2, clip_high: 0.02}", "sampling={top_p: 0.9, top_k: 8, temperature: 0.8}"),
+    "loss_cispo_narrowed_sampling": _grpo("algorithm={loss: cispo, importance: {high: 0.95}, updates_per_batch: 2, clip_high: 0.02}", "sampling={top_p: 0.9, top_k: 8, temperature: 0.8}"),
     "loss_reinforce_rloo": _grpo("algorithm={loss: reinforce, advantage: rloo}"),
     "loss_ppo_reinforce": _grpo("algorithm={loss: ppo, advantage: reinforce, minibatches: 4, max_step_kl: 1e-6}"),
     # terms of the loss, and what is done with groups and lengths

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 
 from greenward.algorithms.advantages import group_signal
 from greenward.algorithms.callbacks import Callback
-from greenward.environments.episode import Collection, Episode
+from greenward.environments.episode import POLICY, Collection, Episode
 from greenward.policies.engine import RolloutEngine
+from greenward.policies.policy import Policy
 from greenward.seeding import step_seed
 
 
@@ -49,6 +51,13 @@ class Collector:
         self._callbacks = callbacks
         self._groups_done = 0
 
+    def close(self) -> None:
+        """End what runs in the background, of which there is nothing here."""
+
+    def sync(self, policy: Policy) -> None:
+        """Give the engine that plays the policy its present weights, before a step is collected."""
+        self.players[POLICY].sync(policy)
+
     def collect(self, step: int) -> tuple[list[Episode], dict[str, float]]:
         """The episodes that step `step`, counted from 0, trains on; metrics over all that were collected."""
         collected: list[Episode] = []
@@ -56,10 +65,10 @@ class Collector:
         logged: dict[str, list[float]] = {}
         sampling = grading = 0.0
         rounds = groups_kept = 0
+        groups_done = self._groups_done  # kept where sampling fails, so that the step can be repeated
         while rounds < self._max_rounds and groups_kept < self._groups_per_step:
-            groups = range(self._groups_done, self._groups_done + self._groups_per_step)
-            seed = step_seed(self._seed, step * self._max_rounds + rounds, "sampling")
-            batch = self._environment.collect(self.players, groups, seed=seed, step=step)
+            groups = range(groups_done, groups_done + self._groups_per_step)
+            batch = self._round(step, rounds, groups)
             episodes: Sequence[Episode] = batch.episodes
             for callback in self._callbacks:
                 episodes = callback.on_episodes(episodes)
@@ -69,13 +78,14 @@ class Collector:
             grading += batch.grading_seconds
             collected += episodes
             rounds += 1
-            self._groups_done = groups.stop
+            groups_done = groups.stop
             if self._max_rounds == 1:
                 kept, groups_kept = collected, len(groups)
             else:
                 wanted = group_signal(episodes).with_signal[: self._groups_per_step - groups_kept]
                 kept += [episode for episode in episodes if episode.group_id in set(wanted)]
                 groups_kept += len(wanted)
+        self._groups_done = groups_done
         tokens = sum(episode.written_tokens for episode in collected)
         return kept, {
             **collection_metrics(collected),
@@ -86,11 +96,62 @@ class Collector:
             "perf/tokens_per_second": tokens / max(sampling, 1e-9),
         }
 
+    def _round(self, step: int, number: int, groups: range) -> Collection:
+        """Collect these groups, which are round `number` of the step."""
+        seed = step_seed(self._seed, step * self._max_rounds + number, "sampling")
+        return self._environment.collect(self.players, groups, seed=seed, step=step)
+
     def state_dict(self) -> dict[str, Any]:
         return {"groups_done": self._groups_done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._groups_done = state["groups_done"]
+
+
+class OverlappedCollector(Collector):
+    """Has the episodes of the next step collected while the trainer updates on those of this one.
+
+    The engine takes over new weights between two steps only: all episodes of a step come from one version,
+    the one before the latest update (one-step off-policy, arXiv 2410.18252). `steps` is the number of
+    steps of the training, after which nothing is collected ahead. What is under way is no part of the
+    state: a resumed run collects it anew, with newer weights.
+    """
+
+    def __init__(self, *arguments: Any, steps: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._steps = steps
+        self._thread = ThreadPoolExecutor(1, "collector")
+        self._ahead: Future[Collection] | None = None
+
+    def sync(self, policy: Policy) -> None:
+        """Remember the policy; its weights are taken over once the engine rests."""
+        self._policy = policy
+
+    def collect(self, step: int) -> tuple[list[Episode], dict[str, float]]:
+        if self._ahead is None:
+            super().sync(self._policy)
+        try:
+            episodes, metrics = super().collect(step)
+        finally:
+            self._ahead = None
+        versions = [turn.policy_version for episode in episodes for turn in episode.trained_turns]
+        metrics["rollouts/staleness"] = float(
+            self._policy.version - min(versions, default=self._policy.version)
+        )
+        if step + 1 < self._steps:
+            super().sync(self._policy)
+            groups = range(self._groups_done, self._groups_done + self._groups_per_step)
+            self._ahead = self._thread.submit(super()._round, step + 1, 0, groups)
+        return episodes, metrics
+
+    def _round(self, step: int, number: int, groups: range) -> Collection:
+        if number == 0 and self._ahead is not None:
+            return self._ahead.result()
+        return super()._round(step, number, groups)
+
+    def close(self) -> None:
+        """Wait for what is under way, and forget it."""
+        self._thread.shutdown()
 
 
 def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

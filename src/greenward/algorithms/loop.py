@@ -18,7 +18,7 @@ import torch
 
 from greenward.algorithms.callbacks import Callback, SignalWarning, rollout_row
 from greenward.environments.episode import Episode
-from greenward.errors import CheckpointError, ConfigError
+from greenward.errors import CheckpointError, ConfigError, EngineError
 from greenward.policies.policy import Policy
 from greenward.reports.model_card import model_card
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
@@ -137,22 +137,33 @@ class TrainingLoop:
         self.steps_done = 0
         self.training_seconds = 0.0
         self.interrupted = False
+        self.failure: EngineError | None = None
         self._session_started = time.perf_counter()
 
     def run(self) -> None:
-        """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed."""
+        """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed.
+
+        A rollout engine that has failed ends the run in the same way, and is kept as `failure`: no step was
+        made of what it did not answer.
+        """
         self._restore()
         with StopRequest() as stop:
             if self.steps_done == 0 and self._evaluate_at_start:
                 self._evaluate()
             while not self._finished() and not stop.requested:
-                self._step()
+                try:
+                    self._step()
+                except EngineError as error:
+                    self.failure = error
+                    if self.steps_done % self._checkpoint_interval:
+                        self._checkpoint()
+                    break
                 finished = self._finished()
                 if finished or self.steps_done % self._eval_interval == 0:
                     self._evaluate()
                 if finished or stop.requested or self.steps_done % self._checkpoint_interval == 0:
                     self._checkpoint()
-            self.interrupted = stop.requested and not self._finished()
+            self.interrupted = (stop.requested or self.failure is not None) and not self._finished()
 
     @property
     def wall_seconds(self) -> float:

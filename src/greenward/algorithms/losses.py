@@ -127,6 +127,36 @@ def unclipped_ratio(
     return -ratio_BT * advantages_BT
 
 
+# The correction for a sampler whose probabilities are not the trainer's.
+
+
+@dataclass(frozen=True)
+class ImportanceCorrection:
+    """Weights of the surrogate for tokens that another distribution than the trainer's has drawn.
+
+    With r = p_old / p_sampler of each token, or of the sequence (the product over its trained tokens) at
+    `level` "sequence", the `mode` "truncate" gives clip(r, low, high), truncated importance sampling
+    (IMPALA, arXiv 1802.01561, eq. 1, bounds c and rho), and "mask" gives r within [low, high] and 0 outside
+    of it. The bias of the former is bounded by what was cut off; the latter drops what says too little about
+    the policy, at a further loss of data.
+    """
+
+    mode: str
+    level: str
+    low: float
+    high: float
+
+    def __call__(self, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights (B, T), and where r lies outside of the bounds; `log_ratio_BT` is 0 in the padding."""
+        if self.level == "sequence":
+            log_ratio_BT = (log_ratio_BT * mask_BT).sum(-1, keepdim=True).expand_as(log_ratio_BT)
+        ratio_BT = log_ratio_BT.exp()
+        outside_BT = (ratio_BT < self.low) | (ratio_BT > self.high)
+        if self.mode == "mask":
+            return ratio_BT.masked_fill(outside_BT, 0.0), outside_BT
+        return ratio_BT.clamp(self.low, self.high), outside_BT
+
+
 # The average over the optimizer batch. Values outside the mask are 0.
 
 
@@ -181,7 +211,7 @@ def policy_loss(
     loss: str,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
-    importance_cap: float | None = None,
+    importance: ImportanceCorrection | None = None,
     kl_coefficient: float = 0.0,
     kl_estimator: str = "k3",
     entropy_coefficient: float = 0.0,
@@ -192,8 +222,8 @@ def policy_loss(
     `logprobs_BT` and `entropy_BT` carry gradients; the latter is the entropy in nats of the whole
     next-token distribution that each token was drawn from, and needed for `entropy_coefficient` above 0.
     At each token the loss is surrogate + `kl_coefficient` * KL estimate - `entropy_coefficient` *
-    entropy; all three are averaged alike. The surrogate is multiplied by min(p_old / p_sampler,
-    `importance_cap`) when a cap is set (truncated importance sampling); the other terms are not. The KL
+    entropy; all three are averaged alike. The surrogate is multiplied by the weights of `importance`, if it
+    is given; the other terms are not. The mismatch that it corrects is measured in any case. The KL
     estimate is weighted by the ratio of each token, also where the surrogate's ratio is of the sequence.
     `kl_coefficient` above 0 needs `batch.ref_logprobs_BT`.
     """
@@ -212,15 +242,19 @@ def policy_loss(
     sums = _ratio_sums(
         token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, clip_low, clip_high
     )
+    maxima = {"ratio/max": ratio_BT}
     if batch.sampler_logprobs_BT is not None:
         log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
         importance_BT = log_importance_BT.exp()
         sums["importance/mean"] = importance_BT
         sums["importance/kl"] = importance_BT - 1 - log_importance_BT
-        if importance_cap is not None:
-            values_BT = values_BT * importance_BT.clamp(max=importance_cap)
-            sums["importance/capped"] = (importance_BT > importance_cap).float()
-            sums["importance/mean_capped"] = importance_BT.clamp(max=importance_cap)
+        sums["importance/difference"] = log_importance_BT.abs()
+        maxima["importance/max_difference"] = log_importance_BT.abs()
+        if importance is not None:
+            weights_BT, outside_BT = importance(log_importance_BT, mask_BT)
+            values_BT = values_BT * weights_BT
+            sums["importance/outside"] = outside_BT.float()
+            sums["importance/mean_corrected"] = weights_BT
     if kl_coefficient > 0:
         assert batch.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
         log_ratio_BT = logprobs_BT - within(batch.ref_logprobs_BT)
@@ -233,7 +267,7 @@ def policy_loss(
     return LossOutput(
         loss=parts.average(values_BT * mask_BT, mask_BT, totals),
         sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
-        maxima={"ratio/max": (ratio_BT.detach() * mask_BT).amax()},
+        maxima={name: (each_BT.detach() * mask_BT).amax() for name, each_BT in maxima.items()},
     )
 
 

@@ -21,7 +21,7 @@ from greenward.algorithms.optimization import LossScale, MicroBatchLimit, adamw,
 from greenward.algorithms.supervised import Example, supervised_update
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
-from greenward.environments.episode import POLICY, Episode
+from greenward.environments.episode import Episode
 from greenward.policies.policy import Policy
 from greenward.seeding import step_seed
 
@@ -80,10 +80,10 @@ class RejectionTrainer:
         self._loss_scale = LossScale(policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
+        self._collector.sync(self.policy)
         episodes, metrics = self._collector.collect(step)
         started = time.perf_counter()
         metrics |= self.update(episodes, step)
-        self._collector.players[POLICY].sync(self.policy)
         return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
 
     def update(self, episodes: Sequence[Episode], step: int) -> dict[str, float]:

@@ -27,7 +27,7 @@ from greenward.algorithms.batches import (
 from greenward.algorithms.coefficients import EntropyCoefficient, KLCoefficient, learning_rate_factor
 from greenward.algorithms.collection import Collector
 from greenward.algorithms.loop import StepRecord
-from greenward.algorithms.losses import LossOutput, policy_loss, value_loss
+from greenward.algorithms.losses import ImportanceCorrection, LossOutput, policy_loss, value_loss
 from greenward.algorithms.optimization import (
     LossScale,
     MicroBatchLimit,
@@ -39,7 +39,7 @@ from greenward.algorithms.optimization import (
 )
 from greenward.config.algorithm import AlgorithmConfig, CriticConfig
 from greenward.config.sections import TrainingConfig
-from greenward.environments.episode import POLICY, Episode
+from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
@@ -112,11 +112,11 @@ class RLTrainer:
         self._loss_scale = LossScale(policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
+        self._collector.sync(self.policy)
         episodes, metrics = self._collector.collect(step)
         advantages = self._estimator(episodes)
         started = time.perf_counter()
         metrics |= self.update(episodes, advantages, step)
-        self._collector.players[POLICY].sync(self.policy)
         refresh_every = self.algorithm.kl.refresh_every
         if self._reference is not None and refresh_every and (step + 1) % refresh_every == 0:
             self._reference.sync(self.policy)
@@ -347,7 +347,7 @@ class RLTrainer:
             return None, self.policy.completion_hidden(micro.laid_out) if reads else None
 
     def _policy_loss(self, micro: TrainingBatch, batch: Minibatch, scores: TokenScores) -> LossOutput:
-        algorithm = self.algorithm
+        algorithm, importance = self.algorithm, self.algorithm.importance
         return policy_loss(
             scores.logprobs_BT.float(),
             micro,
@@ -355,7 +355,7 @@ class RLTrainer:
             loss=algorithm.loss,
             clip_low=algorithm.clip_low,
             clip_high=algorithm.clip_high,
-            importance_cap=algorithm.importance_cap,
+            importance=None if importance is None else ImportanceCorrection(**importance.model_dump()),
             kl_coefficient=self._kl_coefficient.value if self._kl_in_loss else 0.0,
             kl_estimator=algorithm.kl.estimator,
             entropy_coefficient=self._entropy_coefficient.value,

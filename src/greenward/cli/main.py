@@ -20,10 +20,11 @@ from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
 from greenward.cli.slurm import slurm
 from greenward.cli.training import config, demo, sweep, train
-from greenward.errors import GreenwardError
+from greenward.errors import EngineError, GreenwardError
 from greenward.runs.keys import without_keys
 
 EXIT_ERROR = 2
+EXIT_INFRASTRUCTURE = 75  # EX_TEMPFAIL: the same command may succeed later
 
 
 class InOrder(click.Group):
@@ -49,7 +50,10 @@ for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, doctor, 
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 finished, 2 a user's error, 130 interrupted (after a clean stop)."""
+    """Run the command line and exit: 0 finished, 2 a user's error, 130 interrupted (after a clean stop).
+
+    75 means that a rollout engine failed: the training stopped cleanly, and may go on later.
+    """
     run(cli, "greenward", arguments)
 
 
@@ -65,4 +69,4 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         sys.exit(EXIT_INTERRUPTED)
     except GreenwardError as error:
         click.echo(f"Error: {without_keys(str(error))}", err=True)
-        sys.exit(EXIT_ERROR)
+        sys.exit(EXIT_INFRASTRUCTURE if isinstance(error, EngineError) else EXIT_ERROR)

@@ -80,6 +80,29 @@ class CriticConfig(ConfigSection):
     )
 
 
+class ImportanceConfig(ConfigSection):
+    """Importance sampling between sampler and trainer: weights p_trainer / p_sampler, bounded."""
+
+    mode: Literal["truncate", "mask"] = Field(
+        "truncate", description="weights outside of the bounds are cut to the nearer one, or become 0"
+    )
+    level: Literal["token", "sequence"] = Field(
+        "token", description="the ratio of each token, or the product over all tokens of the answer"
+    )
+    low: NonNegativeFloat = 0.0
+    high: PositiveFloat = 2.0
+
+    @model_validator(mode="after")
+    def _bounds(self) -> ImportanceConfig:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low} must be below high {self.high}")
+        if self.low > 1 or (self.mode == "mask" and self.high < 1):
+            raise ValueError(
+                f"the bounds [{self.low}, {self.high}] exclude 1, the weight where sampler and trainer agree"
+            )
+        return self
+
+
 class AlgorithmConfig(ConfigSection):
     """What the policy-gradient algorithms share: the loss, its clipping, KL and entropy terms."""
 
@@ -95,8 +118,9 @@ class AlgorithmConfig(ConfigSection):
     )
     entropy_target: PositiveFloat | None = Field(None, description="nats per token to adapt to; none = fixed")
     overlong: OverlongConfig = OverlongConfig()
-    importance_cap: PositiveFloat | None = Field(
-        None, description="truncated importance sampling between sampler and trainer, capped here"
+    importance: ImportanceConfig | None = Field(
+        None,
+        description="correct for a sampler that is not the trainer; on by itself where `rollouts` make one",
     )
 
     @model_validator(mode="after")

@@ -151,8 +151,28 @@ def _validate(source: RecipeText, *, kind_of_file: str | None) -> Recipe:
     kind = str(data["kind"])
     if kind in KINDS and kind != kind_of_file:
         data = only_keys_of(kind, data, keep=source.is_overridden)
+    data = _with_present_keys(data)
     try:
         # JSON in between: strict about types, yet a YAML list may fill a tuple.
         return RECIPE.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise explain(error, source, kind) from None
+
+
+def _with_present_keys(data: dict[str, Any]) -> dict[str, Any]:
+    """The data of a recipe with two other forms of keys replaced.
+
+    `vllm: {enabled: true, …}` is `rollouts: {engine: vllm, vllm: {…}}`, and `algorithm.importance_cap: C`, of
+    version 0.1.0, is `algorithm.importance: {high: C}`.
+    """
+    algorithm, vllm, rollouts = data.get("algorithm"), data.get("vllm"), data.get("rollouts", {})
+    if isinstance(algorithm, dict) and "importance_cap" in algorithm:
+        cap = algorithm["importance_cap"]
+        others = {key: value for key, value in algorithm.items() if key != "importance_cap"}
+        data = data | {"algorithm": others | ({} if cap is None else {"importance": {"high": cap}})}
+    if isinstance(vllm, dict) and isinstance(rollouts, dict) and "enabled" in vllm:
+        settings = {key: value for key, value in vllm.items() if key != "enabled"}
+        engine = "vllm" if vllm["enabled"] else "native"
+        data = {key: value for key, value in data.items() if key != "vllm"}
+        data["rollouts"] = {"engine": engine, "vllm": settings} | rollouts
+    return data

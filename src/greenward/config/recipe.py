@@ -14,12 +14,15 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from greenward.config.algorithm import (
+    AlgorithmConfig,
     FaultsConfig,
     GRPOAlgorithmConfig,
+    ImportanceConfig,
     PPOAlgorithmConfig,
     RejectionAlgorithmConfig,
     RejectionConfig,
 )
+from greenward.config.rollouts import RolloutsConfig
 from greenward.config.sections import (
     ConfigSection,
     EnvironmentConfig,
@@ -43,6 +46,7 @@ SUPERVISED_LEARNING_RATE = 2e-5
 REINFORCEMENT_LEARNING_RATE = 1e-6
 
 Trained = TypeVar("Trained", SupervisedConfig, LoopConfig, None)
+Updated = TypeVar("Updated", AlgorithmConfig, RejectionAlgorithmConfig)
 
 
 class BaseRecipe(ConfigSection):
@@ -86,6 +90,32 @@ class ReinforcementRecipe(BaseRecipe):
     """The keys that the kinds with rewards share."""
 
     training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
+    rollouts: RolloutsConfig = RolloutsConfig()
+
+    @field_validator("algorithm", mode="after", check_fields=False)
+    @classmethod
+    def _corrected_where_engines_differ(cls, section: Updated, recipe: ValidationInfo) -> Updated:
+        rollouts = recipe.data.get("rollouts")
+        if rollouts is None or not rollouts.differs or not isinstance(section, AlgorithmConfig):
+            return section
+        if "importance" not in section.model_fields_set:
+            return section.model_copy(update={"importance": ImportanceConfig()})
+        if rollouts.max_staleness and section.importance is None:
+            raise ValueError(
+                f"rollouts.max_staleness {rollouts.max_staleness} needs a correction: leave "
+                "algorithm.importance out, or give its bounds"
+            )
+        return section
+
+    @model_validator(mode="after")
+    def _fits(self) -> ReinforcementRecipe:
+        length, tokens = self.rollouts.vllm.max_model_len, self.sampling.max_tokens
+        if self.rollouts.engine == "vllm" and length is not None and length <= tokens:
+            raise ValueError(
+                f"rollouts.vllm.max_model_len {length} leaves no room for a prompt beside "
+                f"sampling.max_tokens {tokens}"
+            )
+        return self
 
 
 class CodeRecipe(ReinforcementRecipe):
@@ -130,10 +160,10 @@ class PolicyGradientRecipe(CodeRecipe):
                 f"algorithm.minibatches {self.algorithm.minibatches} is more than "
                 f"training.prompts_per_step {self.training.prompts_per_step}: a group cannot be split"
             )
-        if (self.sampling.top_p < 1 or self.sampling.top_k > 0) and self.algorithm.importance_cap is None:
+        if (self.sampling.top_p < 1 or self.sampling.top_k > 0) and self.algorithm.importance is None:
             raise ValueError(
                 "sampling.top_p or sampling.top_k draws from another distribution than the one that is "
-                "trained: set algorithm.importance_cap (2 is usual) to correct for it, or leave both off"
+                "trained: set algorithm.importance={high: 2} to correct for it, or leave both off"
             )
         if self.faults.reward_overconfidence is not None and self.reward_model is None:
             raise ValueError(
@@ -164,7 +194,7 @@ class GRPORecipe(PolicyGradientRecipe):
     """`kind: grpo`: policy gradients with group baselines or none; a choice of advantage and loss."""
 
     kind: Literal["grpo"] = "grpo"
-    algorithm: GRPOAlgorithmConfig = GRPOAlgorithmConfig()
+    algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
 
     _grouped = model_validator(mode="after")(_has_groups)
 
@@ -173,7 +203,7 @@ class PPORecipe(PolicyGradientRecipe):
     """`kind: ppo`: policy gradients with a critic."""
 
     kind: Literal["ppo"] = "ppo"
-    algorithm: PPOAlgorithmConfig = PPOAlgorithmConfig()
+    algorithm: PPOAlgorithmConfig = Field(PPOAlgorithmConfig(), validate_default=True)
 
 
 class RejectionRecipe(CodeRecipe):
@@ -184,12 +214,26 @@ class RejectionRecipe(CodeRecipe):
     rejection: RejectionConfig = RejectionConfig()
 
 
+Played = TypeVar("Played", "SelfPlayRecipe", "CodeGameRecipe")
+
+
+def _in_step(recipe: Played) -> Played:
+    if recipe.rollouts.max_staleness:
+        raise ValueError(
+            f"rollouts.max_staleness {recipe.rollouts.max_staleness} does not work with kind: {recipe.kind}: "
+            "the opponents of a step are known only after the update before it"
+        )
+    return recipe
+
+
 class SelfPlayRecipe(ReinforcementRecipe):
     """`kind: self_play`: two-player games against itself, earlier versions and scripted players."""
 
     kind: Literal["self_play"] = "self_play"
     self_play: SelfPlayConfig = SelfPlayConfig()
-    algorithm: SelfPlayAlgorithmConfig = SelfPlayAlgorithmConfig()
+    algorithm: SelfPlayAlgorithmConfig = Field(SelfPlayAlgorithmConfig(), validate_default=True)
+
+    _together = model_validator(mode="after")(_in_step)
 
 
 class CodeGameRecipe(ReinforcementRecipe):
@@ -197,9 +241,10 @@ class CodeGameRecipe(ReinforcementRecipe):
 
     kind: Literal["code_game"] = "code_game"
     code_game: CodeGameConfig = CodeGameConfig()
-    algorithm: GRPOAlgorithmConfig = GRPOAlgorithmConfig()
+    algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
 
     _grouped = model_validator(mode="after")(_has_groups)
+    _together = model_validator(mode="after")(_in_step)
 
 
 AnyRecipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRecipe | SupervisedRecipe

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from greenward.algorithms.advantages import ESTIMATORS, Estimator, RoleBaselineEstimator
 from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.coefficients import KLCoefficient
-from greenward.algorithms.collection import Collector
+from greenward.algorithms.collection import Collector, OverlappedCollector
 from greenward.algorithms.critic import CriticEstimator
 from greenward.algorithms.loop import Trainer
 from greenward.algorithms.rejection import RejectionTrainer
@@ -32,6 +34,7 @@ from greenward.faults.fault import Fault, FaultTargets
 from greenward.faults.plant import make_faults
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
+from greenward.recipes.rollouts import build_engine
 from greenward.recipes.tasks import Tasks
 from greenward.runs.directory import RunDirectory
 
@@ -51,18 +54,30 @@ class Reinforcement:
     callbacks: Sequence[Callback]
     faults: Sequence[Fault]
     evaluated: Policy
+    exact: bool
 
 
 def build_reinforcement(
-    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory
+    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory, stack: ExitStack
 ) -> Reinforcement:
     """Everything that trains `policy` on `tasks`, which are open, as the recipe says; recorded in `run`.
+
+    `stack` closes what runs beside the training. `exact` says whether a resumed run repeats an uninterrupted
+    one.
 
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
     training = recipe.training
     players = tasks.players(policy)
-    callbacks: list[Callback] = [RolloutWriter(run, training.rollouts_per_step), *tasks.callbacks()]
+    engine, sleeps = build_engine(recipe, policy, tasks, run, stack)
+    if engine is not policy:
+        assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
+        players.update({name: engine for name, player in players.items() if player is policy})
+    callbacks: list[Callback] = [
+        RolloutWriter(run, training.rollouts_per_step),
+        *tasks.callbacks(),
+        *sleeps,
+    ]
     frozen = reward_model = None
     if isinstance(recipe, CodeRecipe) and recipe.reward_model is not None:
         size, weight = training.micro_batch_sequences, recipe.reward_model.weight
@@ -72,7 +87,9 @@ def build_reinforcement(
     max_rounds = 1
     if isinstance(recipe, GRPORecipe | CodeGameRecipe) and recipe.algorithm.dynamic_sampling:
         max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
-    collector = Collector(
+    overlapped = recipe.rollouts.max_staleness > 0
+    make = partial(OverlappedCollector, steps=training.max_steps) if overlapped else Collector
+    collector = make(
         tasks.environment(policy),
         players,
         groups_per_step=training.prompts_per_step,
@@ -80,6 +97,7 @@ def build_reinforcement(
         max_rounds=max_rounds,
         callbacks=callbacks,
     )
+    stack.callback(collector.close)
     phase, trainer = TRAINERS[recipe.kind](recipe, policy, collector, frozen)
     faults: list[Fault] = []
     if isinstance(recipe, PolicyGradientRecipe):
@@ -90,7 +108,8 @@ def build_reinforcement(
     if average is not None:
         callbacks.append(average)
     evaluated = policy if average is None else average.policy
-    return Reinforcement(phase, trainer, [*callbacks, *faults], faults, evaluated)
+    exact = engine.deterministic and not overlapped
+    return Reinforcement(phase, trainer, [*callbacks, *faults], faults, evaluated, exact)
 
 
 def _rejection(

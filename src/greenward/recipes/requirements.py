@@ -8,7 +8,7 @@ from collections.abc import Collection
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from greenward.config.recipe import CodeRecipe, Recipe, SupervisedRecipe
+from greenward.config.recipe import CodeRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
 from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
@@ -16,6 +16,7 @@ from greenward.policies.checkpoint import local_folder
 from greenward.policies.devices import resolve_device
 from greenward.policies.tokenizer import read_json
 from greenward.problems.catalog import check_source
+from greenward.recipes.rollouts import check_rollouts
 from greenward.recipes.suites import HELD_OUT
 from greenward.recipes.supervised_data import check_pairs
 from greenward.runs.trackers import check_trackers
@@ -49,6 +50,8 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         *(suite for suite in suites if suite != HELD_OUT),
     ):
         check_source(source)
+    if isinstance(recipe, ReinforcementRecipe):
+        check_rollouts(recipe.rollouts)
     if isinstance(recipe, CodeRecipe):
         for term in recipe.rewards:
             if term.name not in functions:

@@ -17,6 +17,7 @@ from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import convert, dump
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig, TrainingConfig
+from greenward.errors import EngineError
 from greenward.faults.fault import recorded_truth
 from greenward.policies.devices import contended_threads
 from greenward.policies.policy import Policy
@@ -144,9 +145,15 @@ class Session:
         return self._drive(recipe, run, trainer, config)
 
     def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
-        built = build_reinforcement(recipe, policy, self.tasks, run)
-        self.progress.phase(built.phase, recipe.training.max_steps)
-        with recorded_truth(run.path, built.faults, seed=recipe.seed):
+        with ExitStack() as stack:
+            built = build_reinforcement(recipe, policy, self.tasks, run, stack)
+            self.progress.phase(built.phase, recipe.training.max_steps)
+            if self.resume and not built.exact:
+                self.progress.message(
+                    "The numbers of a resumed run with these rollouts will not equal those of an "
+                    "uninterrupted one: its engine does not repeat samples, or samples ahead."
+                )
+            stack.enter_context(recorded_truth(run.path, built.faults, seed=recipe.seed))
             return self._drive(recipe, run, built.trainer, recipe.training, built.callbacks, built.evaluated)
 
     def _drive(
@@ -189,4 +196,9 @@ class Session:
             peak_rss_mb=peak_resident_mb(),
             extra={"training_seconds": loop.training_seconds},
         )
+        if loop.failure is not None:
+            raise EngineError(
+                f"Stopped after step {loop.steps_done}: {loop.failure.message}",
+                remedy="Nothing is lost: the same command with --resume goes on once the engine answers.",
+            ) from loop.failure
         return not loop.interrupted
