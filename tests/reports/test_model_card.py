@@ -41,7 +41,7 @@ def test_a_card_names_base_data_licences_evaluation_hardware_and_versions(tmp_pa
     for suite in ("held_out", "humaneval+"):
         assert f"| {suite} | pass@1 | 0.125 [0.250, 0.750] | 0.500 [0.250, 0.750] | 20 |" in body
     assert "0.875" not in body  # a later evaluation is of another model
-    assert "| training | `bugs:mbpp:train` | CC BY 4.0 |" in body
+    assert "| train | `bugs:mbpp:train` | CC BY 4.0 |" in body
     assert "| evaluation | `humaneval+` | Apache-2.0 (EvalPlus)" in body
     assert "A card" in body and "torch" in body
     assert "state it before you publish" in body  # the licence of the user's own problems

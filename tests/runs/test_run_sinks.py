@@ -179,7 +179,9 @@ def test_a_trackio_space_without_a_token_becomes_a_local_project(tmp_path, monke
 def test_tables_and_alerts_reach_wandb_with_numbers_only_in_metrics(tmp_path, fake_wandb):
     (sink,) = make_sinks({"wandb": {"project": "p"}}, tmp_path, {})
     sink.log_table(
-        2, "mbpp_eval/samples", sample_rows([{"task_id": "a", "success": True}, {"code": "x" * 9999}], 2)
+        2,
+        "mbpp_eval/samples",
+        sample_rows([{"task_id": "a", "success": True}, {"code": "\ud800" + "x" * 9999}], 2),
     )
     sink.log_table(3, "rollouts", [])
     sink.alert(4, "title", "no signal")
@@ -187,7 +189,7 @@ def test_tables_and_alerts_reach_wandb_with_numbers_only_in_metrics(tmp_path, fa
     assert step == 2 and list(table) == ["mbpp_eval/samples"]
     columns, rows = table["mbpp_eval/samples"]
     assert columns == ["task_id", "success", "code"]
-    assert rows[0] == ["a", True, ""] and rows[1][:2] == ["", ""] and len(rows[1][2]) == 4000
+    assert rows[0] == ["a", True, ""] and rows[1][:2] == ["", ""] and rows[1][2] == "\\ud800" + "x" * 3999
     assert alert == ("title", "no signal")
 
 

@@ -85,11 +85,7 @@ class PromptRenderer:
         Where there is a buggy program to repair, it stands in comments before the starter code, or in
         the user message.
         """
-        if problem.buggy_code:
-            failing_test = problem.failing_test if self._show_failing_test else ""
-            return _repair_prompt(problem, failing_test, self.style)
-        starter = described_starter(problem)
-        return INSTRUCTION.format(starter=_whole_lines(starter)) if self.style == "chat" else starter
+        return question(problem, self.style, show_failing_test=self._show_failing_test)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The tokens that the policy continues."""
@@ -124,6 +120,14 @@ class PromptRenderer:
     def extracted(self, problem: Problem, text: str) -> Extracted:
         """The program extracted from an answer, or the reason why there is none."""
         return extract_code(text, problem, self.style)
+
+
+def question(problem: Problem, style: Style, *, show_failing_test: bool = False) -> str:
+    """What is asked, as text: see `PromptRenderer.prompt_text`."""
+    if problem.buggy_code:
+        return _repair_prompt(problem, problem.failing_test if show_failing_test else "", style)
+    starter = described_starter(problem)
+    return INSTRUCTION.format(starter=_whole_lines(starter)) if style == "chat" else starter
 
 
 def described_starter(problem: Problem) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import yaml
 
 from greenward.errors import RunError
-from greenward.runs.files import read_json
+from greenward.runs.files import from_json_number, read_json
 from greenward.runs.keys import without_keys
 from greenward.runs.reading import EVALUATIONS, read_config, read_sessions, step_name, steps_in
 
@@ -35,133 +36,80 @@ def model_card(run: Path, step: int) -> str:
 
     What cannot be read is left out. Keys are replaced, and absolute paths cut to their last part.
     """
-    config = _shortened(_readable(read_config, run) or {})
-    sessions = _readable(read_sessions, run) or [{}]
-    base = (config.get("model") or {}).get("id")
-    licence = _licence_of(((_readable(read_config, run) or {}).get("model") or {}).get("id"))
-    on_hub = bool(base and _HUB_ID.fullmatch(base) and not Path(base).exists())
-    kind = str(config.get("kind", "unknown"))
+    recipe = _readable(read_config, run) or {}
+    config, kind = _shortened(recipe), str(recipe.get("kind", "unknown"))
+    model = (recipe.get("model") or {}).get("id")
+    on_hub = bool(model and _HUB_ID.fullmatch(model) and not Path(model).exists())
+    licence = _licence_of(model) if model else None
+    link = f"[{model}](https://huggingface.co/{model})"
     metadata = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["code", "greenward", "reinforcement-learning" if kind != "sft" else "supervised", kind],
-        **({"base_model": base} if on_hub else {}),
+        "tags": ["code", "greenward", kind],
+        **({"base_model": model} if on_hub else {}),
         **({"license": licence} if licence else {}),
     }
-    given = (
-        f"[{base}](https://huggingface.co/{base})" if on_hub else f"`{base}`" if base else "random weights"
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("greenward", "reports"), keep_trailing_newline=True, autoescape=False
     )
-    parts = [
-        f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
-        f"# {config.get('name', run.name)}, step {step}",
-        f"A language model trained by greenward (`kind: {kind}`), from {given}.",
-        "## Evaluation",
-        *_evaluation(run, step),
-        "## Data and licences",
-        *_table(
-            ("what", "name", "licence"),
-            [
-                (
-                    "base model",
-                    given,
-                    licence or (f"see the card of {base}" if on_hub else UNKNOWN if base else "none"),
-                ),
-                *((use, f"`{name}`", _data_licence(name)) for use, name in _data(config)),
-            ],
-        ),
-        "## Hardware and versions",
-        *_table(("session", "hardware", "versions", "commit"), list(map(_session, sessions))),
-        "## Config",
-        f"```yaml\n{yaml.safe_dump(config, sort_keys=False, allow_unicode=True)}```",
-        "## Use",
-        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'model = AutoModelForCausalLM.from_pretrained("…")\n'
-        'tokenizer = AutoTokenizer.from_pretrained("…")\n```',
-    ]
-    return without_keys("\n\n".join(parts)) + "\n"
+    card = environment.get_template("model_card.md.j2").render(
+        metadata=yaml.safe_dump(metadata, sort_keys=False),
+        name=config.get("name", run.name),
+        step=step,
+        kind=kind,
+        base=link if on_hub else f"`{_shortened(model)}`" if model else "random weights",
+        licence=licence or (f"see {link}" if on_hub else UNKNOWN if model else "none"),
+        metrics=list(_metrics(run, step)),
+        data=[(use, name, _licence_of_data(name)) for use, name in _data(config)],
+        sessions=_readable(read_sessions, run) or [],
+        config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+    )
+    return without_keys(card)
 
 
-def _evaluation(run: Path, step: int) -> Iterator[str]:
-    """The first and the newest evaluation up to `step` of each suite, side by side."""
+def _metrics(run: Path, step: int) -> Iterator[tuple[str, str, str, str, int]]:
+    """(suite, metric, its first value, its newest value up to `step`, step of that) of all evaluations."""
     suites: dict[str, list[Path]] = {}
     for at, file in steps_in(run / EVALUATIONS):
         if at <= step:
             suites.setdefault(file.name.removeprefix(step_name(at)), []).append(file)
-    rows = []
     for files in suites.values():
-        found = [record for file in (files[0], files[-1]) if (record := _readable(read_json, file))]
-        for metric, newest in (found[-1].get("metrics", {}) if found else {}).items():
-            first = found[0].get("metrics", {}).get(metric) if found[0] is not found[-1] else None
-            rows.append(
-                (found[-1].get("suite", "?"), metric, _estimate(first), _estimate(newest), found[-1]["step"])
-            )
-    if not rows:
-        yield "This checkpoint was not evaluated."
-        return
-    yield from _table(("suite", "metric", "before training", "this model", "at step"), rows)
-    yield "Brackets are 95 % intervals over problems. Answers were judged by running them."
+        first, newest = (_readable(read_json, file) or {} for file in (files[0], files[-1]))
+        for name, estimate in newest.get("metrics", {}).items():
+            before = first.get("metrics", {}).get(name) if len(files) > 1 else None
+            yield newest["suite"], name, _shown(before), _shown(estimate), newest["step"]
 
 
-def _estimate(estimate: Mapping[str, Any] | None) -> str:
-    if not isinstance(estimate, Mapping):
+def _shown(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
         return "–"
-    value, low, high = (estimate.get(key) for key in ("value", "low", "high"))
-    return (
-        f"{value:.3f} [{low:.3f}, {high:.3f}]"
-        if all(isinstance(x, float) for x in (value, low, high))
-        else str(value)
-    )
+    value, low, high = (f"{from_json_number(estimate[key]):.3f}" for key in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(use, name) of the data that the run read."""
-    problems, evaluation = config.get("problems") or {}, config.get("evaluation") or {}
-    if warm := (config.get("warm_start") or {}).get("data"):
-        yield "supervised examples", str(warm)
+    problems, warm_start = config.get("problems") or {}, config.get("warm_start") or {}
+    if warm_start.get("data"):
+        yield "supervised examples", warm_start["data"]
     if config.get("kind") not in ("self_play", "code_game"):
-        yield from (
-            (use, str(problems[key]))
-            for key, use in (("train", "training"), ("held_out", "evaluation"))
-            if problems.get(key)
-        )
-    yield from (("evaluation", str(suite["name"])) for suite in evaluation.get("suites") or ())
+        yield from ((key, problems[key]) for key in ("train", "held_out") if problems.get(key))
+    for suite in (config.get("evaluation") or {}).get("suites") or ():
+        yield "evaluation", suite["name"]
 
 
-def _data_licence(name: str) -> str:
+def _licence_of_data(name: str) -> str:
     source = name.removeprefix("bugs:").partition(":")[0]
     return LICENCES.get("families" if source == "corpus" else source, UNKNOWN)
 
 
-def _licence_of(base: Any) -> str | None:
+def _licence_of(model: str) -> str | None:
     """The licence that the card in the folder of a base model names."""
     try:
-        found = _LICENCE.search(
-            (Path(str(base)) / "README.md").read_text(encoding="utf-8", errors="replace")[:4000]
-        )
+        found = _LICENCE.search((Path(model) / "README.md").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     return found[1] if found else None
-
-
-def _session(session: Mapping[str, Any]) -> tuple[str, ...]:
-    versions = {"python": session.get("python"), **(session.get("packages") or {})}
-    memory = session.get("memory_mb")
-    hardware = [
-        session.get("device"),
-        f"{session.get('cpu_count')} cores",
-        f"{memory / 1024:.0f} GiB" if memory else None,
-    ]
-    return (
-        str(session.get("started_at", "–")),
-        ", ".join(str(one) for one in hardware if one),
-        ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-        str((session.get("git") or {}).get("commit", "–"))[:12],
-    )
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Iterator[str]:
-    lines = [head, ("---",) * len(head), *rows]
-    yield "\n".join(f"| {' | '.join(str(cell).replace('|', '¦') for cell in line)} |" for line in lines)
 
 
 def _shortened(value: Any) -> Any:

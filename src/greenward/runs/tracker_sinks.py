@@ -80,6 +80,7 @@ class WandbSink(MetricSink):
                 "console": "off",
                 "init_timeout": 30,
                 "login_timeout": 10,
+                "finish_timeout": 60,
             },
         )
 

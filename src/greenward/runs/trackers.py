@@ -218,7 +218,10 @@ def sample_rows(answers: Sequence[Mapping[str, Any]], most: int) -> list[dict[st
 
 
 def _cell(value: Any) -> str | float | bool:
-    return value if isinstance(value, (bool, int, float)) else str("" if value is None else value)[:_MAX_CELL]
+    if isinstance(value, (bool, int, float)):
+        return value
+    text = str("" if value is None else value)[:_MAX_CELL]
+    return text.encode("utf-8", "backslashreplace").decode()  # a model may write half of a surrogate pair
 
 
 def tracker_name(suite: str) -> str:

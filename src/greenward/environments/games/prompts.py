@@ -31,6 +31,23 @@ class Move:
     text: str
 
 
+def explained(game: Game, state: Any, player: int) -> str:
+    """What the player to move is asked, in words: the rules, the observation and the possible moves."""
+    actions = game.legal_actions(state)
+    return INSTRUCTION.format(
+        role=game.roles[player],
+        rules=game.rules,
+        observation=game.observation(state, player),
+        actions=", ".join(actions[:_SHOWN_ACTIONS]) + (" …" if len(actions) > _SHOWN_ACTIONS else ""),
+    )
+
+
+def boxed_move(text: str) -> str | None:
+    """The move in the last box of an answer, None without one."""
+    boxes = _BOXED.findall(text)
+    return boxes[-1].strip() if boxes else None
+
+
 def check_format(game: Game, move_format: MoveFormat) -> None:
     """Raises `ConfigError` for a game whose moves cannot be written so."""
     if move_format == "bare" and not game.actions:
@@ -82,17 +99,12 @@ class MovePrompts:
         text = self._tokenizer.decode(completion.token_ids)
         if not self._boxed:
             return Move(text.strip(), True, text)
-        boxes = _BOXED.findall(text)
-        return Move(boxes[-1].strip() if boxes else None, _REASONED.fullmatch(text) is not None, text)
+        return Move(boxed_move(text), _REASONED.fullmatch(text) is not None, text)
 
     def _render(self, state: Any, player: int, observation: str) -> list[int]:
         if not self._boxed:
             return self._tokenizer.encode(observation, add_special_tokens=True)
-        actions = self._game.legal_actions(state)
-        shown = ", ".join(actions[:_SHOWN_ACTIONS]) + (" …" if len(actions) > _SHOWN_ACTIONS else "")
-        text = INSTRUCTION.format(
-            role=self._game.roles[player], rules=self._game.rules, observation=observation, actions=shown
-        )
+        text = explained(self._game, state, player)
         if self._tokenizer.chat_template:
             return self._tokenizer.render_chat([{"role": "user", "content": text}])
         return self._tokenizer.encode(f"{text}\n", add_special_tokens=True)

@@ -1,4 +1,4 @@
-"""Parts for other people's training loops: an evaluation callback and rewards as plain functions."""
+"""An evaluation callback for other training loops."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greenward.api import EvaluationResult, Rewards, evaluate, load_problems, reward_terms
-from greenward.config.sections import RewardTermConfig
-from greenward.errors import RewardError
-from greenward.grading.extraction import extract_code, holds_fence
-from greenward.grading.grader import Grader
-from greenward.grading.reward_terms import make_reward
-from greenward.grading.rewards import GradedAnswer, combine
+from greenward.api import EvaluationResult, evaluate
+from greenward.integrations.rewards import problem_set
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import Problem
 
 if TYPE_CHECKING:
     TrainerCallback: Any = object
@@ -50,7 +45,7 @@ class EvaluationCallback(TrainerCallback):
         **options: Any,
     ) -> None:
         self.results: dict[int, EvaluationResult] = {}
-        self._problems = _problem_set(problems)
+        self._problems = problem_set(problems)
         self._every = every
         self._output = None if output is None else Path(output)
         self._log = log
@@ -93,41 +88,6 @@ class EvaluationCallback(TrainerCallback):
             state.log_history.append({"step": step, **metrics})
 
 
-def reward_function(
-    rewards: Rewards, problems: str | Sequence[Problem], *, grader: Grader | None = None
-) -> Callable[..., list[float]]:
-    """A reward function with TRL's signature that runs completions against the tests of `problems`.
-
-    The trainer's data set needs a column `task_id`. `rewards` are names of shipped terms and functions, each
-    with weight 1, or with weights in a mapping. An answer that the infrastructure failed gets 0.
-    """
-    functions: dict[str, Callable[..., Any]] = {}
-    configs = [RewardTermConfig.model_validate(term) for term in reward_terms(rewards, functions)]
-    terms = [make_reward(config, function=functions.get(config.name)) for config in configs]
-    known, judge = _problem_set(problems), grader or Grader()
-
-    def greenward_reward(
-        prompts: Sequence[Any], completions: Sequence[Any], task_id: Sequence[str] = (), **columns: Any
-    ) -> list[float]:
-        if len(task_id) != len(completions):
-            raise RewardError(
-                f"expected a task_id for each of {len(completions)} completions, found {len(task_id)}.",
-                remedy="Give the trainer's data set a column task_id with the ids of the problems.",
-            )
-        asked = [known.by_id(one) for one in task_id]
-        texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-        codes = [
-            extract_code(text, problem, "chat" if holds_fence(text) else "completion").code
-            for text, problem in zip(texts, asked, strict=True)
-        ]
-        verdicts = judge.grade(list(zip(asked, codes, strict=True)))
-        plain = [prompt if isinstance(prompt, str) else prompt[-1]["content"] for prompt in prompts]
-        answers = map(GradedAnswer, asked, plain, texts, codes, verdicts)
-        return [reward.total for reward in combine(terms, list(answers), judge)]
-
-    return greenward_reward
-
-
 def _wrapped(model: Any, tokenizer: Any) -> Policy:
     """A policy over a `transformers` model and its tokenizer. The weights are shared, not copied."""
     from greenward.policies.transformers_policy import TransformersPolicy
@@ -137,7 +97,3 @@ def _wrapped(model: Any, tokenizer: Any) -> Policy:
         model.config.save_pretrained(folder)
         own = Tokenizer.load(folder)
     return TransformersPolicy(model, own, dtype=next(model.parameters()).dtype)
-
-
-def _problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
-    return load_problems(problems, part="held_out") if isinstance(problems, str) else ProblemSet(problems)

@@ -1,0 +1,128 @@
+"""Our rewards as functions of other trainers: TRL's `reward_funcs` and verl's `compute_score`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from greenward.api import Rewards, load_problems, reward_terms
+from greenward.config.sections import RewardTermConfig
+from greenward.environments.prompts import question
+from greenward.errors import RewardError
+from greenward.grading.extraction import extract_code, holds_fence
+from greenward.grading.grader import Grader
+from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import GradedAnswer, combine
+from greenward.grading.verdict import Family, Verdict
+from greenward.problems.problem import Problem, ProblemSet
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """The weighted reward of an answer and its verdict; `scored` is False where the infrastructure failed."""
+
+    reward: float
+    verdict: Verdict
+
+    @property
+    def scored(self) -> bool:
+        return self.verdict.status.family is not Family.INFRASTRUCTURE
+
+
+class Scorer:
+    """Scores texts of models by the tests of `problems` and the weighted `rewards`.
+
+    A text with a fenced block is an answer in a chat; one without it continues the problem's starter code.
+    """
+
+    def __init__(
+        self, rewards: Rewards, problems: str | Sequence[Problem], grader: Grader | None = None
+    ) -> None:
+        functions: dict[str, Callable[..., Any]] = {}
+        configs = [RewardTermConfig.model_validate(term) for term in reward_terms(rewards, functions)]
+        self._terms = [make_reward(config, function=functions.get(config.name)) for config in configs]
+        self.problems = problem_set(problems)
+        self._grader = grader or Grader()
+
+    def score(
+        self, task_ids: Sequence[str], prompts: Sequence[str], texts: Sequence[str]
+    ) -> list[ScoredAnswer]:
+        """One entry for each text. Raises `ProblemError` for an unknown task id."""
+        asked = [self.problems.by_id(one) for one in task_ids]
+        codes = [
+            extract_code(text, problem, "chat" if holds_fence(text) else "completion").code
+            for text, problem in zip(texts, asked, strict=True)
+        ]
+        verdicts = self._grader.grade(list(zip(asked, codes, strict=True)))
+        answers = list(map(GradedAnswer, asked, prompts, texts, codes, verdicts))
+        rewards = combine(self._terms, answers, self._grader)
+        return [ScoredAnswer(one.total, verdict) for one, verdict in zip(rewards, verdicts, strict=True)]
+
+
+def reward_function(
+    rewards: Rewards, problems: str | Sequence[Problem], *, grader: Grader | None = None
+) -> Callable[..., list[float]]:
+    """A reward function with TRL's signature that runs completions against the tests of `problems`.
+
+    The trainer's data set needs a column `task_id`. `rewards` are names of shipped terms and functions, each
+    with weight 1, or with weights in a mapping. An answer that the infrastructure failed gets 0.
+    """
+    scorer = Scorer(rewards, problems, grader)
+
+    def greenward_reward(
+        prompts: Sequence[Any], completions: Sequence[Any], task_id: Sequence[str] = (), **columns: Any
+    ) -> list[float]:
+        if len(task_id) != len(completions):
+            raise RewardError(
+                f"expected a task_id for each of {len(completions)} completions, found {len(task_id)}.",
+                remedy="Give the trainer's data set a column task_id with the ids of the problems.",
+            )
+        return [one.reward for one in scorer.score(task_id, *map(_texts, (prompts, completions)))]
+
+    return greenward_reward
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """verl's reward of one answer (`custom_reward_function`), for the rows that `verl_row` makes.
+
+    `data_source` names the problems as `problems.train` does and `ground_truth` is the task id. `rewards` in
+    `extra_info` are names of shipped terms; none = tests. Gives `score`, which verl trains on, and to be
+    logged whether the answer passed (`acc`) and whether the infrastructure failed; the score is then 0.
+    """
+    names = tuple((extra_info or {}).get("rewards") or ("tests",))
+    (one,) = scorer_of(data_source, names).score([ground_truth], [""], [solution_str])
+    return {
+        "score": one.reward if one.scored else 0.0,
+        "acc": float(one.verdict.passed),
+        "infrastructure": float(not one.scored),
+    }
+
+
+def verl_row(problem: Problem, data_source: str, rewards: Sequence[str] = ("tests",)) -> dict[str, Any]:
+    """A row of verl's data set that asks a problem of the set `data_source`."""
+    return {
+        "data_source": data_source,
+        "prompt": [{"role": "user", "content": question(problem, "chat")}],
+        "reward_model": {"style": "rule", "ground_truth": problem.task_id},
+        "extra_info": {"rewards": list(rewards)},
+    }
+
+
+@cache
+def scorer_of(problems: str, rewards: tuple[str, ...]) -> Scorer:
+    """The scorer for problems and rewards by name: one in each process, with its sandbox."""
+    return Scorer(rewards, load_problems(problems))
+
+
+def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
+    """Problems by name (the held-out part of generated ones), or the given ones."""
+    return load_problems(problems, part="held_out") if isinstance(problems, str) else ProblemSet(problems)
+
+
+def _texts(conversations: Sequence[Any]) -> list[str]:
+    """Prompts or completions, each a text or a list of messages, as texts."""
+    return [one if isinstance(one, str) else one[-1]["content"] for one in conversations]
