@@ -177,6 +177,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "429":
             headers = {"Retry-After": self.owner.retry_after} if self.owner.retry_after else {}
             self.send(429, {"error": {"message": "rate limit"}}, **headers)
+        elif fault == "quota":
+            message = "You exceeded your current quota, please check your plan and billing details."
+            self.send(429, {"error": {"message": message, "code": "insufficient_quota"}})
         elif fault == "hang":
             self.owner.leaving.wait(self.owner.hang_seconds)
             self.close_connection = True

@@ -94,6 +94,21 @@ def test_too_many_requests_are_no_failures_and_all_wait() -> None:
         assert 8 < server.attempts["p"] < 4 * 0.5 / 0.05 + 8
 
 
+def test_waits_for_a_rate_limit_that_names_no_time_grow() -> None:
+    patience = Patience(attempts=1, total_seconds=1.0, first_wait=0.02)
+    with OpenAIServer(fault=lambda *_: "429", retry_after=None) as server:
+        with pytest.raises(RequestFailed, match="answered 429"):
+            asked(JsonClient(server.url, patience=patience))
+        assert 3 <= server.attempts["p"] <= 8
+
+
+def test_a_quota_that_is_used_up_is_a_refusal() -> None:
+    with OpenAIServer(fault=lambda *_: "quota") as server:
+        with pytest.raises(RequestRefused, match="answered 429: You exceeded your current quota"):
+            asked(JsonClient(server.url))
+        assert server.attempts["p"] == 1
+
+
 @pytest.mark.parametrize("date", [False, True])
 def test_who_is_asked_to_wait_longer_than_allowed_gives_up_at_once(date) -> None:
     later = datetime.now(timezone.utc) + timedelta(hours=1)

@@ -105,7 +105,7 @@ class JsonClient:
         Where `parse` raises `ValueError`, `LookupError` or `TypeError`, the request is repeated as after a
         broken answer. Raises `RequestRefused`, and `RequestFailed` when the patience has ended.
         """
-        patience, failures = self._patience, 0
+        patience, tries, failures = self._patience, 0, 0
         end = time.monotonic() + patience.total_seconds
         while True:
             if (pause := min(self._paused_until, end) - time.monotonic()) > 0:
@@ -114,7 +114,8 @@ class JsonClient:
                 value = self._attempt(method, path, payload, parse, end)
             except RequestFailed as error:
                 failures += error.status != TOO_MANY
-                wait = min(patience.longest_wait, patience.first_wait * 2.0 ** min(max(failures - 1, 0), 30))
+                wait = min(patience.longest_wait, patience.first_wait * 2.0 ** min(tries, 30))
+                tries += 1
                 wait = wait * random.uniform(0.5, 1) if error.retry_after is None else error.retry_after
                 attempts = 1 if self._failing else patience.attempts
                 if self._closed.is_set() or failures >= attempts or time.monotonic() + wait >= end:
@@ -148,7 +149,7 @@ class JsonClient:
             raise RequestFailed(f"{place}: the connection failed ({why}).") from None
         if not 200 <= (status := response.status) < 300:
             said = f"{place} answered {status}: {self._clean(_message(raw[: 1 << 16])) or 'nothing'}"
-            if status < 500 and status not in _TRANSIENT:
+            if (status < 500 and status not in _TRANSIENT) or b"insufficient_quota" in raw:
                 raise RequestRefused(said, status)
             raise RequestFailed(said, status, _seconds(response.headers.get("Retry-After", "")))
         if len(raw) > self._max_bytes:

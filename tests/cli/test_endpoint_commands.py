@@ -85,20 +85,8 @@ def test_every_answer_is_accounted_for_whatever_goes_wrong(call, suite, tmp_path
 
     out = tmp_path / "out"
     with OpenAIServer(answer, fault) as server:
-        command = evaluation(
-            server,
-            suite,
-            out,
-            *FAST,
-            "--n",
-            SAMPLES,
-            "--seed",
-            5,
-            "--request-timeout",
-            0.3,
-            "--concurrency",
-            16,
-        )
+        options = ["--seed", "5", "--request-timeout", "0.3", "--concurrency", "16", "--eval-results"]
+        command = evaluation(server, suite, out, *FAST, "--n", SAMPLES, *options)
         code, said, _ = call(*command)
         assert (code, said.splitlines()[0]) == (
             2,
@@ -128,8 +116,10 @@ def test_every_answer_is_accounted_for_whatever_goes_wrong(call, suite, tmp_path
         assert summary["rates"]["infrastructure"]["value"] == pytest.approx(0.125)
         assert summary["rates"]["extraction_failure"]["value"] == 0
         assert f"{summary['usage']['prompt_tokens']:,} of prompts" in " ".join(said.split())
+        stored = json.loads((out / "eval_results.json").read_text())["eval"]
+        assert [one["base_status"] for one in stored["add_7"]] == ["fail"] * SAMPLES
         server.fault = lambda *_: None
-        code, _, _ = call(*command, "--eval-results")
+        code, _, _ = call(*command)
         assert code == 0
         assert Counter(row["status"] for row in rows(out, "results.jsonl")) == {"passed": 16, "failed": 16}
         assert set(server.delivered.values()) == {1}

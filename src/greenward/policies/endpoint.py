@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from greenward.errors import ConfigError, EngineError
-from greenward.http_client import JsonClient, Patience, RequestError, RequestRefused
+from greenward.http_client import TOO_MANY, JsonClient, Patience, RequestError, RequestRefused
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
 from greenward.runs.keys import load_keys
@@ -24,7 +24,7 @@ from greenward.text import visible
 API_KEY = "OPENAI_API_KEY"
 CONCURRENCY = 8
 _MAX_STOPS = 4  # OpenAI takes no more
-_NEVER = frozenset({401, 402, 403, 404})  # refusals that concern every request
+_NEVER = frozenset({401, 402, 403, 404, TOO_MANY})  # refusals that concern every request
 _PLACE = re.compile(r"(?:(.*)@)?(https?://.*)", re.DOTALL)
 _ROLES = ("system", "user", "assistant")
 _FIRST_ROLE = 0x110000  # ids from here on are no characters
@@ -127,7 +127,7 @@ class Endpoint:
                 left -= len(batch)
                 found: list[tuple[int, Answer | RequestError]] = []
                 for number, answer in batch:
-                    if isinstance(answer, RequestError) and answer.status in _NEVER:
+                    if isinstance(answer, RequestRefused) and answer.status in _NEVER:
                         raise self.explained(answer) from None
                     if not isinstance(answer, Answer | RequestError):
                         raise answer
@@ -274,7 +274,7 @@ def _answer(found: Any) -> Answer:
         raise ValueError("the content is no text")
     counts = usage if isinstance(usage, dict) else {}
     prompt, completion = (
-        count if isinstance(count := counts.get(name), int) and count >= 0 else None
+        count if isinstance(count := counts.get(name), int) and 0 <= count < 1 << 53 else None
         for name in ("prompt_tokens", "completion_tokens")
     )
     # Without content, all tokens went into the reasoning, which servers send apart. JSON may hold halves of
