@@ -45,7 +45,7 @@ def test_commas_outside_of_brackets_and_quotes_and_ranges_give_values(text, expe
         (["a=0..3,2"], "the value 2 is given twice"),
         (["a=1,2", "b=1", "a=3"], "a is swept and given once more"),
         (["model=a,b", "model.id=c"], "model.id is swept and given once more"),
-        (["a=0..999999999999"], "at most 1000"),
+        (["a=0..999999999999"], "more than 1000 values"),
         (["a=0..99", "b=0..99"], "the grid has 10000 runs"),
     ],
 )

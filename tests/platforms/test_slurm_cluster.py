@@ -53,6 +53,20 @@ ranks = [subprocess.Popen([sys.executable, __file__, "rank", str(rank)]) for ran
 sys.exit(1 if any([rank.wait() for rank in ranks]) else 0)
 """
 
+# Stands for trainings, of which the one with seed 1 must be told to stop in its first session.
+TASK = """
+import pathlib, signal, sys, time
+folder, name, stopped = pathlib.Path({folder!r}), sys.argv[-1], []
+with open(folder / name, "a") as file:
+    print("session", file=file)
+if name == "seed=1" and (folder / name).read_text().count("session") == 1:
+    signal.signal(signal.SIGUSR1, lambda *_: stopped.append(1))
+    (folder / "waits").touch()
+    while not stopped:
+        time.sleep(0.05)
+    sys.exit(130)
+"""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory):
@@ -141,6 +155,18 @@ def test_the_tasks_of_an_array_are_runs_of_one_study(folder):
     assert [run.summary["status"] for run in study.main_runs] == ["finished"] * 3
     for task in range(3):
         assert (folder / f"logs/job_{job}_{task}/training_output.log").is_file()
+
+
+def test_a_task_of_an_array_goes_back_to_the_queue_alone(folder):
+    """The last task of an array has the array's own id as well, which stands for all tasks."""
+    job = submit("seed=0..1", *environment(folder, TASK), "--time", "120", "--stop-before", "1800")
+    wait_for((folder / "waits").exists, "the task that waits")
+    wait_for(lambda: states(f"{job}_0") == [], "the other one")
+    limit_is_near(f"{job}_1", folder / f"logs/job_{job}_1/training_output.log")
+    wait_for(lambda: has_gone_back(f"{job}_1"), "the requeue")
+    wait_for(lambda: not states(job), "the end of the array")
+    sessions = [(folder / f"seed={seed}").read_text().count("session") for seed in (0, 1)]
+    assert sessions == [1, 2]
 
 
 def test_the_processes_of_several_gpus_are_signalled_and_their_launcher_is_not(folder):

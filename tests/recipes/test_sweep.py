@@ -108,7 +108,12 @@ def test_cores_and_devices_are_shared_out(tmp_path, monkeypatch):
     with pytest.raises(RunError):  # of the report: nothing ran
         sweep.sweep("quickstart", [*TINY, "seed=0..3", "sandbox.workers=1"], tmp_path, jobs=4, quiet=True)
     assert given["devices"] == ["0", "1"] and given["parallel"] == 4
-    assert given["arms"][0].overrides[0] == "training.threads=2"
+    assert len(given["arms"]) == 4 and "training.threads=1" in given["arms"][0].overrides  # as given
+    assert not any(text.startswith("sandbox.workers=2") for text in given["arms"][0].overrides)
+    free = [text for text in TINY if not text.startswith("training.threads")]
+    with pytest.raises(RunError):
+        sweep.sweep("quickstart", [*free, "sandbox.workers=1,2"], tmp_path, jobs=2, quiet=True)
+    assert [arm.overrides[0] for arm in given["arms"]] == ["training.threads=4"] * 2
 
 
 SCRIPT = """

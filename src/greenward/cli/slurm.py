@@ -41,7 +41,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option("--accelerate-config", type=_FILE, help="A file of Accelerate, for several GPUs."),
     click.option("--cache", type=_FILE, help="The folder of downloaded models and data (HF_HOME)."),
     click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
-    click.option("--sbatch", "extra", multiple=True, help="A further option of sbatch; may be repeated."),
+    click.option("--sbatch", multiple=True, help="A further option of sbatch; may be repeated."),
 )
 
 

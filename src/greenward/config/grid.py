@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import yaml
 
@@ -30,15 +31,6 @@ class GridRun:
     overrides: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One override: its key, also as it was written, and the texts of its values: one unless it is swept."""
-
-    key: str
-    written: str
-    values: tuple[str, ...]
-
-
 def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     """Every combination of the values in `overrides`, the seeds of a combination side by side.
 
@@ -49,30 +41,29 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     Raises `ConfigError` for a list with gaps, a range that ends before it begins, a value or a swept key that
     is given twice, and more than `MAX_RUNS` runs.
     """
-    axes = [_axis(override) for override in overrides]
-    swept = [axis for axis in axes if len(axis.values) > 1]
-    for axis in swept:
-        if sum(other.key == axis.key for other in axes) > 1:
-            raise ConfigError(f"{axis.key} is swept and given once more: give each key once.")
-    count = 1
-    for axis in swept:
-        count *= len(axis.values)
-    if count > MAX_RUNS:
+    given = [_key(override) for override in overrides]
+    axes: dict[str, list[str]] = {}
+    for key, override in zip(given, overrides, strict=True):
+        if len(values := _values(override)) > 1:
+            if given.count(key) > 1:
+                raise ConfigError(f"{key} is swept and given once more: give each key once.")
+            axes[key] = values
+    seeds = axes.pop(SEED, [])
+    if (count := prod(map(len, (*axes.values(), seeds or [SEED])))) > MAX_RUNS:
         raise ConfigError(f"the grid has {count} runs; at most {MAX_RUNS} can be run as one sweep.")
-    shown = _short_names([axis.written for axis in swept])
-    order = sorted(range(len(axes)), key=lambda index: axes[index].key == SEED)  # the seed changes fastest
+    last = [key.removesuffix(".id").rpartition(".")[2] for key in axes]
+    short = [part if last.count(part) == 1 else key for key, part in zip(axes, last, strict=True)]
     found: dict[str, GridRun] = {}
-    for chosen in product(*(axes[index].values for index in order)):
-        values = dict(zip(order, chosen, strict=True))
-        pairs = {axes[index].written: values[index] for index in order if axes[index] in swept}
-        seed = f"seed_{pairs.pop(SEED)}" if SEED in pairs else ""
-        named = ",".join(f"{shown[key]}={value}" for key, value in pairs.items())
-        folder = _folder(named, seed)
+    for *chosen, seed in product(*axes.values(), seeds or [SEED]):
+        named = ",".join(f"{name}={value}" for name, value in zip(short, chosen, strict=True))
+        inner = re.sub(r"[^\w-]+", "_", f"seed_{seed}") if seeds else ""
+        folder = "/".join(filter(None, (_folder(named), inner)))
         if folder in found:  # another combination whose name differs in characters that are left out
-            folder = _folder(named, seed, distinct=True)
+            folder = "/".join(filter(None, (_folder(named, distinct=True), inner)))
+        pairs = dict(zip((*axes, *([SEED] if seeds else [])), (*chosen, seed), strict=False))
         written = (
-            f"{axis.written}={values[index]}" if axis in swept else override
-            for index, (axis, override) in enumerate(zip(axes, overrides, strict=True))
+            f"{override.partition('=')[0].strip()}={pairs[key]}" if key in pairs else override
+            for key, override in zip(given, overrides, strict=True)
         )
         found[folder] = GridRun(folder, tuple(written))
     return list(found.values())
@@ -94,20 +85,30 @@ def resolved_grid(recipe: str, overrides: Sequence[str]) -> dict[GridRun, Recipe
     return resolved
 
 
-def _axis(override: str) -> _Axis:
-    written, _, text = override.partition("=")
+def _key(override: str) -> str:
     key = dotted(key_path(override))
-    values = [
-        value for element in _elements(override, text) for value in _range(override, element) or (element,)
-    ]
+    return "model.id" if key == "model" else key
+
+
+def _values(override: str) -> list[str]:
+    """The texts of the values that an override gives, ranges written out."""
+    values: list[str] = []
+    for text in _elements(override):
+        match = _RANGE.fullmatch(text.strip())
+        first, last = map(int, match.groups()) if match else (0, 0)
+        if last < first or last - first >= MAX_RUNS:
+            fault = "ends before it begins" if last < first else f"has more than {MAX_RUNS} values"
+            raise ConfigError(f"{override!r}: the range {text} {fault}.")
+        values += map(str, range(first, last + 1)) if match else [text]
     if len(values) > 1 and len(set(values)) < len(values):
         twice = next(value for value in values if values.count(value) > 1)
         raise ConfigError(f"{override!r}: the value {twice} is given twice.")
-    return _Axis("model.id" if key == "model" else key, written.strip(), tuple(values))
+    return values
 
 
-def _elements(override: str, text: str) -> list[str]:
+def _elements(override: str) -> list[str]:
     """The texts between the commas of a value, those within brackets or quotes aside."""
+    text = override.partition("=")[2]
     if "," not in text:
         return [text]
     try:
@@ -123,27 +124,9 @@ def _elements(override: str, text: str) -> list[str]:
     return [text[one.start_mark.index - 1 : one.end_mark.index - 1].strip() for one in node.value]
 
 
-def _range(override: str, text: str) -> list[str]:
-    match = _RANGE.fullmatch(text.strip())
-    if match is None:
-        return []
-    first, last = int(match[1]), int(match[2])
-    if last < first:
-        raise ConfigError(f"{override!r}: the range {text} ends before it begins.")
-    if last - first >= MAX_RUNS:
-        raise ConfigError(f"{override!r}: {last - first + 1} values; a sweep has at most {MAX_RUNS} runs.")
-    return [str(number) for number in range(first, last + 1)]
-
-
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key, or the whole key where others end alike."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return {key: part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)}
-
-
-def _folder(combination: str, seed: str, *, distinct: bool = False) -> str:
-    """The folder of a run; `distinct` ends the combination's with a digest of what its name leaves out."""
+def _folder(combination: str, *, distinct: bool = False) -> str:
+    """The folder of a combination; `distinct` ends it with a digest of what the name leaves out."""
     name = re.sub(r"[^\w.,=+-]+", "_", re.sub(r"[\[\]{}\"'\s]+", "", combination), flags=re.ASCII)
-    if distinct or len(name) > _MAX_NAME:
-        name = f"{name[:_MAX_NAME]}-{hashlib.sha256(combination.encode()).hexdigest()[:8]}"
-    return "/".join(filter(None, (name, re.sub(r"[^\w-]+", "_", seed))))
+    if not distinct and len(name) <= _MAX_NAME:
+        return name
+    return f"{name[:_MAX_NAME]}-{hashlib.sha256(combination.encode()).hexdigest()[:8]}"

@@ -6,11 +6,11 @@ goes back to the queue; `train --resume` then goes on. Sources: man sbatch, man 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +19,17 @@ from greenward.config.grid import GridRun
 from greenward.errors import ConfigError, RunError
 from greenward.runs.files import writing
 
-_TIME = re.compile(r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
-                   r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)|(?P<m>\d+)(?::(?P<s>\d+))?)")  # fmt: skip
-_PLAIN = {  # what stands in a line of #SBATCH, which no shell reads and no quotes protect
-    "partition": r"[\w.,-]+",
-    "account": r"[\w.@+-]+",
-    "gpus": r"(?:[\w.-]+:)?\d+",
-    "memory": r"\d+[KMGT]?",
-    "extra": r"--[a-z][\w-]*(?:[= ][^\x00-\x1f\x7f]*)?",
-}
-_EXPECTED = {
-    "partition": "names with commas between",
-    "account": "a name",
-    "gpus": "a number, or a type and a number such as h100:4",
-    "memory": "a number and K, M, G or T, such as 32G",
-    "extra": "an option of sbatch such as --constraint=h100",
-}
+# What stands in a line of #SBATCH, which no shell reads and no quotes protect.
+_PLAIN = {
+    "partition": (r"[\w.,-]+", "names with commas between"),
+    "account": (r"[\w.@+-]+", "a name"),
+    "gpus": (r"(?:[\w.-]+:)?\d+", "a number, or a type and a number such as h100:4"),
+    "memory": (r"\d+[KMGT]?", "a number and K, M, G or T, such as 32G"),
+    "time": (
+        r"\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}", "minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S, such as 04:00:00"
+    ),
+    "sbatch": (r"--[a-z][\w-]*(?:[= ][^\x00-\x1f\x7f]*)?", "an option of sbatch, such as --constraint=h100"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,15 +58,14 @@ class SlurmOptions:
     accelerate_config: Path | None = None
     cache: Path | None = None
     offline: bool = False
-    extra: tuple[str, ...] = ()
+    sbatch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, pattern in _PLAIN.items():
+        for name, (pattern, expected) in _PLAIN.items():
             given = getattr(self, name)
             for value in given if isinstance(given, tuple) else (given,):
                 if value is not None and not re.fullmatch(pattern, value):
-                    option = "sbatch" if name == "extra" else name
-                    raise ConfigError(f"--{option}: expected {_EXPECTED[name]}, found {value!r}.")
+                    raise ConfigError(f"--{name}: expected {expected}, found {value!r}.")
         if self.stop_before >= (limit := seconds_of(self.time)):
             raise ConfigError(
                 f"--stop-before {self.stop_before} s leaves no time of the {limit} s of --time {self.time}.",
@@ -89,25 +83,20 @@ class SlurmOptions:
 
 
 def seconds_of(time: str) -> int:
-    """The seconds of a time limit: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S. Raises `ConfigError`."""
-    match = _TIME.fullmatch(time)
-    if match is None:
-        raise ConfigError(
-            f"--time: expected minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S (such as 04:00:00), found {time!r}."
-        )
-    unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    return sum(int(part) * unit[name[-1]] for name, part in match.groupdict().items() if part)
+    """The seconds of a time limit in one of Slurm's forms."""
+    days, dash, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def render(recipe: str, runs: Sequence[GridRun], output: Path | None, options: SlurmOptions) -> str:
     """The batch script that trains `recipe` in `output`; several runs are an array with a folder for each.
 
-    It is submitted from the folder in which the command line was written: paths may be relative. Raises
-    `RunError` where the logs cannot be written.
+    It is submitted from the folder in which the command line was written: paths may be relative.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    _check_logs(options.logs)
     environment = Environment(  # of a shell script, where values are quoted by `quote`
         loader=PackageLoader("greenward.platforms", "."),
         undefined=StrictUndefined,
@@ -133,26 +122,18 @@ def _arguments(recipe: str, run: GridRun, output: Path | None) -> list[str]:
 
 
 def _program(options: SlurmOptions) -> list[str]:
-    """What precedes `-m greenward` or the arguments of `accelerate launch`."""
+    """The Python of the environment, with what starts it in its container."""
     if options.container is not None:
         gpus = ["--nv"] if options.processes else []
         return ["apptainer", "exec", *gpus, str(options.container), "python"]
     return ["python"] if options.venv is not None or options.modules else [sys.executable]
 
 
-def _check_logs(logs: Path) -> None:
-    """Raises `RunError` for a folder that cannot be made or written; makes none."""
-    there = next(one for one in (logs.absolute(), *logs.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise RunError(
-            f"--logs {logs}: {there} is no folder that can be written.", remedy="Choose another folder."
-        )
-
-
 def submit(script: str, logs: Path) -> str:
     """Submit a script by sbatch from the current folder; the id of the job. Raises `RunError`."""
     with writing(str(logs)):
         logs.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=logs).close()
     try:
         done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True)
     except FileNotFoundError:

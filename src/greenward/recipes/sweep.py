@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from greenward.config.grid import resolved_grid
-from greenward.config.recipe import Recipe, SupervisedRecipe
-from greenward.config.sections import SupervisedConfig, TrainingConfig
+from greenward.config.recipe import Recipe
 from greenward.errors import ConfigError, RunError
 from greenward.recipes.arms import Arm, ArmProgress, run_arms
 from greenward.recipes.requirements import check_needs
@@ -40,10 +39,10 @@ def sweep(
     `ConfigError` before anything runs, and `RunError` for an `output` that holds something else and, after
     the report, for runs that failed.
     """
-    # Cores are shared out; a value that the user gives comes later and wins.
-    share = max(1, (os.cpu_count() or 1) // jobs)
-    shared = [] if jobs == 1 else [f"training.threads={share}", f"sandbox.workers={share}"]
-    grid = resolved_grid(recipe, [*shared, *overrides])
+    cores = max(1, (os.cpu_count() or 1) // jobs)
+    given = {text.partition("=")[0].strip() for text in overrides}
+    shared = [f"{key}={cores}" for key in ("training.threads", "sandbox.workers") if key not in given]
+    grid = resolved_grid(recipe, [*(shared if jobs > 1 else ()), *overrides])
     if len(grid) == 1:
         raise ConfigError(
             "nothing to sweep: no key has several values.",
@@ -61,16 +60,13 @@ def sweep(
             (arm.folder / FAILURE).unlink(missing_ok=True)
     with Progress(quiet=quiet) as progress:
         shown = {
-            arm: ArmProgress(run.folder, arm.folder, _steps(grid[run]))
-            for run, arm in arms.items()
-            if not arm.finished
+            arm: ArmProgress(run.folder, arm.folder, None) for run, arm in arms.items() if not arm.finished
         }
 
         def watch() -> None:
             for arm, one in list(shown.items()):
-                has_ended = arm.finished or arm.failure is not None
                 one.report(progress)
-                if has_ended:
+                if arm.finished or arm.failure is not None:
                     del shown[arm]
                     progress.end(one.phase)
                     said = "finished" if arm.failure is None else f"stopped {arm.failure}"
@@ -131,13 +127,6 @@ def _is_finished(folder: Path, recipe: Recipe) -> bool:
     limits = recipe.training.model_dump(include={"max_steps", "max_seconds"})
     stored = read_config(folder).get("training", {})
     return all(stored.get(name) == value for name, value in limits.items())
-
-
-def _steps(recipe: Recipe) -> int:
-    """The steps of the run's main phase."""
-    limits = recipe.warm_start if isinstance(recipe, SupervisedRecipe) else recipe.training
-    assert isinstance(limits, SupervisedConfig | TrainingConfig)  # of a recipe that was checked
-    return limits.max_steps
 
 
 def _devices() -> list[str]:
