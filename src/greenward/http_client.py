@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -99,19 +99,24 @@ class JsonClient:
         payload: Any = None,
         *,
         parse: Callable[[Any], Any] = lambda value: value,
+        seconds: float | None = None,
     ) -> Any:
         """What `parse` makes of the JSON that the server answers; of an empty answer, it gets None.
+
+        `seconds` is the time of an attempt if it is not that of the client's patience.
 
         Where `parse` raises `ValueError`, `LookupError` or `TypeError`, the request is repeated as after a
         broken answer. Raises `RequestRefused`, and `RequestFailed` when the patience has ended.
         """
         patience, tries, failures = self._patience, 0, 0
+        if seconds is not None:
+            patience = replace(patience, attempt_seconds=seconds)
         end = time.monotonic() + patience.total_seconds
         while True:
             if (pause := min(self._paused_until, end) - time.monotonic()) > 0:
                 self._closed.wait(pause + random.uniform(0, min(pause, patience.first_wait)))
             try:
-                value = self._attempt(method, path, payload, parse, end)
+                value = self._attempt(method, path, payload, parse, patience.attempt_seconds, end)
             except RequestFailed as error:
                 failures += error.status != TOO_MANY
                 wait = min(patience.longest_wait, patience.first_wait * 2.0 ** min(tries, 30))
@@ -137,8 +142,10 @@ class JsonClient:
         while self._idle:
             self._idle.pop().close()
 
-    def _attempt(self, method: str, path: str, payload: Any, parse: Callable[[Any], Any], end: float) -> Any:
-        place, seconds = f"{self.url}{path}", self._patience.attempt_seconds
+    def _attempt(
+        self, method: str, path: str, payload: Any, parse: Callable[[Any], Any], seconds: float, end: float
+    ) -> Any:
+        place = f"{self.url}{path}"
         deadline = min(end, time.monotonic() + seconds)
         try:
             response, raw = self._exchange(method, path, payload, deadline)
