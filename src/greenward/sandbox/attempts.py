@@ -20,7 +20,6 @@ from greenward.sandbox.frames import LENGTH, NONCE_CHARS, result_frame_end
 from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
-STARVED_SHARE = 0.1  # of the wall time, spent waiting for a processor: the machine's fault, not the answer's
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -98,10 +97,8 @@ class Attempt:
                 return _infrastructure("the sandbox cannot run a harmless program")
             message = "two workers died or stopped while it ran; a harmless program lost none"
             return RunResult(Outcome.CHEATING, (), "WorkerLost", message, layers=result.layers)
-        if result.error_class == "WallTimeLimit" and not self.alone:  # others on the machine may be the cause
-            waited = result.waiting_seconds
-            if waited is None or waited > STARVED_SHARE * result.wall_seconds:
-                return self._again(alone=True)
+        if result.was_starved and not self.alone:
+            return self._again(alone=True)
         if not self.job.stdins:
             return result
         runs = (*self.stdins_done, result)

@@ -20,6 +20,7 @@ from greenward.sandbox.isolation import Isolation
 MAX_JOB_CHARS = 64 << 20
 MAX_RESULT_BYTES = 16 << 20
 MIN_MEMORY_BYTES = 64 << 20  # what the interpreter itself takes
+STARVED_SHARE = 0.1  # of the wall time, spent waiting for a processor: the machine's fault, not the answer's
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,13 @@ class RunResult:
     waiting_seconds: float | None = None
     layers: tuple[str, ...] = ()
     call_seconds: tuple[float, ...] = ()
+
+    @property
+    def was_starved(self) -> bool:
+        """Whether it ran out of wall time perhaps because others on the machine used the processors."""
+        waited = self.waiting_seconds
+        is_late = self.error_class == "WallTimeLimit"
+        return is_late and (waited is None or waited > STARVED_SHARE * self.wall_seconds)
 
 
 class Executor(Protocol):

@@ -1,0 +1,265 @@
+"""Executors whose workers are elsewhere: jobs go out in batches, and what a lost host had runs on others.
+
+A host is a way to one `JobServer`: a Ray actor or a server. It is infrastructure: what goes wrong there is
+never an answer's fault.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from greenward.errors import SandboxError
+from greenward.sandbox import wire
+from greenward.sandbox.isolation import Isolation, Layer, Level
+from greenward.sandbox.protocol import Job, Outcome, RunResult
+from greenward.sandbox.workers import GRACE_SECONDS
+
+JOBS_PER_CALL = 64
+CALLS_PER_HOST = 2  # one that runs, and one that waits so that no worker does
+START_SECONDS = 60.0  # for the first call of a host
+PROBE_SECONDS = 10.0
+MAX_BACKOFF_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0  # with every host lost
+MAX_LOSSES = 3  # of hosts, by one job
+_MAX_WEIGHT = 256 << 20  # of a batch, in bytes of results; a character of a job weighs as much as 32
+_CHAR_WEIGHT = 32
+_GATHER_SECONDS = 0.05  # a batch is not kept back for longer while jobs are made
+_POLL_SECONDS = 0.5
+
+
+class HostLost(Exception):
+    """A host that did not answer, or not as one; the text says why."""
+
+
+class Host(Protocol):
+    """A way to one `JobServer`. `call` gives its reply; it raises `HostLost` and `SandboxError`."""
+
+    name: str
+
+    def call(self, request: wire.Json, seconds: float) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A job on its way: its place, its JSON, what it weighs in a batch, how long it may take at the most, and
+    how many hosts it has lost.
+    """
+
+    index: int
+    json: wire.Json
+    weight: int
+    seconds: float
+    losses: int = 0
+
+
+class _Line:
+    """A host, and whether it takes calls now."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.workers, self.is_up = host, 1, True
+        self.calls, self.given = 0, 0  # under way, and in all
+
+    def ask(self, jobs: Sequence[_Sent], seconds: float) -> wire.Reply:
+        """Raises `HostLost` and `SandboxError`."""
+        reply = self.host.call(wire.write_request([job.json for job in jobs]), seconds)
+        try:
+            return wire.read_reply(reply, len(jobs))
+        except ValueError as error:
+            raise HostLost(f"it does not speak as a sandbox of greenward does ({error})") from None
+
+
+_News = tuple[_Line, "list[_Sent]", "wire.Reply | Exception"]
+
+
+class RemoteExecutor:
+    """Runs jobs on hosts. A context manager.
+
+    At most `calls_per_host` calls of `jobs_per_call` jobs are with a host, and no job is taken before a host
+    has room for it. A job whose host is lost runs on another one, `MAX_LOSSES` times at most; then it is
+    INFRASTRUCTURE, as it is when all hosts have been lost for `PATIENCE_SECONDS`. A lost host is asked
+    again and again, without jobs, until it answers. `isolation` has the layers that all hosts have; `require`
+    is the least level of each.
+
+    Raises `SandboxError` if no host answers, for too little isolation, and for another version of greenward.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        *,
+        require: Level = Level.B,
+        jobs_per_call: int = JOBS_PER_CALL,
+        calls_per_host: int = CALLS_PER_HOST,
+    ) -> None:
+        self._lines = [_Line(host) for host in hosts]
+        self._require, self._jobs_per_call, self._calls_per_host = require, jobs_per_call, calls_per_host
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        self._last_loss = 0.0
+        try:
+            self.isolation = self._meet()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]:
+        """Runs jobs; yields (position of the job, its result) in order of completion."""
+        fresh, waiting, news = _written(jobs), deque[_Sent](), SimpleQueue[_News]()
+        calls, is_more = 0, True
+        while is_more or waiting or calls:
+            if self._closed.is_set():
+                raise SandboxError("this executor is closed.")
+            if news.empty():  # else results would come faster than they are taken
+                is_more = is_more and self._gather(fresh, waiting)
+                while batch := self._next_batch(waiting):
+                    threading.Thread(target=self._call, args=(*batch, news), daemon=True).start()
+                    calls += 1
+            is_hopeless = not any(line.is_up for line in self._lines)
+            if is_hopeless and not calls and time.monotonic() > self._last_loss + PATIENCE_SECONDS:
+                yield from _lost(waiting, "no host of the sandbox answers")
+                waiting.clear()
+            try:
+                line, sent, outcome = news.get(timeout=_POLL_SECONDS if calls or waiting else 0)
+            except Empty:
+                continue
+            calls -= 1
+            if isinstance(outcome, wire.Reply):
+                yield from ((job.index, result) for job, result in zip(sent, outcome.results, strict=True))
+            elif isinstance(outcome, HostLost):
+                again = [replace(job, losses=job.losses + 1) for job in sent]
+                waiting.extendleft(job for job in reversed(again) if job.losses < MAX_LOSSES)
+                given_up = (job for job in again if job.losses >= MAX_LOSSES)
+                yield from _lost(given_up, f"{line.host.name} was lost: {outcome}")
+            else:
+                raise outcome
+
+    def close(self) -> None:
+        """Gives up every host. Safe to call twice."""
+        self._closed.set()
+        for line in self._lines:
+            line.host.close()
+
+    def __enter__(self) -> RemoteExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _meet(self) -> Isolation:
+        """Asks every host what it is; those that do not answer are asked again later."""
+
+        def ask(line: _Line) -> wire.Reply | HostLost:
+            try:
+                return self._admit(line, START_SECONDS)
+            except HostLost as error:
+                return error
+
+        with ThreadPoolExecutor(max(1, len(self._lines))) as threads:
+            found = list(threads.map(ask, self._lines))
+        replies = [reply for reply in found if isinstance(reply, wire.Reply)]
+        silent = [
+            (line, error)
+            for line, error in zip(self._lines, found, strict=True)
+            if isinstance(error, HostLost)
+        ]
+        reasons = "; ".join(f"{line.host.name}: {error}" for line, error in silent)
+        if not replies:
+            raise SandboxError(f"no host of the sandbox answers. {reasons}.")
+        if silent:
+            warnings.warn(f"Some hosts of the sandbox do not answer. {reasons}.", stacklevel=3)
+        for line, _ in silent:
+            self._lose(line)
+        layers = tuple(layer for layer in Layer if all(layer in one.isolation.layers for one in replies))
+        return Isolation(
+            layers, {name: why for one in replies for name, why in one.isolation.missing.items()}
+        )
+
+    def _admit(self, line: _Line, seconds: float) -> wire.Reply:
+        """What a host is. Raises `HostLost`, and `SandboxError` if it may not be used."""
+        try:
+            reply = line.ask((), seconds)
+            reply.isolation.demand(self._require)
+        except SandboxError as error:
+            raise SandboxError(f"{line.host.name}: {error.message}", remedy=error.remedy) from None
+        line.workers = reply.workers
+        return reply
+
+    def _gather(self, fresh: Iterator[_Sent], waiting: deque[_Sent]) -> bool:
+        """Takes jobs for which there is room, at least one; whether there may be more."""
+        begun = time.monotonic()
+        most = max(1, self._room * self._jobs_per_call)
+        while len(waiting) < most and time.monotonic() < begun + _GATHER_SECONDS:
+            job = next(fresh, None)
+            if job is None:
+                return False
+            waiting.append(job)
+        return True
+
+    @property
+    def _room(self) -> int:
+        """How many calls the hosts can take now."""
+        return sum(max(0, self._calls_per_host - line.calls) for line in self._lines if line.is_up)
+
+    def _next_batch(self, waiting: deque[_Sent]) -> tuple[_Line, list[_Sent]] | None:
+        """The next jobs, an equal share for each call, and the host with the fewest; None without either."""
+        with self._lock:
+            room = self._room
+            if not waiting or not room:
+                return None
+            line = min(
+                (line for line in self._lines if line.is_up), key=lambda line: (line.calls, line.given)
+            )
+            line.calls, line.given = line.calls + 1, line.given + 1
+        count, batch = min(self._jobs_per_call, -(-len(waiting) // room)), [waiting.popleft()]
+        weight = batch[0].weight
+        while waiting and len(batch) < count and (weight := weight + waiting[0].weight) <= _MAX_WEIGHT:
+            batch.append(waiting.popleft())
+        return line, batch
+
+    def _call(self, line: _Line, batch: list[_Sent], news: SimpleQueue[_News]) -> None:
+        seconds = START_SECONDS + self._calls_per_host * sum(job.seconds for job in batch) / line.workers
+        try:
+            outcome: wire.Reply | Exception = line.ask(batch, seconds)
+        except Exception as error:  # whatever it is, it is raised where the results are read
+            outcome = error
+        with self._lock:
+            line.calls -= 1
+            if isinstance(outcome, HostLost) and line.is_up and not self._closed.is_set():
+                self._lose(line)
+        news.put((line, batch, outcome))
+
+    def _lose(self, line: _Line) -> None:
+        line.is_up, self._last_loss = False, time.monotonic()
+        threading.Thread(target=self._win_back, args=(line,), daemon=True).start()
+
+    def _win_back(self, line: _Line) -> None:
+        seconds = 0.5
+        while not self._closed.wait(seconds):
+            try:
+                self._admit(line, PROBE_SECONDS)
+            except (HostLost, SandboxError):
+                seconds = min(2 * seconds, MAX_BACKOFF_SECONDS)
+            else:
+                line.is_up = True
+                return
+
+
+def _written(jobs: Iterable[Job]) -> Iterator[_Sent]:
+    for index, job in enumerate(jobs):
+        # A job runs twice if a worker is lost, once more alone, and beside a control.
+        seconds = 4 * (job.limits.wall_seconds + GRACE_SECONDS) * max(1, len(job.stdins))
+        json, chars = wire.write_job(job)
+        yield _Sent(index, json, _CHAR_WEIGHT * chars + job.result_bytes, seconds)
+
+
+def _lost(jobs: Iterable[_Sent], message: str) -> Iterator[tuple[int, RunResult]]:
+    return ((job.index, RunResult(Outcome.INFRASTRUCTURE, error_message=message)) for job in jobs)
