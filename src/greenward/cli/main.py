@@ -18,6 +18,7 @@ from greenward.cli.machine import completion, doctor
 from greenward.cli.play import play
 from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
+from greenward.cli.sandbox import sandbox
 from greenward.cli.slurm import slurm
 from greenward.cli.training import config, demo, sweep, train
 from greenward.errors import EngineError, GreenwardError
@@ -45,7 +46,7 @@ def cli() -> None:
 
 LEARNING = (demo, train, sweep, slurm, eval_, grade, show, compare, audit, play)
 DIAGNOSING = (reward_health, evals, diff)
-for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, doctor, completion):
+for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, sandbox, doctor, completion):
     cli.add_command(command)
 
 

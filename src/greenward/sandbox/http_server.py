@@ -1,0 +1,279 @@
+"""`greenward sandbox serve`: the sandbox of this machine behind HTTP, in two forms.
+
+`POST /run_jobs` takes jobs of greenward (`wire`). `POST /run_code` takes a Python program in the form of
+SandboxFusion (RunCodeRequest and RunCodeResponse in its `sandbox/server/sandbox_api.py`), without files.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from greenward.errors import ConfigError, SandboxError
+from greenward.sandbox import wire
+from greenward.sandbox.http_executor import JOBS_PATH, RUN_CODE_PATH
+from greenward.sandbox.job_server import JobServer
+from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
+
+MAX_BODY_BYTES = 64 << 20
+MAX_JOBS = 1024  # accepted and not finished
+MAX_CONNECTIONS = 256
+MAX_RUN_SECONDS = 300.0
+OUTPUT_BYTES = 1 << 20
+_IDLE_SECONDS = 60.0  # a connection that sends nothing for so long is closed
+_RETRY_AFTER = "1"
+
+
+class SandboxServer(ThreadingHTTPServer):
+    """Serves the jobs of `jobs` until `shutdown`. Raises `ConfigError` for an address that cannot be used.
+
+    `token` is asked of every request, as a bearer token or as the password of basic authentication (a
+    client that knows only URLs: `http://any:TOKEN@host`); it may be missing on the loopback only.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        jobs: JobServer,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        *,
+        token: str | None = None,
+        max_jobs: int = MAX_JOBS,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        memory_bytes: int = 1 << 30,
+    ) -> None:
+        if not token and not _is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached from other machines, and there is no token.",
+                remedy="Name the environment variable that holds one: --token-env NAME.",
+            )
+        self.jobs, self.token, self.memory_bytes = jobs, token, memory_bytes
+        self.max_jobs, self.max_body_bytes = max_jobs, max_body_bytes
+        self.is_closing = False
+        self._running, self._lock = 0, threading.Lock()
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise ConfigError(f"cannot serve on {host}, port {port}: {error.strerror or error}.") from None
+
+    def admit(self, count: int) -> bool:
+        """Whether so many more jobs may run now; then `leave` must follow. A larger batch runs alone."""
+        with self._lock:
+            has_room = not self._running or self._running + count <= self.max_jobs
+            self._running += count if has_room else 0
+            return has_room
+
+    def leave(self, count: int) -> None:
+        """So many jobs have ended."""
+        with self._lock:
+            self._running -= count
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serves a connection in a thread of its own; too many are closed at once."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves early is no event."""
+
+
+class _Refused(Exception):
+    """A request that is answered by an HTTP status and a reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SandboxServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "greenward", ""
+    timeout = _IDLE_SECONDS
+
+    def do_POST(self) -> None:
+        """Runs code."""
+        forms = {JOBS_PATH: self._run_jobs, RUN_CODE_PATH: self._run_code}
+        self._answer(lambda: forms.get(self.path, self._unknown)(self._body()))
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is logged: paths and names of clients are theirs."""
+
+    def _unknown(self, body: Any) -> Any:
+        _refuse(404, f"there is {JOBS_PATH} and {RUN_CODE_PATH}, not {self.path[:100]}")
+
+    def _answer(self, act: Callable[[], Any]) -> None:
+        status, headers = 200, {}
+        try:
+            content = act()
+        except _Refused as error:
+            status, content = error.status, {"detail": error.reason}
+            headers = {"Retry-After": _RETRY_AFTER} if status == 429 else {}
+            self.close_connection = True  # the body may not have been read
+        except OSError:
+            raise
+        except Exception as error:
+            status, content = 500, {"detail": f"{type(error).__name__}: {error}"[:500]}
+        if self.server.is_closing:
+            status, content = 503, {"detail": "the server is closing"}
+        data = json.dumps(content).encode("ascii")
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(data)),
+            **headers,
+        }.items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _body(self) -> Any:
+        """The JSON of the request, which is read only if it may come."""
+        if self.server.token and not self._has_token():
+            _refuse(401, "this server wants its token: Authorization: Bearer TOKEN")
+        # Another type can be sent by any page that is open in a browser on this machine.
+        if self.headers.get_content_type() != "application/json":
+            _refuse(415, "the body must be application/json")
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch("[0-9]{1,18}", length):
+            _refuse(411, "Content-Length is needed")
+        if (rest := int(length)) > self.server.max_body_bytes:
+            while rest > 0 and (read := self.rfile.read(min(rest, 1 << 20))):
+                rest -= len(read)  # a client reads the answer when it has sent everything
+            _refuse(413, f"the body has {length} bytes; at most {self.server.max_body_bytes} are accepted")
+        try:
+            return json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            _refuse(400, "the body is not JSON")
+
+    def _has_token(self) -> bool:
+        kind, _, given = self.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            with suppress(binascii.Error, ValueError):
+                given = base64.b64decode(given, validate=True).decode("ascii").partition(":")[2]
+        return hmac.compare_digest(given.encode(), str(self.server.token).encode())
+
+    def _run_jobs(self, request: Any) -> Any:
+        jobs = request.get("jobs") if isinstance(request, dict) else None
+        if not isinstance(jobs, list):
+            return _refuse(422, "a request has a list of jobs")
+        return self._admitted(len(jobs), lambda: self.server.jobs.answer(request))
+
+    def _run_code(self, request: Any) -> Any:
+        job = _program(request, self.server.memory_bytes)
+        (result,) = self._admitted(1, lambda: self.server.jobs.run([job]))
+        return _as_in_sandbox_fusion(result)
+
+    def _admitted(self, count: int, act: Callable[[], Any]) -> Any:
+        if not self.server.admit(count):
+            _refuse(429, f"{self.server.max_jobs} jobs are in flight")
+        try:
+            return act()
+        finally:
+            self.server.leave(count)
+
+
+def serve(server: SandboxServer) -> None:
+    """Serves until SIGINT or SIGTERM."""
+
+    def stop(*_: Any) -> None:
+        server.is_closing = True
+        threading.Thread(target=server.shutdown).start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    try:
+        server.serve_forever()
+    finally:
+        server.server_close()
+
+
+def _refuse(status: int, reason: str) -> Any:
+    raise _Refused(status, reason)
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _program(request: Any, memory_bytes: int) -> Job:
+    """The job of a RunCodeRequest."""
+    if not isinstance(request, dict) or not isinstance(request.get("code"), str):
+        _refuse(422, "code: a text is expected")
+    if request.get("language") != "python":
+        _refuse(422, f"language: only python runs here, not {str(request.get('language'))[:100]!r}")
+    if request.get("files") or request.get("fetch_files"):
+        _refuse(422, "files, fetch_files: a program has no files here")
+    stdin, seconds, megabytes = (
+        request.get("stdin"),
+        request.get("run_timeout", 10),
+        request.get("memory_limit_MB", -1),
+    )
+    try:
+        seconds = min(float(seconds), MAX_RUN_SECONDS)
+        memory_bytes = min(int(megabytes) << 20, memory_bytes) if int(megabytes) > 0 else memory_bytes
+        limits = Limits(seconds, seconds, memory_bytes, OUTPUT_BYTES)
+        return Job(request["code"], stdins=("" if stdin is None else stdin,), limits=limits)
+    except (TypeError, ValueError, SandboxError) as error:
+        return _refuse(422, f"run_timeout, memory_limit_MB: {error}")
+
+
+def _as_in_sandbox_fusion(result: RunResult) -> wire.Json:
+    """A RunCodeResponse."""
+    outcome, code = result.outcome, _return_code(result)
+    run_status = {Outcome.TIMEOUT: "TimeLimitExceeded", Outcome.INFRASTRUCTURE: "Error"}.get(
+        outcome, "Finished"
+    )
+    status = "SandboxError" if run_status == "Error" else "Success" if code == 0 else "Failed"
+    reason = f"{result.error_class or outcome.value}: {result.error_message}\n" if code else ""
+    return {
+        "status": status,
+        "message": result.error_message if status == "SandboxError" else "",
+        "compile_result": None,
+        "run_result": {
+            "status": run_status,
+            "execution_time": result.wall_seconds,
+            "return_code": code,
+            "stdout": result.stdout,
+            "stderr": result.stderr or reason,
+        },
+        "executor_pod_name": None,
+        "files": {},
+    }
+
+
+def _return_code(result: RunResult) -> int | None:
+    """The exit status that the program would have had by itself; None where it was stopped for its time."""
+    if result.outcome in (Outcome.COMPLETED, Outcome.TIMEOUT, Outcome.INFRASTRUCTURE):
+        return 0 if result.outcome is Outcome.COMPLETED else None
+    if result.outcome in (Outcome.OUTPUT_LIMIT, Outcome.CHEATING):
+        return -signal.SIGKILL
+    if result.outcome is Outcome.EXITED and (number := getattr(signal, str(result.error_class), None)):
+        return -number
+    said = re.fullmatch(r"(?:left with status )?(-?\d+)(?: before .*)?", result.error_message)
+    return int(said[1]) & 0xFF if said and result.outcome is Outcome.EXITED else 1
