@@ -246,6 +246,14 @@ class CodeGameRecipe(ReinforcementRecipe):
     _grouped = model_validator(mode="after")(_has_groups)
     _together = model_validator(mode="after")(_in_step)
 
+    @model_validator(mode="after")
+    def _judges_here(self) -> CodeGameRecipe:
+        if self.sandbox.backend != "local":
+            raise ValueError(
+                "kind code_game runs programs under two hash seeds: sandbox.backend must be local"
+            )
+        return self
+
 
 AnyRecipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRecipe | SupervisedRecipe
 Recipe = Annotated[AnyRecipe, Field(discriminator="kind")]

@@ -269,10 +269,28 @@ class EvaluationConfig(ConfigSection):
         return self
 
 
-class SandboxConfig(ConfigSection):
-    """The resources of one answer, and the isolation that is required."""
+class RaySandboxConfig(ConfigSection):
+    """Sandboxes on the nodes of a Ray cluster."""
 
-    workers: PositiveInt = 2
+    address: str = Field("auto", description="auto, HOST:PORT or ray://HOST:PORT")
+    workers_per_node: PositiveInt | None = Field(None, description="as many CPUs are taken; default: all")
+
+
+class HttpSandboxConfig(ConfigSection):
+    """Sandboxes behind servers: `greenward sandbox serve`, or SandboxFusion's."""
+
+    urls: tuple[str, ...] = Field(min_length=1)
+    token_env: str | None = Field(None, description="environment variable that holds the servers' token")
+
+
+class SandboxConfig(ConfigSection):
+    """Where answers run, the resources of one answer, and the isolation that is required."""
+
+    backend: Literal["local", "ray", "http"] = "local"
+    ray: RaySandboxConfig = RaySandboxConfig()
+    http: HttpSandboxConfig | None = None
+    jobs_per_call: PositiveInt = Field(64, description="answers that a host gets at once (ray, http)")
+    workers: PositiveInt = Field(2, description="answers that run at a time (local)")
     cpu_seconds: PositiveFloat = 1.0
     suite_times: bool = Field(
         False, description="use the time limits of a public suite in place of cpu_seconds, where it has them"
@@ -284,3 +302,9 @@ class SandboxConfig(ConfigSection):
         "B", description="lowest isolation level to run at; `greenward doctor` shows this machine's level"
     )
     packages: tuple[str, ...] = Field((), description="what answers may import besides the standard library")
+
+    @model_validator(mode="after")
+    def _has_servers(self) -> SandboxConfig:
+        if (self.backend == "http") is (self.http is None):
+            raise ValueError(f"http.urls are for backend http, and it needs them; backend is {self.backend}")
+        return self

@@ -43,11 +43,11 @@ class Grader:
     """Judges answers to problems by running them. A context manager; its methods may be called from
     several threads.
 
-    `executor` is where answers run; without one, a pool of `workers` processes that belongs to the grader,
-    isolated at least at level `require`, whose answers may import `packages`. `by_suite` says whether the
-    times of a suite, where it has them, hold in place of the CPU time of `limits` (`grading.time_limits`);
-    without `limits` they do. `tests_by_mode` counts the tests of the answers that were run, by how they
-    were judged: an answer could forge a test of mode "in_process".
+    `executor` is where answers run, closed with the grader if `owns_executor`; without one, a pool of
+    `workers` processes that belongs to the grader, isolated at least at level `require`, whose answers may
+    import `packages`. `by_suite` says whether the times of a suite, where it has them, hold in place of the
+    CPU time of `limits` (`grading.time_limits`); without `limits` they do. `tests_by_mode` counts the tests
+    of the answers that were run, by how they were judged: an answer could forge a test of mode "in_process".
 
     Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for a sandbox that cannot
     start.
@@ -62,12 +62,13 @@ class Grader:
         require: Level = Level.B,
         packages: Sequence[str] = (),
         executor: Executor | None = None,
+        owns_executor: bool = False,
     ) -> None:
         self.limits = Limits() if limits is None else limits
         self.by_suite = limits is None if by_suite is None else by_suite
         self.tests_by_mode: Counter[Mode] = Counter()
         self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
-        self._owns_executor = executor is None
+        self._owns_executor = owns_executor or executor is None
         self._plans: dict[int, tuple[Problem, GradingPlan]] = {}
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="greenward-grading")

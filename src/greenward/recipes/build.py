@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 from greenward.config.recipe import BaseRecipe, CodeRecipe, Recipe
-from greenward.config.sections import SandboxConfig
+from greenward.config.sections import HttpSandboxConfig, SandboxConfig
 from greenward.environments.prompts import PromptRenderer
-from greenward.errors import ProblemError
+from greenward.errors import ConfigError, ProblemError
 from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
@@ -24,7 +25,8 @@ from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.sandbox.isolation import Level
-from greenward.sandbox.protocol import Limits
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.protocol import Executor, Limits
 
 
 def build_problems(
@@ -179,14 +181,41 @@ def build_limits(sandbox: SandboxConfig) -> Limits:
     )
 
 
+def build_executor(sandbox: SandboxConfig) -> Executor:
+    """Where answers run by a recipe; to be closed. Raises `ConfigError` and `SandboxError`."""
+    isolated: dict[str, Any] = {"require": Level(sandbox.require), "packages": sandbox.packages}
+    if sandbox.backend == "ray":
+        from greenward.sandbox.ray_executor import RayExecutor
+
+        isolated |= {"jobs_per_call": sandbox.jobs_per_call}
+        return RayExecutor(sandbox.ray.address, sandbox.ray.workers_per_node, **isolated)
+    if sandbox.http is not None:
+        from greenward.sandbox.http_executor import HttpExecutor
+
+        token = read_token(sandbox.http)
+        return HttpExecutor(sandbox.http.urls, token, jobs_per_call=sandbox.jobs_per_call, **isolated)
+    return LocalExecutor(sandbox.workers, **isolated)
+
+
+def read_token(servers: HttpSandboxConfig) -> str | None:
+    """The token of a recipe's sandbox servers. Raises `ConfigError` where the variable has none."""
+    if servers.token_env is None:
+        return None
+    if not (token := os.environ.get(servers.token_env)):
+        raise ConfigError(
+            f"sandbox.http.token_env: the environment variable {servers.token_env} is not set.",
+            remedy="Export the token that `greenward sandbox serve --token-env` was started with.",
+        )
+    return token
+
+
 def build_grader(sandbox: SandboxConfig) -> Grader:
-    """A grader with the recipe's limits and worker processes; to be closed."""
+    """A grader with the recipe's limits and executor; to be closed."""
     return Grader(
         build_limits(sandbox),
-        workers=sandbox.workers,
         by_suite=sandbox.suite_times,
-        require=Level(sandbox.require),
-        packages=sandbox.packages,
+        executor=build_executor(sandbox),
+        owns_executor=True,
     )
 
 

@@ -16,6 +16,7 @@ from greenward.policies.checkpoint import local_folder
 from greenward.policies.devices import resolve_device
 from greenward.policies.tokenizer import read_json
 from greenward.problems.catalog import check_source
+from greenward.recipes.build import read_token
 from greenward.recipes.rollouts import check_rollouts
 from greenward.recipes.suites import HELD_OUT
 from greenward.recipes.supervised_data import check_pairs
@@ -40,6 +41,8 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         if data != GENERATED_CORPUS:
             check_pairs(Path(data))
     check_trackers(recipe.tracking.model_dump())
+    if recipe.sandbox.http is not None:
+        read_token(recipe.sandbox.http)
     resolve_device(recipe.model.device)
     if recipe.model.id is not None and (folder := local_folder(recipe.model.id)):
         read_json(folder / "config.json")
