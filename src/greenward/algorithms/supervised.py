@@ -59,9 +59,8 @@ class SFTTrainer:
         self._config = config
         self._seed = seed
         self._seen = 0
-        self._optimizer = adamw(
-            [list(policy.parameters())], betas=(0.9, 0.98), weight_decay=config.weight_decay
-        )
+        trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self._optimizer = adamw([trained], betas=(0.9, 0.98), weight_decay=config.weight_decay)
         self._limit = MicroBatchLimit(config.batch_size)
         self._loss_scale = LossScale(policy.dtype)
 

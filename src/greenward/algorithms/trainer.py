@@ -104,7 +104,7 @@ class RLTrainer:
         )
         self._seed = seed
         self._policy_parameters = [p for p in policy.parameters() if p.requires_grad]
-        self._critic_parameters = [] if critic is None else list(critic.parameters())
+        self._critic_parameters = [p for p in critic.parameters() if p.requires_grad] if critic else []
         self._shared_trunk = self._policy_parameters if critic is not None and critic.reads_policy else []
         groups = [self._policy_parameters, *([self._critic_parameters] if critic is not None else [])]
         self._optimizer = adamw(groups, betas=training.adam_betas, weight_decay=training.weight_decay)

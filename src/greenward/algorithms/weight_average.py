@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,8 @@ from greenward.policies.policy import Policy
 class WeightAverage(Callback):
     """Keeps `policy`, the exponential moving average of the weights of `trained`, in float32.
 
+    Of an adapted policy it averages the adapter's factors, whose product is nearly the average of the change.
+
     After step t, counted from 1, it becomes d * average + (1 - d) * weights, d = min(`decay`, (1 + t) /
     (10 + t)), so that the weights of the start are soon forgotten.
     """
@@ -23,7 +24,7 @@ class WeightAverage(Callback):
     name = "weight_average"
 
     def __init__(self, trained: Policy, decay: float) -> None:
-        self.policy = type(trained)(copy.deepcopy(trained.model), trained.tokenizer, dtype=trained.dtype)
+        self.policy = trained.trainable_copy()
         self._trained = trained
         self._decay = decay
 
@@ -31,7 +32,8 @@ class WeightAverage(Callback):
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         decay = min(self._decay, (1 + step) / (10 + step))
         for average, newest in zip(self.policy.parameters(), self._trained.parameters(), strict=True):
-            average.lerp_(newest, 1 - decay)
+            if newest.requires_grad:
+                average.lerp_(newest, 1 - decay)
         self.policy.version = self._trained.version
 
     def state_dict(self) -> dict[str, Any]:

@@ -44,6 +44,8 @@ from greenward.user_text import parse_yaml_text
 # Learning rates of a pretrained model where the recipe gives none.
 SUPERVISED_LEARNING_RATE = 2e-5
 REINFORCEMENT_LEARNING_RATE = 1e-6
+LORA_RATE_FACTOR = 10
+"""How much larger default learning rates of an adapter are than those of all weights."""
 
 Trained = TypeVar("Trained", SupervisedConfig, LoopConfig, None)
 Updated = TypeVar("Updated", AlgorithmConfig, RejectionAlgorithmConfig)
@@ -66,17 +68,29 @@ class BaseRecipe(ConfigSection):
 
     @field_validator("warm_start", "training", mode="after")
     @classmethod
-    def _learning_rate_for_a_pretrained_model(cls, section: Trained, recipe: ValidationInfo) -> Trained:
+    def _learning_rate_for_the_model(cls, section: Trained, recipe: ValidationInfo) -> Trained:
         model = recipe.data.get("model")
-        if model is None or model.id is None or section is None:
+        if model is None or not isinstance(section, SupervisedConfig | TrainingConfig):
             return section
-        if "learning_rate" in section.model_fields_set or is_from_random_weights(model.id):
+        if "learning_rate" in section.model_fields_set:
             return section
-        if isinstance(section, SupervisedConfig):
-            return section.model_copy(update={"learning_rate": SUPERVISED_LEARNING_RATE})
-        if isinstance(section, TrainingConfig):
-            return section.model_copy(update={"learning_rate": REINFORCEMENT_LEARNING_RATE})
-        return section
+        rate, supervised = section.learning_rate, isinstance(section, SupervisedConfig)
+        if model.id is not None and not is_from_random_weights(model.id):
+            rate = SUPERVISED_LEARNING_RATE if supervised else REINFORCEMENT_LEARNING_RATE
+        if model.lora is not None and (model.id is not None or not supervised):
+            rate *= LORA_RATE_FACTOR
+        return section.model_copy(update={"learning_rate": rate})
+
+    @model_validator(mode="after")
+    def _adapter_has_a_base(self) -> BaseRecipe:
+        if self.model.lora is None or self.model.id is not None:
+            return self
+        if self.warm_start is None or self.kind == "sft":
+            raise ValueError(
+                "model.lora adapts a trained model, and there is none: set model.id"
+                + ("" if self.kind == "sft" else ", or give a warm_start, which trains all weights first")
+            )
+        return self
 
 
 class SupervisedRecipe(BaseRecipe):

@@ -54,6 +54,22 @@ class ShapeConfig(ConfigSection):
         return self
 
 
+class LoraConfig(ConfigSection):
+    """A LoRA adapter, which is trained in place of all weights (extra `peft`)."""
+
+    r: PositiveInt = Field(16, description="rank of the change of each matrix")
+    alpha: PositiveInt = Field(32, description="the change is multiplied by alpha / r")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="of the adapter's inputs while training; makes the trained policy unlike the sampled one",
+    )
+    target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        "all-linear",
+        description="layers that are changed, such as [q_proj, v_proj]; the output layer never is",
+    )
+    quantize: Literal["4bit"] | None = Field(None, description="frozen weights in 4 bits (QLoRA)")
+
+
 class ModelConfig(ConfigSection):
     """The policy: a Hugging Face folder or id, an earlier run, or a decoder from random weights."""
 
@@ -65,6 +81,7 @@ class ModelConfig(ConfigSection):
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
     gradient_checkpointing: bool = False
+    lora: LoraConfig | None = Field(None, description="train an adapter only; lora: {} has usual values")
     prompt_style: Literal["auto", "completion", "chat"] = Field(
         "auto", description="auto: chat when the tokenizer has a chat template, else completion"
     )

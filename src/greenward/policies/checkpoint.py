@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +26,7 @@ from greenward.policies.tokenizer import Tokenizer, read_json
 from greenward.runs.reading import is_run
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ADAPTER_CONFIG = "adapter_config.json"
 _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -82,6 +83,31 @@ def resolve(model_id: str, cache_dir: str | None = None) -> Path:
             f"model {model_id!r} could not be fetched and is not in the cache: {reason}",
             remedy="check the id and the connection, or give a local folder",
         ) from error
+
+
+def base_folder(folder: Path, cache_dir: str | None = None) -> Path | None:
+    """The folder of the model that the PEFT adapter in `folder` belongs to; None where there is no adapter.
+
+    Raises `CheckpointError` for an adapter whose base is not there.
+    """
+    config = folder / ADAPTER_CONFIG
+    if not config.is_file() or (folder / "config.json").is_file():
+        return None
+    base = read_json(config).get("base_model_name_or_path")
+    try:
+        if not isinstance(base, str):
+            raise CheckpointError("its base_model_name_or_path names none")
+        return resolve(base, cache_dir)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{folder} is an adapter, and the model that it belongs to is not there: {error.message}",
+            remedy=f"Set base_model_name_or_path in {config} to the folder or the id of that model.",
+        ) from error
+
+
+def holding(name: str, folder: Path) -> Path:
+    """`folder`, or that of the base if `folder` holds an adapter without a file of this name."""
+    return folder if (folder / name).is_file() else base_folder(folder) or folder
 
 
 def read_shape(folder: Path) -> DecoderShape | None:
@@ -194,6 +220,13 @@ def load_weights(decoder: Decoder, folder: Path) -> None:
         )
 
 
+@torch.no_grad()
+def copy_weights(decoder: Decoder, state: Mapping[str, Tensor]) -> None:
+    """Fill the decoder from the state of a model of `transformers` of the same shape."""
+    for name, target in published_tensors(decoder).items():
+        target.copy_(state[name])
+
+
 def _weight_files(folder: Path) -> list[Path]:
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
@@ -222,24 +255,20 @@ def _tensors_of(path: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
         ) from error
 
 
-def save(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write config, weights (in the compute type) and tokenizer as one Hugging Face folder."""
-
-    def write(draft: Path) -> None:
-        dtype = decoder.compute_dtype
-        published = published_tensors(decoder)
-        tensors = {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in published.items()}
-        save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
-        ends: dict[str, Any] = {
-            "eos_token_id": list(tokenizer.eos_ids) if len(tokenizer.eos_ids) > 1 else tokenizer.eos_id,
-            "pad_token_id": tokenizer.pad_id,
-            "bos_token_id": tokenizer.bos_id,
-        }
-        _write_json(draft / "config.json", config_of(decoder.shape, dtype) | ends)
-        _write_json(draft / "generation_config.json", ends)
-        tokenizer.save(draft)
-
-    save_folder(folder, write)
+def write(
+    folder: Path, decoder: Decoder, tensors: Iterable[tuple[str, Tensor]], tokenizer: Tokenizer
+) -> None:
+    """Write config and `tensors`, in the compute type, under the names that they come with."""
+    dtype = decoder.compute_dtype
+    cast = {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in tensors}
+    save_file(cast, folder / "model.safetensors", metadata={"format": "pt"})
+    ends: dict[str, Any] = {
+        "eos_token_id": list(tokenizer.eos_ids) if len(tokenizer.eos_ids) > 1 else tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.bos_id,
+    }
+    _write_json(folder / "config.json", config_of(decoder.shape, dtype) | ends)
+    _write_json(folder / "generation_config.json", ends)
 
 
 def save_folder(folder: Path, write: Callable[[Path], None]) -> None:

@@ -17,12 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from greenward.policies.adapter import LowRank
 
 Attention = Callable[[int, Tensor], Tensor]
 """(layer, qkv_MXD before rotation) -> attended values (M, H·D)."""
@@ -120,6 +123,7 @@ class DecoderLayer(nn.Module):
         self.mlp_norm = nn.Parameter(torch.ones(E))
         self.gate_up = nn.Parameter(torch.empty(2 * shape.intermediate_size, E))
         self.down = nn.Parameter(torch.empty(E, shape.intermediate_size))
+        self.low_rank: dict[str, LowRank] = {}  # what an adapter adds to a matrix, by its name here
 
     def forward(
         self, x_ME: Tensor, index: int, attention: Attention, predicting_U: Tensor | None = None
@@ -128,7 +132,8 @@ class DecoderLayer(nn.Module):
         dtype, eps = x_ME.dtype, self.shape.norm_eps
         normed_ME = rms_norm(x_ME, self.attention_norm.to(dtype), eps)
         bias = None if self.qkv_bias is None else self.qkv_bias.to(dtype)
-        qkv_MXD = F.linear(normed_ME, self.qkv.to(dtype), bias).view(len(x_ME), -1, self.shape.head_dim)
+        qkv = self._adapted("qkv", F.linear(normed_ME, self.qkv.to(dtype), bias), normed_ME)
+        qkv_MXD = qkv.view(len(x_ME), -1, self.shape.head_dim)
         if self.query_norm is not None and self.key_norm is not None:
             H, K = self.shape.heads, self.shape.kv_heads
             query, key, value = qkv_MXD.split((H, K, K), dim=1)
@@ -139,9 +144,20 @@ class DecoderLayer(nn.Module):
         if predicting_U is not None:
             x_ME, attended = x_ME.index_select(0, predicting_U), attended.index_select(0, predicting_U)
         x_ME = torch.addmm(x_ME, attended, self.attention_out.to(dtype).t())
+        x_ME = self._adapted("attention_out", x_ME, attended)
         normed_ME = rms_norm(x_ME, self.mlp_norm.to(dtype), eps)
-        activated_MF = swiglu(normed_ME, self.gate_up.to(dtype))
-        return torch.addmm(x_ME, activated_MF, self.down.to(dtype).t())
+        if "gate_up" in self.low_rank:
+            gate_up = self._adapted("gate_up", F.linear(normed_ME, self.gate_up.to(dtype)), normed_ME)
+            gate, up = gate_up.chunk(2, dim=1)
+            activated_MF = F.silu(gate) * up
+        else:
+            activated_MF = swiglu(normed_ME, self.gate_up.to(dtype))
+        x_ME = torch.addmm(x_ME, activated_MF, self.down.to(dtype).t())
+        return self._adapted("down", x_ME, activated_MF)
+
+    def _adapted(self, name: str, out: Tensor, inputs: Tensor) -> Tensor:
+        """`out` and what an adapter of the matrix `name` adds to it."""
+        return self.low_rank[name](out, inputs) if name in self.low_rank else out
 
 
 class Decoder(nn.Module):
@@ -157,6 +173,7 @@ class Decoder(nn.Module):
         self.final_norm = nn.Parameter(torch.ones(shape.hidden_size))
         self.lm_head = None if shape.tied_embeddings else nn.Parameter(torch.empty_like(self.embedding))
         self.rotary = RotaryTable(shape)
+        self.adapter: nn.Module | None = None  # see `adapter.py`
 
     @property
     def unembedding_VE(self) -> Tensor:
@@ -250,17 +267,19 @@ class _RMSNorm(torch.autograd.Function):
         return normed
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         # With s = scale, y = x s w:  dx = s g w - x s³ mean(g w x),  dw = Σ s g x.
         x, weight, scale = ctx.saved_tensors
         size = x.shape[-1]
         g_ME, x_ME, w = grad.reshape(-1, size).float(), x.reshape(-1, size).float(), weight.float()
         s_M1 = scale.reshape(-1, 1)
         grad_x = g_ME * x_ME
-        grad_weight = torch.mv(grad_x.t(), s_M1.squeeze(1))
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.mv(grad_x.t(), s_M1.squeeze(1)).to(weight.dtype)
         slope = torch.mv(grad_x, w).unsqueeze(1).mul_(s_M1.pow(3)).div_(size)
         torch.mul(g_ME, w, out=grad_x).mul_(s_M1).addcmul_(x_ME, slope, value=-1)
-        return grad_x.to(x.dtype).view(x.shape), grad_weight.to(weight.dtype), None
+        return grad_x.to(x.dtype).view(x.shape), grad_weight, None
 
 
 class _SwiGLU(torch.autograd.Function):
@@ -271,7 +290,7 @@ class _SwiGLU(torch.autograd.Function):
         return activated
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x_ME, weight, gate_up = ctx.saved_tensors
         gate, up = gate_up
         gate_weight, up_weight = weight.chunk(2)
@@ -279,6 +298,8 @@ class _SwiGLU(torch.autograd.Function):
         torch.mul(F.silu(gate), grad, out=grad_up)
         torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
         grad_x = torch.mm(grad_gate, gate_weight).addmm_(grad_up, up_weight)
+        if not ctx.needs_input_grad[1]:
+            return grad_x, None
         grad_weight = torch.empty_like(weight)
         torch.mm(grad_gate.t(), x_ME, out=grad_weight[: len(gate_weight)])
         torch.mm(grad_up.t(), x_ME, out=grad_weight[len(gate_weight) :])

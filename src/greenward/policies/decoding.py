@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from greenward.policies.adapter import fix_factors, is_adapted, shared_copy
 from greenward.policies.attention import SharedPrefixAttention, attend
 from greenward.policies.decoder import Decoder, DecoderShape, rotate_
 from greenward.policies.group_batch import GroupBatch, Span
@@ -198,7 +199,9 @@ class NativeDecoding:
 
     def __init__(self, decoder: Decoder) -> None:
         self._source = self.decoder = decoder
-        if decoder.compute_dtype != torch.float32:
+        if is_adapted(decoder):
+            self.decoder = shared_copy(decoder)
+        elif decoder.compute_dtype != torch.float32:
             self.decoder = decoder.in_compute_dtype()
         self._memory = torch.empty(0)
 
@@ -233,12 +236,14 @@ class NativeDecoding:
 
     @torch.no_grad()
     def _refresh(self) -> None:
-        """Cast the weights anew for every batch.
+        """Cast the weights anew for every batch, or put together the factors of an adapter.
 
         Whether they have changed cannot be told cheaply: fused optimizers leave a tensor's version
         counter as it is.
         """
-        if self.decoder is not self._source:
+        if is_adapted(self._source):
+            fix_factors(self._source, self.decoder)
+        elif self.decoder is not self._source:
             for ours, theirs in zip(self.decoder.parameters(), self._source.parameters(), strict=True):
                 ours.copy_(theirs)
 

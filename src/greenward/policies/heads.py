@@ -6,7 +6,8 @@ F = 2E features.
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,9 @@ class Critic(nn.Module):
 
     Without a trunk of its own it reads the policy's hidden states, and its gradient flows into them.
     With one (`separate_trunk`) it reads those of a trainable copy of the policy, made here, and leaves
-    the policy alone. The head starts at 0, so that all values do. Weights are float32; the trunk
-    computes in the policy's type, the head in float32.
+    the policy alone; of an adapted policy the copy has an adapter of its own and shares the frozen weights.
+    The head starts at 0, so that all values do. Weights are float32; the trunk computes in the policy's
+    type, the head in float32.
 
     `reward_scale` is saved with the weights: the number of batches that the critic has judged and the mean
     variance of their rewards.
@@ -35,15 +37,25 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("reward_scale", torch.zeros(2, dtype=torch.float64))
-        self.trunk = copy.deepcopy(policy.model).requires_grad_() if separate_trunk else None
-        self._trunk_policy = (
-            None if self.trunk is None else type(policy)(self.trunk, policy.tokenizer, dtype=policy.dtype)
-        )
+        self._trunk_policy = policy.trainable_copy() if separate_trunk else None
+        self.trunk = None if self._trunk_policy is None else self._trunk_policy.model
 
     @property
     def reads_policy(self) -> bool:
         """Whether the values come from the policy's own hidden states."""
         return self._trunk_policy is None
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """What is trained, and the reward scale: not the frozen weights that an adapter's trunk shares."""
+        state = super().state_dict(*args, **kwargs)
+        return {name: tensor for name, tensor in state.items() if name not in self._frozen()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return super().load_state_dict({**self._frozen(), **state_dict}, *args, **kwargs)
+
+    def _frozen(self) -> dict[str, Tensor]:
+        named = self.named_parameters(remove_duplicate=False)
+        return {name: parameter for name, parameter in named if not parameter.requires_grad}
 
     def forward(self, batch: GroupBatch, policy_hidden_SE: Tensor | None) -> Tensor:
         """Values (B, T), 0 in the padding; differentiable.

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from greenward.config.sections import ModelConfig, ShapeConfig
+from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
-from greenward.policies import checkpoint
+from greenward.policies import adapter, checkpoint
 from greenward.policies.attention import SharedPrefixAttention
 from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.decoding import NativeDecoding
@@ -78,19 +78,28 @@ class Policy(Sampler):
         device: torch.device | str = "auto",
         gradient_checkpointing: bool = False,
     ) -> Policy:
-        """Read a Hugging Face folder: with our decoder where it can, else through transformers."""
+        """Read a Hugging Face folder: with our decoder where it can, else through transformers.
+
+        An adapter in PEFT's format is merged into its base.
+        """
         folder = Path(folder)
-        tokenizer = Tokenizer.load(folder)
+        base = checkpoint.base_folder(folder)
+        tokenizer = Tokenizer.load(checkpoint.holding("tokenizer.json", folder))
         target = resolve_device(device)
         numbers = resolve_dtype(dtype, target)
-        shape = checkpoint.read_shape(folder)
+        shape = checkpoint.read_shape(base or folder)
+        merged = None if base is None else adapter.read_merged(folder, base)
         if shape is None:
             from greenward.policies.transformers_policy import TransformersPolicy
 
-            policy: Policy = TransformersPolicy.read(folder, tokenizer, dtype=numbers, device=target)
+            model = TransformersPolicy.read(folder) if merged is None else merged
+            policy: Policy = TransformersPolicy(model.to(target), tokenizer, dtype=numbers)
         else:
             decoder = Decoder(shape, compute_dtype=numbers)
-            checkpoint.load_weights(decoder, folder)
+            if merged is None:
+                checkpoint.load_weights(decoder, folder)
+            else:
+                checkpoint.copy_weights(decoder, merged.state_dict())
             policy = cls(decoder.to(target), tokenizer, dtype=numbers)
         policy.set_gradient_checkpointing(gradient_checkpointing)
         return policy
@@ -107,25 +116,62 @@ class Policy(Sampler):
         """Trade a second forward pass for activations of one layer at a time."""
         self.model.gradient_checkpointing = enabled
 
+    def add_adapter(self, config: LoraConfig, *, seed: int, base: str | None = None) -> None:
+        """Train an adapter from now on, and none of the weights; see `adapter.add_adapter`."""
+        adapter.add_adapter(self.model, config, seed=seed, dtype=self.dtype, base=base)
+
     def save(self, folder: Path | str) -> None:
-        """Write a Hugging Face folder, weights in `dtype`; whole or not at all."""
-        checkpoint.save(self.model, self.tokenizer, Path(folder))
+        """Write a Hugging Face folder, weights in `dtype`; whole or not at all.
+
+        An adapter is merged into the weights, and also written as it is to the folder `adapter` inside.
+        """
+
+        def write(draft: Path) -> None:
+            self._write_model(draft)
+            self.tokenizer.save(draft)
+            if adapter.is_adapted(self.model):
+                adapter.save_adapter(self.model, draft / adapter.FOLDER)
+
+        checkpoint.save_folder(Path(folder), write)
+
+    @torch.no_grad()
+    def _write_model(self, folder: Path) -> None:
+        checkpoint.write(folder, self.model, self.published_tensors(), self.tokenizer)
+
+    def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under the names that Hugging Face uses, one after the other, with an adapter merged."""
+        return adapter.merged(self.model, checkpoint.published_tensors(self.model))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights, exact (float32), for resuming."""
-        return self.model.state_dict()
+        """The weights, exact (float32), for resuming; of an adapted model those of the adapter."""
+        return (
+            adapter.adapter_state(self.model) if adapter.is_adapted(self.model) else self.model.state_dict()
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         try:
-            self.model.load_state_dict(state)
+            if adapter.is_adapted(self.model):
+                adapter.load_adapter_state(self.model, state)
+            else:
+                self.model.load_state_dict(state)
         except RuntimeError as error:
             raise CheckpointError(f"the saved weights are not of this model's shape: {error}") from error
 
+    def trainable_copy(self) -> Policy:
+        """The same weights, to be trained apart; an adapter has a copy, its frozen weights are shared."""
+        copied = type(self)(adapter.shared_copy(self.model), self.tokenizer, dtype=self.dtype)
+        copied.version = self.version
+        return copied
+
     def frozen_copy(self) -> Policy:
-        """A reference policy: the same weights, never trained."""
+        """A reference policy: the same weights, never trained; frozen weights are shared as above."""
+        if adapter.is_adapted(self.model):
+            frozen = self.trainable_copy()
+            frozen.model.requires_grad_(False)
+            return frozen
         frozen = type(self)(self._frozen_model(), self.tokenizer, dtype=self.dtype)
         frozen.version = self.version
         return frozen

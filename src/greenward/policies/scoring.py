@@ -56,7 +56,9 @@ class _ChunkedScores(torch.autograd.Function):
         if grad_scores_S is None:
             grad_scores_S = torch.zeros_like(lse_S)
         grad_hidden_SE = torch.empty_like(hidden_SE)
-        grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
+        grad_unembedding_VE = None
+        if ctx.needs_input_grad[1]:
+            grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
             if kept:
                 (logprobs,) = kept
@@ -72,8 +74,11 @@ class _ChunkedScores(torch.autograd.Function):
             grad.scatter_add_(1, targets_S[part, None], grad_scores_S[part, None])
             grad = grad.mul_(ctx.scale).to(hidden_SE.dtype)
             torch.mm(grad, unembedding_VE, out=grad_hidden_SE[part])
-            grad_unembedding_VE += grad.t() @ hidden_SE[part]
-        return grad_hidden_SE, grad_unembedding_VE.to(unembedding_VE.dtype), None, None, None
+            if grad_unembedding_VE is not None:
+                grad_unembedding_VE += grad.t() @ hidden_SE[part]
+        if grad_unembedding_VE is not None:
+            grad_unembedding_VE = grad_unembedding_VE.to(unembedding_VE.dtype)
+        return grad_hidden_SE, grad_unembedding_VE, None, None, None
 
 
 def score_tokens(

@@ -9,7 +9,7 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -21,21 +21,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from greenward.errors import CheckpointError
-from greenward.policies.checkpoint import save_folder
+from greenward.policies import adapter
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import Decoding
 from greenward.policies.scoring import score_logits
-from greenward.policies.tokenizer import Tokenizer
 
 
 class TransformersPolicy(Policy):
     """A policy over `AutoModelForCausalLM`. `frozen_copy`, weights and versions are `Policy`'s."""
 
-    @classmethod
-    def read(
-        cls, folder: Path, tokenizer: Tokenizer, *, dtype: torch.dtype, device: torch.device
-    ) -> TransformersPolicy:
+    @staticmethod
+    def read(folder: Path) -> Any:
+        """The model in `folder`, in float32."""
         try:
             from transformers import AutoModelForCausalLM
         except ImportError as error:
@@ -44,10 +42,9 @@ class TransformersPolicy(Policy):
                 remedy="pip install 'greenward[hf]'",
             ) from error
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         except (OSError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"expected a causal language model in {folder}, found: {error}") from error
-        return cls(model.to(device), tokenizer, dtype=dtype)
 
     @property
     def max_positions(self) -> int:
@@ -70,14 +67,15 @@ class TransformersPolicy(Policy):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
 
-    def save(self, folder: Path | str) -> None:
-        def write(draft: Path) -> None:
-            state = self.model.state_dict()
-            cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in state.items()}
-            self.model.save_pretrained(draft, state_dict=cast)
-            self.tokenizer.save(draft)
+    @torch.no_grad()
+    def _write_model(self, folder: Path) -> None:
+        tensors = self.published_tensors()
+        cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors}
+        self.model.save_pretrained(folder, state_dict=cast)
 
-        save_folder(Path(folder), write)
+    def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights by their names in `transformers`, with an adapter merged."""
+        return adapter.merged(self.model, self.model.state_dict())
 
     def _frozen_model(self) -> nn.Module:
         return copy.deepcopy(self.model).requires_grad_(False)
@@ -113,6 +111,7 @@ class TransformersPolicy(Policy):
         predicts_BL = (positions_BL >= prompts_B1) & (positions_BL < positions_BL[:, -1:])
         checkpoints = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
         self.model.train(checkpoints and torch.is_grad_enabled())
+        adapter.set_dropout(self.model, torch.is_grad_enabled())
         with computing_in(self.dtype, self.device):
             out = model(input_ids=token_ids_BL, attention_mask=mask_BL, use_cache=False, **options)
         return out, predicts_BL
