@@ -16,6 +16,7 @@ from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import RewardTerm
+from greenward.policies.checkpoint import local_folder
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
@@ -147,18 +148,20 @@ def build_rewards(
 def build_policy(recipe: BaseRecipe, texts: Callable[[], Iterable[str]]) -> Policy:
     """The policy at the start: a published or earlier model, or a decoder from random weights.
 
-    The tokenizer of such a decoder is trained on `texts`.
+    The tokenizer of such a decoder is trained on `texts`. With `model.lora` the policy has a new adapter.
     """
-    if recipe.model.id is not None:
-        return Policy.load(recipe.model)
-    tokenizer = train_tokenizer(texts(), recipe.model.shape.vocab_size)
-    return Policy.random(
-        recipe.model.shape,
-        tokenizer,
-        seed=recipe.seed,
-        dtype=recipe.model.dtype,
-        device=recipe.model.device,
-    )
+    model = recipe.model
+    if model.id is not None:
+        policy = Policy.load(model)
+    else:
+        tokenizer = train_tokenizer(texts(), model.shape.vocab_size)
+        policy = Policy.random(
+            model.shape, tokenizer, seed=recipe.seed, dtype=model.dtype, device=model.device
+        )
+    if model.lora is not None:
+        folder = None if model.id is None else local_folder(model.id)
+        policy.add_adapter(model.lora, seed=recipe.seed, base=str(folder.resolve()) if folder else model.id)
+    return policy
 
 
 def build_renderer(recipe: BaseRecipe, tokenizer: Tokenizer) -> PromptRenderer:

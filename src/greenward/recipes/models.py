@@ -21,6 +21,7 @@ from greenward.runs.reading import is_run
 _WEIGHTS = (
     "*.safetensors",
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer*.json",
     "chat_template.jinja",
@@ -38,7 +39,7 @@ class FoundModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.folder)
+        return Tokenizer.load(checkpoint.holding("tokenizer.json", self.folder))
 
     @cached_property
     def weights_hash(self) -> str:
@@ -49,7 +50,7 @@ class FoundModel:
     @property
     def max_positions(self) -> int | None:
         """The longest prompt and answer together, in tokens, where the model's config says it."""
-        config: Mapping[str, Any] = read_json(self.folder / "config.json")
+        config: Mapping[str, Any] = read_json(checkpoint.holding("config.json", self.folder) / "config.json")
         config = config.get("text_config") or config
         for key in ("max_position_embeddings", "n_positions", "n_ctx"):
             if isinstance(config.get(key), int):
@@ -96,7 +97,7 @@ def find_model(name: str, which: str | None = None) -> FoundModel:
     if which is not None:
         raise CheckpointError(f"{name} is no run directory, so it has no checkpoint {which!r}.")
     folder = checkpoint.resolve(name)
-    if not (folder / "config.json").is_file():
+    if not (checkpoint.holding("config.json", folder) / "config.json").is_file():
         raise CheckpointError(f"{folder} is no model: it has no config.json.")
     return _found(name, folder)
 

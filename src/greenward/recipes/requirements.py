@@ -12,9 +12,9 @@ from greenward.config.recipe import CodeRecipe, Recipe, ReinforcementRecipe, Sup
 from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
-from greenward.policies.checkpoint import local_folder
+from greenward.policies.adapter import check_lora
+from greenward.policies.checkpoint import holding, local_folder, read_shape
 from greenward.policies.devices import resolve_device
-from greenward.policies.tokenizer import read_json
 from greenward.problems.catalog import check_source
 from greenward.recipes.build import read_token
 from greenward.recipes.rollouts import check_rollouts
@@ -44,8 +44,11 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
     if recipe.sandbox.http is not None:
         read_token(recipe.sandbox.http)
     resolve_device(recipe.model.device)
+    shape = None
     if recipe.model.id is not None and (folder := local_folder(recipe.model.id)):
-        read_json(folder / "config.json")
+        shape = read_shape(holding("config.json", folder))
+    if recipe.model.lora is not None:
+        check_lora(recipe.model.lora, native=recipe.model.id is None or shape is not None)
     sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
     suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
     for source in (

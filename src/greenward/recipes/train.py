@@ -103,10 +103,24 @@ def dry_run(
     check_needs(recipe, given, functions)
     tasks = TASKS[recipe.kind](recipe, given, functions)
     policy = build_policy(recipe, tasks.texts)
-    parameters = sum(parameter.numel() for parameter in policy.parameters())
     print(dump(recipe))
-    print(f"# {parameters:,} parameters; weights, gradients and Adam: {parameters * 16 / 2**20:,.0f} MiB")
+    print(f"# {training_memory(policy)}")
     print(tasks.sample(policy))
+
+
+def training_memory(policy: Policy) -> str:
+    """The number of parameters, and the memory of weights, gradients and Adam's two moments."""
+    parameters = list(policy.parameters())
+    total = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    frozen_bytes = sum(p.numel() * p.element_size() for p in parameters if not p.requires_grad)
+    whole = f"{total * 16 / 2**20:,.0f} MiB"
+    if trained == total:
+        return f"{total:,} parameters; weights, gradients and Adam: {whole}"
+    return (
+        f"{total - trained:,} frozen parameters and {trained:,} of the adapter; weights, gradients and Adam: "
+        f"{(frozen_bytes + trained * 16) / 2**20:,.0f} MiB, and {whole} if all were trained"
+    )
 
 
 @dataclass(frozen=True)
@@ -129,13 +143,18 @@ class Session:
         summary = read_summary(folder)
         if summary is None or summary["status"] != "finished":
             unmeasured = recipe.evaluation.model_copy(update={"enabled": False})
-            before = convert(recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump())
+            # Random weights are trained whole; the adapter changes what comes of them.
+            whole = recipe.model if recipe.model.id else recipe.model.model_copy(update={"lora": None})
+            before = convert(
+                recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump(), model=whole.model_dump()
+            )
             assert isinstance(before, SupervisedRecipe)
             with RunDirectory.create(folder, before.model_dump(mode="json"), resume=self.resume) as inner:
                 if not self._supervise(before, inner):
                     return False
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
-        return self._reinforce(recipe, run, Policy.load(model))
+        warm = recipe.model_copy(update={"model": model})
+        return self._reinforce(recipe, run, build_policy(warm, self.tasks.texts))
 
     def _supervise(self, recipe: SupervisedRecipe, run: RunDirectory) -> bool:
         config = recipe.warm_start
