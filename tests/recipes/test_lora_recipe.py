@@ -90,7 +90,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_saves_the_adapter(name, o
 
 
 def test_a_warm_start_from_random_weights_trains_all_of_them_and_is_the_base(tmp_path):
-    shape = [*TINY_MODEL, "warm_start.max_steps=2", "warm_start.batch_size=4", *ON_THE_STARTER[2:]]
+    shape = [
+        *TINY_MODEL,
+        "warm_start.max_steps=2",
+        "warm_start.batch_size=4",
+        "problems.families.limit=60",
+        *ON_THE_STARTER[4:],
+    ]
     steps = ["training.max_steps=1", "training.prompts_per_step=2", "training.num_generations=4"]
     sizes = [
         "training.micro_batch_sequences=8",

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from greenward.errors import EngineError
+from greenward.policies.adapter import merged
 from greenward.policies.checkpoint import published_tensors
 from greenward.policies.decoder import Decoder
 from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
@@ -195,8 +196,8 @@ class DeviceTransfer:
             def __iter__(self) -> Iterator[tuple[str, Any]]:
                 model = policy.model
                 decoder = isinstance(model, Decoder)
-                tensors = published_tensors(model).items() if decoder else model.named_parameters()
-                for name, tensor in tensors:
+                tensors = published_tensors(model) if decoder else dict(model.named_parameters())
+                for name, tensor in merged(model, tensors):
                     yield name, tensor.detach().to(policy.dtype)
 
         info: Any = ipc_engine.IPCTrainerInitInfo(rank=0)
