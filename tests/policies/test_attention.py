@@ -59,7 +59,7 @@ def test_two_sets_of_keys_merge_into_one_softmax():
 
 @pytest.mark.parametrize("numbers", [1, 50, 10_000])
 def test_scores_do_not_depend_on_the_chunks(monkeypatch, numbers):
-    monkeypatch.setattr(scoring, "_CHUNK_NUMBERS", numbers)
+    monkeypatch.setattr(scoring, "CHUNK_NUMBERS", numbers)
     hidden, unembedding, weights = tensors((13, 6), (11, 6), (2, 13))
     targets = torch.arange(13) % 11
     results = []

@@ -63,8 +63,11 @@ def local_folder(model_id: str) -> Path | None:
     )
 
 
-def resolve(model_id: str, cache_dir: str | None = None) -> Path:
-    """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached)."""
+def resolve(model_id: str, cache_dir: str | None = None, *, offline: bool = False) -> Path:
+    """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached).
+
+    `offline` takes it from the cache, without a connection.
+    """
     if folder := local_folder(model_id):
         return folder
     try:
@@ -76,9 +79,20 @@ def resolve(model_id: str, cache_dir: str | None = None) -> Path:
         ) from error
     patterns = ["*.json", "*.safetensors", "*.jinja"]
     try:
-        return Path(snapshot_download(model_id, cache_dir=cache_dir, allow_patterns=patterns))
+        return Path(
+            snapshot_download(
+                model_id, cache_dir=cache_dir, allow_patterns=patterns, local_files_only=offline
+            )
+        )
     except Exception as error:  # the hub client raises a dozen unrelated types
         reason = str(error).partition("\n")[0]
+        if offline:
+            raise CheckpointError(
+                f"model.offline is set, and model {model_id!r} is not in {cache_dir or 'the cache'}",
+                remedy=f"Where there is a network: hf download {model_id}"
+                + (f" --cache-dir {cache_dir}" if cache_dir else "")
+                + "; or set model.offline=false.",
+            ) from error
         raise CheckpointError(
             f"model {model_id!r} could not be fetched and is not in the cache: {reason}",
             remedy="check the id and the connection, or give a local folder",
@@ -123,8 +137,17 @@ def read_shape(folder: Path) -> DecoderShape | None:
         and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
         and "quantization_config" not in config
     )
-    if not computed:
-        return None
+    return shape_of(config, folder) if computed else None
+
+
+def shape_of(config: Mapping[str, Any], folder: Path) -> DecoderShape:
+    """The shape that config.json gives under the names that most decoders use.
+
+    Raises `CheckpointError`, naming `folder`, where one is missing.
+    """
+    family = config.get("model_type")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope_kind = rope.get("rope_type", rope.get("type", "default"))
     try:
         heads = config["num_attention_heads"]
         defaults = {
@@ -134,7 +157,7 @@ def read_shape(folder: Path) -> DecoderShape | None:
             "rope_theta": 10000.0,
             "tie_word_embeddings": False,
         }
-        given = {key: value for key, value in (config | rope).items() if value is not None}
+        given = {key: value for key, value in {**config, **rope}.items() if value is not None}
         values = defaults | given
         scaling = {f.name: rope[f.name] for f in fields(RopeScaling) if rope_kind == "llama3"}
         return DecoderShape(

@@ -18,7 +18,7 @@ from greenward.policies.decoder import Decoder, DecoderShape, rotate_
 from greenward.policies.group_batch import GroupBatch, Span
 
 _GROWTH = 16
-_CACHE_BYTES = 1 << 30  # for the completions' keys and values
+CACHE_BYTES = 1 << 30  # for the completions' keys and values
 
 
 class PrefillAttention(SharedPrefixAttention):
@@ -207,7 +207,7 @@ class NativeDecoding:
 
     def rows_at_once(self, max_tokens: int) -> int:
         shape, dtype = self.decoder.shape, self.decoder.compute_dtype
-        return _CACHE_BYTES // (CompletionCache.numbers(shape, 1, max_tokens) * dtype.itemsize)
+        return CACHE_BYTES // (CompletionCache.numbers(shape, 1, max_tokens) * dtype.itemsize)
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         self._refresh()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Logits of one chunk take at most this many numbers (64 MB in float32).
-_CHUNK_NUMBERS = 16 * 1024 * 1024
+CHUNK_NUMBERS = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -106,5 +106,5 @@ def _logits(hidden: Tensor, unembedding_VE: Tensor, scale: float) -> Tensor:
 
 
 def _chunks(tokens: int, vocab: int) -> list[slice]:
-    size = max(1, _CHUNK_NUMBERS // vocab)
+    size = max(1, CHUNK_NUMBERS // vocab)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
