@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from greenward.api import grade as grade
     from greenward.api import load_problems as load_problems
     from greenward.api import train as train
-    from greenward.config.loading import load_recipe as load_recipe
     from greenward.grading.grader import Grader as Grader
     from greenward.integrations import EvaluationCallback as EvaluationCallback
     from greenward.integrations import reward_function as reward_function
+    from greenward.platforms.presets import load_recipe as load_recipe
     from greenward.policies.policy import Policy as Policy
     from greenward.problems.problem import Case as Case
     from greenward.problems.problem import Problem as Problem
@@ -25,9 +25,9 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "api": ("EvaluationResult", "TrainingResult", "audit", "evaluate", "grade", "load_problems", "train"),
-    "config.loading": ("load_recipe",),
     "grading.grader": ("Grader",),
     "integrations": ("EvaluationCallback", "reward_function"),
+    "platforms.presets": ("load_recipe",),
     "policies.policy": ("Policy",),
     "problems.problem": ("Case", "Problem", "ProblemSet"),
     "recipes.push": ("push",),

@@ -116,10 +116,11 @@ def train(
     `resume` continues the run in `output`, exactly; `dry_run` prints settings, model size and the first
     prompt, and trains nothing. Raises the errors of `greenward.errors`; what was written before one is kept.
     """
-    from greenward.config.loading import dump, load_recipe, parse_recipe
+    from greenward.config.loading import dump, parse_recipe
     from greenward.config.recipe import BaseRecipe
     from greenward.config.source import dotted, leaves
     from greenward.errors import ConfigError, ProblemError
+    from greenward.platforms.presets import load_recipe, this_preset
     from greenward.problems.problem import ProblemSet
 
     if isinstance(overrides, str):
@@ -152,7 +153,7 @@ def train(
     if isinstance(recipe, str | Path):
         resolved = load_recipe(recipe, changes)
     elif recipe is None or isinstance(recipe, BaseRecipe):
-        resolved = parse_recipe("" if recipe is None else dump(recipe), changes)
+        resolved = parse_recipe("" if recipe is None else dump(recipe), changes, machine=this_preset)
     else:
         raise _unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
     run = Path(output) if output is not None else Path("runs") / resolved.name

@@ -8,9 +8,15 @@ import pytest
 from click.testing import CliRunner
 
 from greenward.cli.main import cli
+from greenward.config.presets import PRESETS
 from greenward.sandbox import pool
 from greenward.sandbox.isolation import PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # refuses at once
 
 
 def test_doctor_names_every_layer_and_the_level():
@@ -19,11 +25,16 @@ def test_doctor_names_every_layer_and_the_level():
     assert shown.exit_code == (0 if found.level.suffices(Level.B) else 1)
     assert f"isolation level {found.level.value}" in shown.output
     assert all(layer.value in shown.output for layer in Layer)
+    for label in ("GPU", "preset", "memory", "disk", "Slurm", "hub           not reachable", "[vllm]"):
+        assert f"  {label}" in shown.output
 
 
 def test_doctor_as_json():
     shown = CliRunner().invoke(cli, ["doctor", "--json"])
-    sandbox = json.loads(shown.stdout)["sandbox"]
+    found = json.loads(shown.stdout)
+    machine, sandbox = found["machine"], found["sandbox"]
+    assert machine["preset"] in PRESETS and machine["cores"] >= 1 and machine["available_mb"] > 0
+    assert machine["extras"]["tensorboard"].keys() == {"tensorboard"} and machine["hub_reachable"] is False
     assert set(sandbox["layers"]) == {layer.value for layer in Layer}
     assert sandbox["answer_ms"] > 0
 

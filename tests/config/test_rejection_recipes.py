@@ -48,6 +48,7 @@ def test_impossible_combinations_name_the_way_out(text: str, said: str) -> None:
 
 
 def test_a_real_model_gets_settings_of_its_own() -> None:
-    recipe = load_recipe("rejection_sampling", ["model=Qwen/Qwen2.5-Coder-0.5B-Instruct"])
+    overrides = ["model=Qwen/Qwen2.5-Coder-0.5B-Instruct", "preset=a100"]
+    recipe = load_recipe("rejection_sampling", overrides)
     assert recipe.warm_start is None and recipe.model.dtype == "bfloat16"
     assert recipe.training.learning_rate <= 2e-5 and recipe.sampling.max_tokens >= 256

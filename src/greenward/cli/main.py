@@ -14,7 +14,7 @@ from greenward.cli.audit import audit
 from greenward.cli.comparing import compare, show
 from greenward.cli.diagnosing import diff, evals, reward_health
 from greenward.cli.evaluating import eval_, grade
-from greenward.cli.machine import completion, doctor
+from greenward.cli.machine import completion, doctor, plan
 from greenward.cli.play import play
 from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
@@ -22,11 +22,11 @@ from greenward.cli.sandbox import sandbox
 from greenward.cli.slurm import slurm
 from greenward.cli.training import config, demo, sweep, train
 from greenward.cli.validating import validate_model
-from greenward.errors import GreenwardError, TrainingStopped
+from greenward.errors import EngineError, GreenwardError
 from greenward.runs.keys import without_keys
 
 EXIT_ERROR = 2
-EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
+EXIT_INFRASTRUCTURE = 75  # EX_TEMPFAIL: the same command may succeed later
 
 
 class InOrder(click.Group):
@@ -47,14 +47,14 @@ def cli() -> None:
 
 LEARNING = (demo, train, validate_model, sweep, slurm, eval_, grade, show, compare, audit, play)
 DIAGNOSING = (reward_health, evals, diff)
-for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, sandbox, doctor, completion):
+for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, sandbox, doctor, plan, completion):
     cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 finished, 2 a user's error, 130 interrupted (after a clean stop).
 
-    75 means that a training stopped cleanly because its rollout engine failed.
+    75 means that a rollout engine failed: the training stopped cleanly, and may go on later.
     """
     run(cli, "greenward", arguments)
 
@@ -71,4 +71,4 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         sys.exit(EXIT_INTERRUPTED)
     except GreenwardError as error:
         click.echo(f"Error: {without_keys(str(error))}", err=True)
-        sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)
+        sys.exit(EXIT_INFRASTRUCTURE if isinstance(error, EngineError) else EXIT_ERROR)

@@ -167,9 +167,14 @@ def config() -> None:
 @overrides_argument
 def show(recipe: str, overrides: tuple[str, ...]) -> None:
     """Print every key of CONFIG as resolved, defaults included."""
-    from greenward.config.loading import dump, load_recipe
+    from greenward.config.loading import dump
+    from greenward.config.presets import preset_line
+    from greenward.platforms.presets import load_recipe
 
-    click.echo(dump(load_recipe(recipe, overrides)), nl=False)
+    resolved = load_recipe(recipe, overrides)
+    click.echo(dump(resolved), nl=False)
+    if line := preset_line(resolved):
+        click.echo(f"# {line}")
 
 
 @config.command()
@@ -177,7 +182,8 @@ def show(recipe: str, overrides: tuple[str, ...]) -> None:
 @overrides_argument
 def check(recipe: str, overrides: tuple[str, ...]) -> None:
     """Check CONFIG as `train` does before it loads anything: keys, values, and that what is named exists."""
-    from greenward.config.loading import find_recipe, load_recipe
+    from greenward.config.loading import find_recipe
+    from greenward.platforms.presets import load_recipe
     from greenward.recipes.requirements import check_needs
 
     check_needs(load_recipe(recipe, overrides))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from greenward.config.explain import explain, field_at, fields_of, only_keys_of
+from greenward.config.presets import with_preset
 from greenward.config.recipe import KINDS, RECIPE, Recipe, is_from_random_weights
 from greenward.config.source import RecipeText, describe, key_path, leaves
 from greenward.errors import ConfigError
@@ -23,14 +24,17 @@ PRETRAINED = "pretrained"
 DEFAULT_KIND = "grpo"
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    path: str | Path, overrides: Sequence[str] = (), *, machine: Callable[[], str] | None = None
+) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
     `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`.
     Values are taken strictly: text is no number. Where a pretrained model is named, the section
     `pretrained` of the file replaces keys before the overrides do; `pretrained=null` leaves it out, and so
-    does a model that `is_from_random_weights`.
+    does a model that `is_from_random_weights`. Keys of a pretrained model that are not set, or `auto`, get
+    the values of the preset (`with_preset`); `machine` says which one `preset: auto` is; without it, none.
 
     Keys that only other kinds have are errors, with two exceptions: the `config.yaml` of a run may be from
     a version that recorded them, and an override of `kind` leaves out what the file says for its own kind.
@@ -44,11 +48,16 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}).") from None
     recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()
-    return parse_recipe(text, overrides, name=str(file), recorded=recorded)
+    return parse_recipe(text, overrides, name=str(file), recorded=recorded, machine=machine)
 
 
 def parse_recipe(
-    text: str, overrides: Sequence[str] = (), *, name: str = "recipe", recorded: bool = False
+    text: str,
+    overrides: Sequence[str] = (),
+    *,
+    name: str = "recipe",
+    recorded: bool = False,
+    machine: Callable[[], str] | None = None,
 ) -> Recipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
     source = RecipeText.read_recipe(text, name)
@@ -63,12 +72,21 @@ def parse_recipe(
         for path, value in leaves(section):
             variant = variant.with_value(path, value, resolved.place_of((PRETRAINED, *path)), _lists())
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
-        validate(_overridden(variant, ["model.id=any"]))
-        model = resolved.data.get("model")
-        named = model.get("id") if isinstance(model, dict) else None
-        if named is not None and not is_from_random_weights(str(named)):
+        named = _overridden(variant, ["model.id=any"])
+        validate(with_preset(named, _kind(named), True, lambda: "cpu"))
+        if _is_pretrained(resolved):
             resolved = _overridden(variant, overrides)
-    return validate(resolved)
+    return validate(with_preset(resolved, _kind(resolved), _is_pretrained(resolved), machine))
+
+
+def _kind(source: RecipeText) -> str:
+    return str(source.data.get("kind", DEFAULT_KIND))
+
+
+def _is_pretrained(source: RecipeText) -> bool:
+    model = source.data.get("model")
+    named = model.get("id") if isinstance(model, dict) else None
+    return named is not None and not is_from_random_weights(str(named))
 
 
 def dump(recipe: Recipe) -> str:

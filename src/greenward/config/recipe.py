@@ -57,6 +57,10 @@ class BaseRecipe(ConfigSection):
     kind: str
     name: str = "run"
     seed: int = 0
+    preset: Literal["auto", "cpu", "v100", "a100", "h100", "none"] = Field(
+        "auto", description="settings of a pretrained model that follow from the machine; auto: of this one"
+    )
+    preset_keys: tuple[str, ...] = Field((), description="what the preset gave; greenward writes this")
     model: ModelConfig = ModelConfig()
     problems: ProblemsConfig = ProblemsConfig()
     warm_start: SupervisedConfig | None = Field(None, description="supervised training before RL")
@@ -144,12 +148,6 @@ class CodeRecipe(ReinforcementRecipe):
 
     @model_validator(mode="after")
     def _possible(self) -> CodeRecipe:
-        sequences, generations = self.training.micro_batch_sequences, self.training.num_generations
-        if sequences % generations:
-            raise ValueError(
-                f"training.micro_batch_sequences {sequences} must be a multiple of "
-                f"training.num_generations {generations}: a group shares its prompt within one micro-batch"
-            )
         if not self.rewards:
             raise ValueError("rewards is empty: name at least one reward term")
         buffer = self.algorithm.overlong.penalty_buffer

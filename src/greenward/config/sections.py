@@ -75,6 +75,7 @@ class ModelConfig(ConfigSection):
 
     id: str | None = Field(None, description="Hugging Face id, model folder or run directory")
     cache_dir: str | None = Field(None, description="where downloaded models are kept")
+    offline: bool = Field(False, description="take models from the cache only; never ask the hub")
     shape: ShapeConfig = ShapeConfig()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
@@ -213,7 +214,9 @@ class TrainingConfig(LoopConfig):
     )
     prompts_per_step: PositiveInt = 16
     num_generations: PositiveInt = Field(16, description="answers per prompt (G); kind: grpo needs 2 or more")
-    micro_batch_sequences: PositiveInt = Field(64, description="answers per forward and backward pass")
+    micro_batch_sequences: PositiveInt = Field(
+        64, description="most answers per forward and backward pass; a group that it splits is read in parts"
+    )
     learning_rate: PositiveFloat = Field(2.5e-4, description="default for a pretrained model: 1e-6")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     final_rate: Fraction = Field(0.0, description="share of the learning rate at which the schedule ends")

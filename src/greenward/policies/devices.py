@@ -46,6 +46,21 @@ def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype
     return torch.bfloat16 if in_hardware else torch.float32
 
 
+def check_training_dtype(dtype: str, device: torch.device) -> None:
+    """Raises `ConfigError` for float16 on a CPU, and for bfloat16 on a GPU that only emulates it."""
+    if dtype == "float16" and device.type == "cpu":
+        raise ConfigError(
+            "model.dtype is float16, which trains on GPUs only; the model computes on the CPU.",
+            remedy="Set model.dtype to float32, bfloat16 or auto.",
+        )
+    emulated = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if dtype == "bfloat16" and emulated:
+        raise ConfigError(
+            f"model.dtype is bfloat16, and {torch.cuda.get_device_name(device)} has no arithmetic for it.",
+            remedy="Set model.dtype=float16, which trains with loss scaling, or preset=v100.",
+        )
+
+
 def contended_threads() -> str | None:
     """Measure matrix products with all threads and with one; advice where all are slower, else None.
 

@@ -63,7 +63,7 @@ class Policy(Sampler):
         if config.id is None:
             raise ConfigError("model.id is not set: Policy.random makes a policy from model.shape")
         return cls.from_folder(
-            checkpoint.resolve(config.id, config.cache_dir),
+            checkpoint.resolve(config.id, config.cache_dir, offline=config.offline),
             dtype=config.dtype,
             device=config.device,
             gradient_checkpointing=config.gradient_checkpointing,

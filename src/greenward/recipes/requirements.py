@@ -12,9 +12,10 @@ from greenward.config.recipe import CodeRecipe, Recipe, ReinforcementRecipe, Sup
 from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
+from greenward.platforms.detection import is_writable
 from greenward.policies.adapter import check_lora
 from greenward.policies.checkpoint import holding, local_folder, read_shape
-from greenward.policies.devices import resolve_device
+from greenward.policies.devices import check_training_dtype, resolve_device
 from greenward.problems.catalog import check_source
 from greenward.recipes.build import read_token
 from greenward.recipes.rollouts import check_rollouts
@@ -43,12 +44,18 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
     check_trackers(recipe.tracking.model_dump())
     if recipe.sandbox.http is not None:
         read_token(recipe.sandbox.http)
-    resolve_device(recipe.model.device)
+    model = recipe.model
+    check_training_dtype(model.dtype, resolve_device(model.device))
     shape = None
-    if recipe.model.id is not None and (folder := local_folder(recipe.model.id)):
+    if model.id is not None and (folder := local_folder(model.id)):
         shape = read_shape(holding("config.json", folder))
-    if recipe.model.lora is not None:
-        check_lora(recipe.model.lora, native=recipe.model.id is None or shape is not None)
+    elif model.id and model.cache_dir and not model.offline and not is_writable(Path(model.cache_dir)):
+        raise ConfigError(
+            f"model.cache_dir {model.cache_dir} cannot be written.",
+            remedy="Name a folder of your own, or set model.offline=true if the model is there already.",
+        )
+    if model.lora is not None:
+        check_lora(model.lora, native=model.id is None or shape is not None)
     sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
     suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
     for source in (

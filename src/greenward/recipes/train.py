@@ -15,15 +15,17 @@ from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import Trainer, TrainingLoop
 from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import convert, dump
+from greenward.config.presets import preset_line
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig, TrainingConfig
-from greenward.errors import TrainingStopped
+from greenward.errors import EngineError
 from greenward.faults.fault import recorded_truth
 from greenward.policies.devices import contended_threads
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
 from greenward.recipes.code_game import CodeGameTasks
+from greenward.recipes.fitting import check_disk, check_memory
 from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.requirements import check_needs
 from greenward.recipes.self_play import SelfPlayTasks
@@ -65,6 +67,7 @@ def train(
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
     check_needs(recipe, given, functions)
+    _, *warned = *check_memory(recipe), check_disk(recipe, output)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     tasks = TASKS[recipe.kind](recipe, given, functions)
@@ -77,8 +80,9 @@ def train(
                 f"Resumed with another {key} ({change}): the numbers will not equal those of an "
                 "uninterrupted run to the last digit."
             )
-        if slowed := contended_threads():
-            progress.message(slowed)
+        for message in (preset_line(recipe), *warned, contended_threads()):
+            if message:
+                progress.message(message)
         finished = Session(recipe, tasks, progress, resume).train(run)
     if finished:
         show_report(output, quiet=quiet)
@@ -101,9 +105,13 @@ def dry_run(
 ) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
     check_needs(recipe, given, functions)
+    print(dump(recipe))
+    estimated, warned = check_memory(recipe)
+    for line in (*estimated, preset_line(recipe), warned):
+        if line:
+            print(f"# {line}")
     tasks = TASKS[recipe.kind](recipe, given, functions)
     policy = build_policy(recipe, tasks.texts)
-    print(dump(recipe))
     print(f"# {training_memory(policy)}")
     print(tasks.sample(policy))
 
@@ -216,7 +224,7 @@ class Session:
             extra={"training_seconds": loop.training_seconds},
         )
         if loop.failure is not None:
-            raise TrainingStopped(
+            raise EngineError(
                 f"Stopped after step {loop.steps_done}: {loop.failure.message}",
                 remedy="Nothing is lost: the same command with --resume goes on once the engine answers.",
             ) from loop.failure

@@ -5,6 +5,7 @@ No names, paths or environment variables are recorded.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -74,30 +75,43 @@ def resident_mb() -> float:
     return peak_resident_mb()
 
 
-def available_mb() -> float:
+def available_mb(root: Path = Path("/")) -> float:
     """Memory that can still be taken without swapping, in MiB: of the machine, or of this control group.
 
     All physical memory where the system does not say (no /proc).
     """
-    meminfo = Path("/proc/meminfo")
+    meminfo = root / "proc/meminfo"
     if not meminfo.is_file():
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _MB
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return min(int(fields["MemAvailable"].split()[0]) / 1024, _left_in_control_group_mb())
+    return min(int(fields["MemAvailable"].split()[0]) / 1024, _left_in_control_groups_mb(root))
 
 
-def _left_in_control_group_mb() -> float:
-    """What the container's limit (cgroup v2, then v1) leaves; infinite without one."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        file = Path("/sys/fs/cgroup", limit)
-        if file.is_file():
-            text = file.read_text().strip()
-            taken = int(Path("/sys/fs/cgroup", used).read_text())
-            return float("inf") if text == "max" else (int(text) - taken) / _MB
-    return float("inf")
+def control_groups(controller: str, root: Path = Path("/")) -> list[Path]:
+    """The folders of this process's control groups, up to the root, whose limits all hold; v2, then v1."""
+    mount, relative = root / "sys/fs/cgroup", ""
+    if (mount / controller).is_dir():
+        mount /= controller
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or controller in controllers.split(","):
+                relative = path.strip("/")
+    folder = mount / relative
+    return [one for one in (folder, *folder.parents) if one == mount or mount in one.parents]
+
+
+def _left_in_control_groups_mb(root: Path) -> float:
+    """What the limits leave; infinite without one."""
+    left = [float("inf")]
+    for folder in control_groups("memory", root):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or the limit is `max`
+                left.append((int((folder / limit).read_text()) - int((folder / used).read_text())) / _MB)
+    return min(left)
 
 
 def peak_resident_mb() -> float:

@@ -1,0 +1,222 @@
+"""What a machine has: GPUs, cores, memory, disk, scheduler, site, network and installed extras.
+
+Facts come from data that a test can replace: the environment, a root folder for /proc and /sys, the text of
+nvidia-smi. Nothing here needs torch, waits longer than a few seconds, or fails where something is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from greenward.runs.machine import available_mb, control_groups
+
+EXTRAS = MappingProxyType(
+    {
+        "hf": ("transformers",),
+        "hub": ("datasets",),
+        "peft": ("peft",),
+        "vllm": ("vllm",),
+        "ray": ("ray",),
+        "distributed": ("accelerate", "deepspeed"),
+        "wandb": ("wandb",),
+        "tensorboard": ("tensorboard",),
+        "trackio": ("trackio",),
+        "mlflow": ("mlflow",),
+        "games": ("pettingzoo", "textarena"),
+    }
+)
+"""The packages of each extra."""
+OFFLINE_SITES = MappingProxyType({"MIT Supercloud": ("gridsan", "supercloud")})
+"""Clusters whose nodes have no connection, with words of which host name, home or folder contain one."""
+NEARLY_FULL_GB = 10
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. `capability` is CUDA's compute capability."""
+
+    name: str
+    memory_mb: int
+    capability: float
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether it multiplies bfloat16 in hardware: Ampere and later."""
+        return self.capability >= 8
+
+    @property
+    def preset(self) -> str:
+        return "h100" if self.capability >= 9 else "a100" if self.bfloat16 else "v100"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was found. Sizes in MiB, disk in GiB; `None` where there is no such thing.
+
+    `cores` are those that this process may use, `cpu_limit` the share of time that its control group gets.
+    `torch_cuda` says whether the installed torch can use GPUs at all.
+    """
+
+    gpus: tuple[Gpu, ...]
+    torch_cuda: bool
+    cores: int
+    cpu_limit: float | None
+    memory_mb: int
+    available_mb: int
+    disk_free_gb: float
+    model_cache: str
+    model_cache_writable: bool
+    site: str | None
+    slurm: Mapping[str, str] | None
+    extras: Mapping[str, Mapping[str, str | None]]
+
+    @property
+    def preset(self) -> str:
+        """The preset that suits: that of the first GPU."""
+        return self.gpus[0].preset if self.gpus and self.torch_cuda else "cpu"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What will get in the way."""
+        found = []
+        if self.gpus and not self.torch_cuda:
+            found.append("torch is a CPU build and will not use the GPU: install a CUDA build of torch.")
+        if self.disk_free_gb < NEARLY_FULL_GB:
+            found.append(f"The disk is nearly full: {self.disk_free_gb:.1f} GiB are free here.")
+        if not self.model_cache_writable:
+            found.append(
+                f"Models cannot be kept in {self.model_cache}, which cannot be written: set model.cache_dir, "
+                "or model.offline=true if they are there."
+            )
+        return found
+
+
+def detect(
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    smi: str | None = None,
+    host: str | None = None,
+) -> Machine:
+    """The machine that this process runs on, or the one that the arguments describe."""
+    folder = Path.cwd()
+    where = " ".join((host or socket.gethostname(), environ.get("HOME", ""), str(folder))).lower()
+    sites = [site for site, words in OFFLINE_SITES.items() if any(word in where for word in words)]
+    cached = environ.get("HF_HUB_CACHE") or Path(environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
+    model_cache = Path(cached).expanduser()
+    slurm = {
+        name: environ[key]
+        for name, key in (
+            ("job", "SLURM_JOB_ID"),
+            ("cluster", "SLURM_CLUSTER_NAME"),
+            ("partition", "SLURM_JOB_PARTITION"),
+            ("nodes", "SLURM_JOB_NUM_NODES"),
+        )
+        if key in environ
+    }
+    if not slurm and (sbatch := shutil.which("sbatch", path=environ.get("PATH"))):
+        slurm = {"sbatch": sbatch}
+    return Machine(
+        gpus=visible_gpus(nvidia_smi() if smi is None else smi, environ.get("CUDA_VISIBLE_DEVICES")),
+        torch_cuda="+cpu" not in (_version("torch") or "+cpu"),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cpu_limit=cpu_limit(root),
+        memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        available_mb=int(available_mb(root)),
+        disk_free_gb=shutil.disk_usage(folder).free / 2**30,
+        model_cache=str(model_cache),
+        model_cache_writable=is_writable(model_cache),
+        site=sites[0] if sites else None,
+        slurm=slurm or None,
+        extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+    )
+
+
+def visible_gpus(smi: str, visible: str | None) -> tuple[Gpu, ...]:
+    """The GPUs in the lines `name, memory in MiB, compute capability` of nvidia-smi.
+
+    `visible` is CUDA_VISIBLE_DEVICES: indices; with other names (UUIDs), as many GPUs as it names.
+    """
+    gpus = []
+    for line in smi.splitlines():
+        name, *numbers = (part.strip() for part in line.split(","))
+        try:
+            memory, capability = map(float, numbers)
+        except ValueError:  # a driver's message, or [N/A]
+            continue
+        gpus.append(Gpu(name, int(memory), capability))
+    if visible is None:
+        return tuple(gpus)
+    chosen = [part.strip() for part in visible.split(",") if part.strip()]
+    if all(part.isdigit() for part in chosen):
+        return tuple(gpus[int(part)] for part in chosen if int(part) < len(gpus))
+    return tuple(gpus[: 0 if "-1" in chosen else len(chosen)])
+
+
+def nvidia_smi() -> str:
+    """What nvidia-smi says of the GPUs; nothing where it is missing, fails or hangs."""
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def cpu_limit(root: Path = Path("/")) -> float | None:
+    """The cores that the control group's quota (v2, then v1) amounts to; None without one."""
+    limits = []
+    for folder in control_groups("cpu", root):
+        try:
+            if (folder / "cpu.max").is_file():
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            if quota != "max" and int(quota) > 0:
+                limits.append(int(quota) / int(period))
+        except (OSError, ValueError):
+            continue
+    return min(limits, default=None)
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether `folder` can be written, or made."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def reaches_hub(environ: Mapping[str, str] = os.environ, seconds: float = 3.0) -> bool:
+    """Whether the Hugging Face hub (HF_ENDPOINT) answers in time; asked in a thread, for names may hang."""
+    answers: list[Any] = []
+
+    def ask() -> None:
+        url = environ.get("HF_ENDPOINT", "https://huggingface.co")
+        try:
+            with urlopen(Request(url, method="HEAD"), timeout=seconds):
+                answers.append(True)
+        except HTTPError:
+            answers.append(True)  # an answer all the same
+        except (OSError, ValueError):
+            pass
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
