@@ -163,8 +163,8 @@ def test_a_server_that_is_no_ray_is_named_in_bounded_time():
         thread = threading.Thread(target=talk)
         thread.start()
         begun = time.monotonic()
-        said = in_a_program(f"127.0.0.1:{server.getsockname()[1]}", 300)
+        said = in_a_program(f"127.0.0.1:{server.getsockname()[1]}", 240)
         stop.set()
         thread.join()
     assert "no Ray cluster can be reached" in said
-    assert time.monotonic() - begun < 250
+    assert time.monotonic() - begun < 180

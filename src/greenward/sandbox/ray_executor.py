@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from greenward.errors import SandboxError
@@ -18,7 +20,7 @@ from greenward.sandbox.job_server import JobServer
 from greenward.sandbox.remote import CALLS_PER_HOST, HostLost, RemoteExecutor
 
 WORKERS_PER_ACTOR = 8  # one Python process that serves more of them becomes the bottleneck
-CONNECT_SECONDS = 5.0
+REACH_SECONDS, CONNECT_SECONDS = 5.0, 60.0  # for a connection at all, and for one to a cluster
 
 
 class RayExecutor(RemoteExecutor):
@@ -113,17 +115,28 @@ def _connect(ray: Any, address: str) -> bool:
     if ray.is_initialized():
         return False
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    ended = SimpleQueue[Exception | None]()
+
+    def connect() -> None:  # Ray itself waits for minutes for a server that speaks something else
+        try:
+            if host:
+                socket.create_connection((host, int(port)), REACH_SECONDS).close()
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            ended.put(None)
+        except Exception as error:
+            ended.put(error)
+
+    threading.Thread(target=connect, daemon=True).start()
     try:
-        if host:
-            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise SandboxError(
-            f"sandbox.ray.address={address}: no Ray cluster can be reached there ({reason}).",
-            remedy="Start one (ray start --head), or give the address that `ray start` printed as HOST:PORT.",
-        ) from None
-    return True
+        if (error := ended.get(timeout=CONNECT_SECONDS)) is None:
+            return True
+    except Empty:
+        error = TimeoutError(f"no connection within {CONNECT_SECONDS:.0f} s")
+    reason = " ".join(str(error).split())[:300]
+    raise SandboxError(
+        f"sandbox.ray.address={address}: no Ray cluster can be reached there ({reason}).",
+        remedy="Start one (ray start --head), or give the address that `ray start` printed as HOST:PORT.",
+    )
 
 
 def _place(ray: Any, workers: int | None, options: dict[str, Any]) -> list[RayHost]:
