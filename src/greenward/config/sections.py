@@ -292,7 +292,7 @@ class EvaluationConfig(ConfigSection):
 class RaySandboxConfig(ConfigSection):
     """Sandboxes on the nodes of a Ray cluster."""
 
-    address: str = Field("auto", description="auto, HOST:PORT or ray://HOST:PORT")
+    address: str = Field("auto", description="auto (a cluster of this machine) or HOST:PORT")
     workers_per_node: PositiveInt | None = Field(None, description="as many CPUs are taken; default: all")
 
 

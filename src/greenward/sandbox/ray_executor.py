@@ -24,7 +24,7 @@ REACH_SECONDS, CONNECT_SECONDS = 5.0, 60.0  # for a connection at all, and for o
 
 
 class RayExecutor(RemoteExecutor):
-    """Runs jobs on the nodes of the Ray cluster at `address`: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+    """Runs jobs on the nodes of the Ray cluster at `address`: `auto` or `HOST:PORT`.
 
     Each node that has so many CPUs gets `workers_per_node` workers (default: as many as it has CPUs), and Ray
     counts a CPU as used for each. A program that has called `ray.init` itself uses its own cluster. `others`
