@@ -35,6 +35,10 @@ class EngineError(GreenwardError):
     """A rollout engine cannot answer: its server has died, or gives no completions."""
 
 
+class TrainingStopped(EngineError):
+    """A training ended at a checkpoint because its rollout engine failed. Resuming it may go on."""
+
+
 class RewardError(GreenwardError):
     """A reward function broke its contract (raised, hung, wrong length, not finite)."""
 

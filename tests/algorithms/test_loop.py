@@ -130,6 +130,13 @@ def test_a_rollout_engine_that_fails_stops_the_run_at_a_checkpoint(tmp_path, fai
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
+def test_an_interrupt_that_ends_the_engine_as_well_is_an_interrupt(tmp_path):
+    walk = RandomWalk(interrupt_at=6, crash_at=6, crash=EngineError("the engine got the signal, too"))
+    loop = run_loop(tmp_path / "run", walk)
+    assert loop.interrupted and loop.failure is None and loop.steps_done == 6
+    assert (tmp_path / "run/checkpoints/step_000006/weight.json").is_file()
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_loop(tmp_path / "run", RandomWalk(interrupt_at=6, signals=(signal.SIGINT, signal.SIGINT)))

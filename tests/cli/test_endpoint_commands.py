@@ -249,6 +249,11 @@ def test_what_is_wrong_with_a_server_is_one_clear_line(call, suite, tmp_path, op
             assert call(*command, "--max-tokens", 100, "--limit", 2, *FAST)[0] == 0
 
 
+def test_a_server_that_is_not_there_may_be_there_later(call, suite, tmp_path) -> None:
+    code, _, err = call("eval", "--base-url", "http://127.0.0.1:9/v1", "--model", "tiny", "--suite", suite)
+    assert (code, "Connection refused" in err) == (75, True)  # EX_TEMPFAIL
+
+
 def test_the_completions_api_continues_the_prompt(call, suite, tmp_path) -> None:
     with OpenAIServer(lambda prompt: f"    return n + {number_of(prompt)}\n\nassert False") as server:
         code, said, _ = call(*evaluation(server, suite, tmp_path / "out", "--style", "base", *FAST))

@@ -15,9 +15,17 @@ pytest.importorskip("openenv", reason="OpenEnv is not installed; make test-bridg
 
 import uvicorn
 from openenv.core import GenericEnvClient
+from openenv.core.env_server import create_fastapi_app
 
 from greenward.api import load_problems
-from greenward.integrations.openenv import game_app, problem_app
+from greenward.integrations.openenv import (
+    AnswerAction,
+    MoveAction,
+    PositionEnvironment,
+    PositionObservation,
+    ProblemEnvironment,
+    ProblemObservation,
+)
 from greenward.integrations.rewards import Scorer
 
 
@@ -43,7 +51,11 @@ def served(app: Any) -> Iterator[Any]:
 def test_a_problem_is_asked_answered_wrongly_repaired_and_rewarded() -> None:
     problems = load_problems("classic_training")
     problem = problems[1]
-    with served(problem_app(Scorer(["tests"], problems), max_turns=2)) as client:
+    scorer = Scorer(["tests"], problems)
+    app = create_fastapi_app(
+        lambda: ProblemEnvironment(scorer, max_turns=2), AnswerAction, ProblemObservation
+    )
+    with served(app) as client:
         first = client.reset(task_id=problem.task_id)
         assert problem.entry_point in first.observation["prompt"] and not first.done
         wrong = client.step({"answer": f"```python\ndef {problem.entry_point}(*_): return 'wrong'\n```"})
@@ -55,7 +67,8 @@ def test_a_problem_is_asked_answered_wrongly_repaired_and_rewarded() -> None:
 
 
 def test_a_game_is_played_to_its_end() -> None:
-    with served(game_app("tictactoe", "random")) as client:
+    app = create_fastapi_app(lambda: PositionEnvironment("tictactoe"), MoveAction, PositionObservation)
+    with served(app) as client:
         for seed in (0, 1):
             result = client.reset(seed=seed)
             while not result.done:

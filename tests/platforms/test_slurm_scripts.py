@@ -72,7 +72,7 @@ def test_bash_and_shellcheck_read_every_script(name):
     assert done.returncode == 0, done.stdout
 
 
-def run_script(text: str, folder: Path, **environment: str) -> list[list[str]]:
+def run_script(text: str, folder: Path, code: int = 0, **environment: str) -> list[list[str]]:
     """Runs a script with stand-ins for what it calls: the arguments of each call, as the program got them."""
     tools = folder / "tools"
     tools.mkdir()
@@ -80,6 +80,7 @@ def run_script(text: str, folder: Path, **environment: str) -> list[list[str]]:
         body = 'printf "%s\\0" "$0" "$@" >>"$CALLS"; printf "\\1" >>"$CALLS"'
         if name == "scontrol":
             body += "; echo node1; echo node2"
+        body += '; exit "${CODE_OF_PYTHON:-0}"' if name == "python" else ""
         (tools / name).write_text(f"#!/bin/bash\n{body}\n")
         (tools / name).chmod(0o755)
     (folder / "job.sh").write_text(text.replace(sys.executable, str(tools / "python")))
@@ -89,7 +90,7 @@ def run_script(text: str, folder: Path, **environment: str) -> list[list[str]]:
     done = subprocess.run(
         ["bash", "-c", setup], cwd=folder, env={**given, **environment}, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     calls = (folder / "calls").read_bytes().decode().split("\1")
     return [call.split("\0")[:-1] for call in calls if call]
 
@@ -116,6 +117,19 @@ def test_each_task_of_an_array_runs_its_combination_in_its_folder(tmp_path):
         (call,) = run_script(text, tmp_path / str(number), **ids)
         assert call[4:] == ["--resume", "--output", f"sweep/{run.folder}", "--", "quickstart", *run.overrides]
         assert (tmp_path / f"{number}/logs/job_7_{number}/training_output.log").is_file()
+
+
+@pytest.mark.parametrize(
+    ("of_training", "restarts", "of_job", "requeued"),
+    [(0, 0, 0, False), (2, 0, 2, False), (130, 0, 130, False), (75, 0, 0, True), (75, 3, 75, False)],
+)
+def test_a_job_ends_as_its_training_or_goes_back_where_an_engine_failed(
+    tmp_path, of_training, restarts, of_job, requeued
+):
+    text = render("quickstart", [GridRun("", ())], None, SlurmOptions(requeues=3))
+    counts = {"CODE_OF_PYTHON": str(of_training), "SLURM_RESTART_COUNT": str(restarts)}
+    calls = run_script(text, tmp_path, of_job, **counts)
+    assert [call[1:] for call in calls[1:]] == ([["requeue", "12"]] if requeued else [])
 
 
 def test_several_gpus_are_launched_once_on_each_node_by_accelerate(tmp_path):

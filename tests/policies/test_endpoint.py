@@ -53,7 +53,7 @@ def test_the_only_model_of_a_server_needs_no_name() -> None:
         server.models = ("one", "two")
         with pytest.raises(ConfigError, match=r"serves 2 models: one, two\.\n  Name one of them"):
             Endpoint(server.url)
-        with pytest.raises(EngineError, match=r"404: an HTML page .404: not here.*\n  URLs .* end in /v1"):
+        with pytest.raises(ConfigError, match=r"404: an HTML page .404: not here.*\n  URLs .* end in /v1"):
             Endpoint(server.url.removesuffix("/v1"))
     with pytest.raises(EngineError, match=r"connection failed .*\n  Is the server running"):
         Endpoint(server.url)
@@ -65,7 +65,7 @@ def test_the_key_comes_from_the_environment(monkeypatch) -> None:
         assert endpoint(server, key_variable="OTHER_KEY").ask("p", SamplingParams()).text
         for set_to in ("sk-wrong", ""):
             monkeypatch.setenv("OPENAI_API_KEY", set_to)
-            with pytest.raises(EngineError, match=r"401: .*\n  The key comes from .* OPENAI_API_KEY"):
+            with pytest.raises(ConfigError, match=r"401: .*\n  The key comes from .* OPENAI_API_KEY"):
                 Endpoint(server.url)
         for name, message in (
             ("UNSET_KEY", "UNSET_KEY is not set"),

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from engines import engine_over, make_policy
 
 from greenward.config.rollouts import ServerConfig
+from greenward.config.sections import LoraConfig
 from greenward.errors import ConfigError, EngineError
 from greenward.policies.engine import SamplingParams
 from greenward.policies.tokenizer import train_tokenizer
@@ -96,6 +99,25 @@ def test_an_update_of_weights_that_fails_is_repeated_as_a_whole(start, tokenizer
     expected = policy.sample(PROMPTS, 1, GREEDY, seed=0)
     for one, other in zip(chain(*groups), chain(*expected), strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist() and one.policy_version == 1
+
+
+def test_an_adapter_is_sent_merged_into_the_weights(start, tokenizer, tmp_path) -> None:
+    pytest.importorskip("peft", reason="needs the extra peft")
+    policy = make_policy(tokenizer)
+    policy.add_adapter(LoraConfig(r=4), seed=0)
+    with VLLMServer(start) as fake, engine_over(server_of(fake), policy, tmp_path / "sent") as engine:
+        before = engine.sample(PROMPTS, 1, GREEDY, seed=0)
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.3)
+        policy.version += 1
+        engine.sync(policy)
+        after = engine.sample(PROMPTS, 1, GREEDY, seed=0)
+    expected = policy.sample(PROMPTS, 1, GREEDY, seed=0)
+    for one, other, old in zip(chain(*after), chain(*expected), chain(*before), strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist() != old.token_ids.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-3)
 
 
 def test_a_server_that_has_died_is_an_engine_error(start, tokenizer, tmp_path) -> None:

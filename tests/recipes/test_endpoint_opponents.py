@@ -89,7 +89,7 @@ def test_a_server_is_asked_in_its_own_way_and_games_in_which_it_died_are_not_sco
     [
         ("tiny@http://127.0.0.1:9/v1", EngineError, "Is the server running"),
         ("tiny@http://me:sk-1@host/v1", ConfigError, "no user"),
-        ("other@{url}", EngineError, "It serves: tiny"),
+        ("other@{url}", ConfigError, "It serves: tiny"),
     ],
 )
 def test_a_server_that_does_not_answer_is_refused_before_there_is_a_run(

@@ -50,10 +50,16 @@ def test_a_card_names_base_data_licences_evaluation_hardware_and_versions(tmp_pa
 def test_a_card_holds_no_folders_and_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "planted-secret")
     _, body = card_of(
-        tmp_path, CONFIG | {"rewards": [{"name": "mine:judge", "options": {"key": "planted-secret"}}]}
+        tmp_path,
+        CONFIG
+        | {
+            "rewards": [
+                {"name": "mine:judge", "options": {"key": "planted-secret", "url": "http://inside:1"}}
+            ]
+        },
     )
     assert "/home" not in body and "…/problems.json" in body
-    assert "planted" not in body
+    assert "planted" not in body and "inside" not in body
     assert "key: ***" in body
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from recording import call
 
+from greenward.grading.grader import Grader
 from greenward.runs.metrics import read_metrics
 from tiny_model import REINFORCED
 
@@ -87,6 +88,16 @@ def test_no_key_is_written_anywhere(tracked: tuple[Path, str]) -> None:
         if key.encode() in text
     ]
     assert not found
+
+
+def test_answers_run_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, key in PLANTED.items():
+        monkeypatch.setenv(name, key)
+    with Grader() as grader:
+        (ran,) = grader.run_programs(["import os; print('ran', dict(os.environ))"])
+    assert ran.stdout.startswith("ran") and not any(
+        part in ran.stdout for pair in PLANTED.items() for part in pair
+    )
 
 
 @needs["tensorboard"]

@@ -154,7 +154,8 @@ class TrainingLoop:
                 try:
                     self._step()
                 except EngineError as error:
-                    self.failure = error
+                    # The interrupt that ends a training may have ended its engine, too.
+                    self.failure = None if stop.requested else error
                     if self.steps_done % self._checkpoint_interval:
                         self._checkpoint()
                     break

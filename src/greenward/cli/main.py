@@ -22,11 +22,11 @@ from greenward.cli.sandbox import sandbox
 from greenward.cli.slurm import slurm
 from greenward.cli.training import config, demo, sweep, train
 from greenward.cli.validating import validate_model
-from greenward.errors import EngineError, GreenwardError
+from greenward.errors import GreenwardError, TrainingStopped
 from greenward.runs.keys import without_keys
 
 EXIT_ERROR = 2
-EXIT_INFRASTRUCTURE = 75  # EX_TEMPFAIL: the same command may succeed later
+EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
 
 
 class InOrder(click.Group):
@@ -54,7 +54,7 @@ for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, sandbox,
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 finished, 2 a user's error, 130 interrupted (after a clean stop).
 
-    75 means that a rollout engine failed: the training stopped cleanly, and may go on later.
+    75 means that a training stopped cleanly because its rollout engine failed.
     """
     run(cli, "greenward", arguments)
 
@@ -71,4 +71,4 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         sys.exit(EXIT_INTERRUPTED)
     except GreenwardError as error:
         click.echo(f"Error: {without_keys(str(error))}", err=True)
-        sys.exit(EXIT_INFRASTRUCTURE if isinstance(error, EngineError) else EXIT_ERROR)
+        sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +10,32 @@ import click
 
 from greenward.cli.arguments import Decorator, folder_option, overrides_argument, recipe_argument
 
-_FILE = click.Path(path_type=Path)
+_file = partial(click.option, type=click.Path(path_type=Path))
+_count = partial(click.option, type=click.IntRange(min=1))
+_seconds = partial(click.option, type=click.IntRange(1, 65535))
+_several = partial(click.option, multiple=True)
 _OPTIONS: tuple[Decorator, ...] = (
     folder_option("--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]"),
     click.option("--partition", help="The partition, or several with commas between."),
     click.option("--account", help="The account that is charged."),
-    click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True),
+    _count("--nodes", default=1, show_default=True),
     click.option("--gpus", default="0", show_default=True, help="GPUs of each node: 4, or h100:4."),
-    click.option("--cpus", type=click.IntRange(min=1), help="CPU cores of each node."),
+    _count("--cpus", help="CPU cores of each node."),
     click.option("--memory", help="Memory of each node, such as 32G."),
     click.option("--time", default="04:00:00", show_default=True, help="The time limit of one session."),
+    _seconds("--stop-before", default=300, show_default=True, help="How long before its end it is stopped."),
     click.option(
-        "--stop-before",
-        type=click.IntRange(1, 65535),
-        default=300,
-        show_default=True,
-        help="Seconds before the time limit at which the training stops at a checkpoint.",
+        "--requeues", type=click.IntRange(min=0), help="How often it goes on at most.  [default: 100]"
     ),
-    click.option(
-        "--requeues",
-        type=click.IntRange(min=0),
-        default=100,
-        show_default=True,
-        help="How often the job goes back to the queue at most.",
-    ),
-    click.option("--jobs", type=click.IntRange(min=1), help="Runs of a grid at a time.  [default: any]"),
+    _count("--jobs", help="Runs of a grid at a time.  [default: any]"),
     folder_option("--logs", "The folder of job_ID/training_output.log.  [default: logs]"),
-    click.option("--venv", type=_FILE, help="A virtual environment.  [default: the one in use]"),
-    click.option("--module", "modules", multiple=True, help="A module to load; may be repeated."),
-    click.option("--container", type=_FILE, help="An Apptainer image that holds greenward."),
-    click.option("--accelerate-config", type=_FILE, help="A file of Accelerate, for several GPUs."),
-    click.option("--cache", type=_FILE, help="The folder of downloaded models and data (HF_HOME)."),
+    _file("--venv", help="A virtual environment.  [default: the one in use]"),
+    _several("--module", "modules", help="A module to load; may be repeated."),
+    _file("--container", help="An Apptainer image that holds greenward."),
+    _file("--accelerate-config", help="A file of Accelerate, for several GPUs."),
+    _file("--cache", help="The folder of downloaded models and data (HF_HOME)."),
     click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
-    click.option("--sbatch", multiple=True, help="A further option of sbatch; may be repeated."),
+    _several("--sbatch", help="A further option of sbatch; may be repeated."),
 )
 
 

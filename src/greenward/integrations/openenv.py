@@ -1,6 +1,6 @@
 """Our tasks as OpenEnv environments: problems to solve, and games against a scripted player.
 
-Each environment is served by `app` over HTTP and WebSocket. Needs `pip install openenv-core`.
+OpenEnv's `create_fastapi_app` serves them over HTTP and WebSocket. Needs `pip install openenv-core`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from greenward.integrations.game_session import GameSession
 from greenward.integrations.rewards import Scorer
 
 try:
-    from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+    from openenv.core.env_server import Action, Environment, Observation, State
 except ImportError as error:
     raise ConfigError(
         f"greenward.integrations.openenv needs OpenEnv, which cannot be imported: {error}",
@@ -51,81 +51,78 @@ class PositionObservation(Observation):
     legal_moves: list[str]
 
 
-class ProblemEnvironment(Environment):
-    """Asks one problem in each episode; a wrong answer may be repeated up to `max_turns` answers.
+class _TextEnvironment(Environment):
+    """What both environments share: sessions side by side, and the state of an episode."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = State()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def _begin(self, episode_id: str | None) -> None:
+        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+
+
+class ProblemEnvironment(_TextEnvironment):
+    """Asks one problem in each episode; a wrong answer may be repaired up to `max_turns` answers.
 
     `reset(seed=…)` asks problem number seed, `reset(task_id=…)` that problem. The reward of an answer that
     the infrastructure failed is None.
     """
 
-    SUPPORTS_CONCURRENT_SESSIONS = True
-
     def __init__(self, scorer: Scorer, max_turns: int = 1) -> None:
         super().__init__()
         self._scorer = scorer
         self._max_turns = max_turns
-        self._state = State()
 
     def reset(
-        self,
-        seed: int | None = None,
-        episode_id: str | None = None,
-        task_id: str | None = None,
-        **options: Any,
+        self, seed: int | None = None, episode_id: str | None = None, task_id: str = "", **options: Any
     ) -> ProblemObservation:
+        self._begin(episode_id)
         problems = self._scorer.problems
         self._problem = problems.by_id(task_id) if task_id else problems[(seed or 0) % len(problems)]
-        self._prompt = question(self._problem, "chat")
-        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        return ProblemObservation(task_id=self._problem.task_id, prompt=self._prompt)
+        return ProblemObservation(task_id=self._problem.task_id, prompt=question(self._problem, "chat"))
 
     def step(
         self, action: AnswerAction, timeout_s: float | None = None, **options: Any
     ) -> ProblemObservation:
         self._state.step_count += 1
-        task_id = self._problem.task_id
-        (scored,) = self._scorer.score([task_id], [self._prompt], [action.answer])
+        task_id, prompt = self._problem.task_id, question(self._problem, "chat")
+        (scored,) = self._scorer.score([task_id], [prompt], [action.answer])
         verdict = scored.verdict
         return ProblemObservation(
             task_id=task_id,
-            prompt=self._prompt,
+            prompt=prompt,
             status=verdict.status.value,
             feedback="" if verdict.passed else FEEDBACK.format(failure=verdict.failure),
             done=verdict.passed or not scored.scored or self._state.step_count >= self._max_turns,
             reward=scored.reward if scored.scored else None,
         )
 
-    @property
-    def state(self) -> State:
-        return self._state
 
-
-class GameServerEnvironment(Environment):
+class PositionEnvironment(_TextEnvironment):
     """A game against a scripted player in each episode; the seed of `reset` decides as in `GameSession`."""
-
-    SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self, game: str, opponent: str = "random") -> None:
         super().__init__()
         self._game, self._opponent = game, opponent
-        self._session = GameSession(game, opponent)
-        self._state = State()
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, **options: Any
     ) -> PositionObservation:
+        self._begin(episode_id)
         self._session = GameSession(self._game, self._opponent, seed or 0)
-        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return self._observed()
 
     def step(self, action: MoveAction, timeout_s: float | None = None, **options: Any) -> PositionObservation:
-        self._session.move(action.move)
         self._state.step_count += 1
+        self._session.move(action.move)
         return self._observed()
-
-    @property
-    def state(self) -> State:
-        return self._state
 
     def _observed(self) -> PositionObservation:
         session = self._session
@@ -136,23 +133,3 @@ class GameServerEnvironment(Environment):
             done=session.over,
             reward=session.reward,
         )
-
-
-def problem_app(scorer: Scorer, *, max_turns: int = 1, sessions: int = 8) -> Any:
-    """A FastAPI application that serves `ProblemEnvironment`, one for each of up to `sessions` clients."""
-    return create_fastapi_app(
-        lambda: ProblemEnvironment(scorer, max_turns),
-        AnswerAction,
-        ProblemObservation,
-        max_concurrent_envs=sessions,
-    )
-
-
-def game_app(game: str, opponent: str = "random", *, sessions: int = 8) -> Any:
-    """A FastAPI application that serves `GameServerEnvironment`, one for each of up to `sessions` clients."""
-    return create_fastapi_app(
-        lambda: GameServerEnvironment(game, opponent),
-        MoveAction,
-        PositionObservation,
-        max_concurrent_envs=sessions,
-    )

@@ -142,5 +142,5 @@ def submit(script: str, logs: Path) -> str:
             remedy="`greenward slurm render` prints the script, to be submitted elsewhere.",
         ) from None
     if done.returncode != 0:
-        raise RunError(f"sbatch refused the job: {done.stderr.strip() or done.stdout.strip()}")
+        raise RunError(f"sbatch submitted nothing: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip().partition(";")[0]  # in a federation the cluster's name follows

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from greenward.errors import ConfigError, EngineError
-from greenward.http_client import TOO_MANY, JsonClient, Patience, RequestError, RequestRefused
+from greenward.errors import ConfigError, EngineError, GreenwardError
+from greenward.http_client import TOO_MANY, JsonClient, Patience, RequestError, RequestFailed, RequestRefused
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
 from greenward.runs.keys import load_keys
@@ -24,7 +24,6 @@ from greenward.text import visible
 API_KEY = "OPENAI_API_KEY"
 CONCURRENCY = 8
 _MAX_STOPS = 4  # OpenAI takes no more
-_NEVER = frozenset({401, 402, 403, 404, TOO_MANY})  # refusals that concern every request
 _PLACE = re.compile(r"(?:(.*)@)?(https?://.*)", re.DOTALL)
 _ROLES = ("system", "user", "assistant")
 _FIRST_ROLE = 0x110000  # ids from here on are no characters
@@ -43,6 +42,11 @@ class Answer:
     completion_tokens: int | None
 
 
+def refuses_all(error: RequestError) -> bool:
+    """Whether the server would refuse every request: by the key, the model or a quota that is used up."""
+    return isinstance(error, RequestRefused) and error.status in (401, 402, 403, 404, TOO_MANY)
+
+
 def is_endpoint(name: str) -> bool:
     """Whether `name` is MODEL@URL or the URL of a server, and no folder or Hugging Face id."""
     return _PLACE.fullmatch(name) is not None
@@ -53,8 +57,8 @@ class Endpoint:
 
     The key comes from the environment variable `key_variable`, else from OPENAI_API_KEY there or in a file
     `.env`, if there is one. At most `concurrency` requests are under way. Raises `ConfigError` for a name, a
-    variable or a choice of model that cannot be; `EngineError` if the server cannot be asked which models it
-    has.
+    variable or a choice of model that cannot be, and what `explained` gives if the server cannot be asked
+    which models it has.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class Endpoint:
         """The answers to prompts with their seeds, each with its number, in the order in which they arrive.
 
         In place of an answer that failed for good there is the reason. `keep` gets each answer at once, in
-        one of several threads. Raises `EngineError` where the server refuses whatever this client asks.
+        one of several threads.
         """
         arrived: SimpleQueue[tuple[int, Answer | BaseException]] = SimpleQueue()
 
@@ -127,8 +131,6 @@ class Endpoint:
                 left -= len(batch)
                 found: list[tuple[int, Answer | RequestError]] = []
                 for number, answer in batch:
-                    if isinstance(answer, RequestRefused) and answer.status in _NEVER:
-                        raise self.explained(answer) from None
                     if not isinstance(answer, Answer | RequestError):
                         raise answer
                     found.append((number, answer))
@@ -140,20 +142,24 @@ class Endpoint:
             for future in futures:
                 future.cancel()
 
-    def explained(self, error: RequestError) -> EngineError:
-        """The error of a request as one that ends a command, with what to do about it."""
-        remedy = None
+    def explained(self, error: RequestError) -> GreenwardError:
+        """The error of a request as one that ends a command, with what to do about it.
+
+        It is an `EngineError` where the same request may succeed later.
+        """
+        remedy: str | None = None
         if error.status in (401, 403):
             remedy = f"The key comes from the environment variable {API_KEY}, or from --api-key-env NAME."
-        elif error.status == 404:
+        elif error.status in (200, 404):
+            remedy = "URLs of such servers usually end in /v1."
             with suppress(RequestError):
                 remedy = f"It serves: {', '.join(self._models())[:300]}."
-            remedy = remedy or "URLs of such servers usually end in /v1."
         elif error.status == 400 and "context" in error.message:
             remedy = "Lower the number of tokens of an answer (--max-tokens), or serve a longer context."
         elif not error.status:
             remedy = "Is the server running, and is the URL right?"
-        return EngineError(error.message, remedy=remedy)
+        later = isinstance(error, RequestFailed) and error.status != 200
+        return (EngineError if later else ConfigError)(error.message, remedy=remedy)
 
     def close(self) -> None:
         """End all requests."""
@@ -253,7 +259,7 @@ class EndpointEngine:
                 if on_group and len(group) == sizes[group_of[number]]:
                     on_group(group_of[number], group)
         if failed:
-            raise self._endpoint.explained(failed)
+            raise EngineError(failed.message)
         return groups
 
     def sync(self, policy: Policy) -> None:

@@ -16,9 +16,6 @@ from typing import Any
 import numpy as np
 
 from greenward.errors import EngineError
-from greenward.policies.adapter import merged
-from greenward.policies.checkpoint import published_tensors
-from greenward.policies.decoder import Decoder
 from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import check_prompts, row_keys
@@ -194,10 +191,7 @@ class DeviceTransfer:
                 return [base.ParamMeta(name, x.dtype, tuple(x.shape)) for name, x in self]
 
             def __iter__(self) -> Iterator[tuple[str, Any]]:
-                model = policy.model
-                decoder = isinstance(model, Decoder)
-                tensors = published_tensors(model) if decoder else dict(model.named_parameters())
-                for name, tensor in merged(model, tensors):
+                for name, tensor in policy.published_tensors():
                     yield name, tensor.detach().to(policy.dtype)
 
         info: Any = ipc_engine.IPCTrainerInitInfo(rank=0)

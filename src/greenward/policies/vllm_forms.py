@@ -23,7 +23,8 @@ Choice = Mapping[str, Any]
 PROBE = "def probe(x):\n    return {'é': x[0] != 17}  # ∑\n"
 SERVE = (
     "Start it, with greenward installed beside vLLM: VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
-    '--logprobs-mode processed_logprobs --weight-transfer-config \'{"backend": "greenward_file"}\''
+    "--enable-scale-out --logprobs-mode processed_logprobs "
+    '--weight-transfer-config \'{"backend": "greenward_file"}\''
 )
 _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # torch has started threads, which a fork does not survive

@@ -14,7 +14,7 @@ from greenward.evaluation.engine import Seconds
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
 from greenward.http_client import Patience, RequestError
-from greenward.policies.endpoint import CONCURRENCY, Answer, Endpoint, is_endpoint
+from greenward.policies.endpoint import CONCURRENCY, Answer, Endpoint, is_endpoint, refuses_all
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
 from greenward.recipes.evaluation_session import GradingOptions
@@ -49,7 +49,9 @@ class EndpointEvaluation(ModelEvaluation):
         super().__init__(ServedModel(self._endpoint), options)
 
     def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
-        """As `ModelEvaluation.run`. Raises `EngineError` where the first request gets no answer."""
+        """As `ModelEvaluation.run`. Raises `EngineError` where the first request gets no answer, and
+        `ConfigError` where the server refuses it, or whatever is asked.
+        """
         with closing(self._endpoint):
             return super().run(out, grading, progress)
 
@@ -87,7 +89,7 @@ class EndpointEvaluation(ModelEvaluation):
                     if not isinstance(answer, RequestError):
                         chunk.append(folder.samples[problem.task_id, n])
                         continue
-                    if is_first:
+                    if is_first or refuses_all(answer):
                         raise self._endpoint.explained(answer)
                     if not lost:
                         self.notes.append(f"the first answer that was lost: {answer.message}")

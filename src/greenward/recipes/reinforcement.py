@@ -69,6 +69,7 @@ def build_reinforcement(
     """
     training = recipe.training
     players = tasks.players(policy)
+    collecting = stack.enter_context(ExitStack())  # left last: what samples ahead ends with its engine
     engine, sleeps = build_engine(recipe, policy, tasks, run, stack)
     if engine is not policy:
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
@@ -97,7 +98,7 @@ def build_reinforcement(
         max_rounds=max_rounds,
         callbacks=callbacks,
     )
-    stack.callback(collector.close)
+    collecting.callback(collector.close)
     phase, trainer = TRAINERS[recipe.kind](recipe, policy, collector, frozen)
     faults: list[Fault] = []
     if isinstance(recipe, PolicyGradientRecipe):

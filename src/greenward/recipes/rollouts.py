@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from greenward.config.recipe import ReinforcementRecipe
 from greenward.config.rollouts import RolloutsConfig
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError, EngineError
-from greenward.policies.engine import RolloutEngine
+from greenward.policies.engine import RolloutEngine, SamplingParams
 from greenward.policies.policy import Policy
 from greenward.policies.vllm_engine import DeviceTransfer, FileTransfer, VLLMEngine
 from greenward.policies.vllm_forms import SERVE, VLLM, Colocated, Server
@@ -46,9 +47,9 @@ def build_engine(
     config = recipe.rollouts
     if config.engine == "native":
         return policy.frozen_copy() if config.max_staleness else policy, ()
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     try:
-        parent = tempfile.TemporaryDirectory(prefix="greenward-weights-", dir=config.transfer_dir or memory)
+        place = config.transfer_dir or _memory(2 * 4 * sum(one.numel() for one in policy.parameters()))
+        parent = tempfile.TemporaryDirectory(prefix="greenward-weights-", dir=place)
     except OSError as error:
         raise ConfigError(f"rollouts.transfer_dir cannot be written: {error}.") from error
     folder = Path(stack.enter_context(parent)) / "model"
@@ -78,9 +79,10 @@ def build_engine(
     _check_prompts(recipe, policy, tasks, engine.max_positions)
     try:
         engine.sync(policy)
+        engine.sample([[policy.tokenizer.eos_id]], 1, SamplingParams(max_tokens=1), seed=0)
     except EngineError as error:
         raise ConfigError(
-            f"vLLM did not take the policy's weights: {error.message}",
+            f"vLLM cannot sample with the policy's weights: {error.message}",
             remedy=SERVE if config.engine == "server" else None,
         ) from error
     run.add_provenance(
@@ -88,6 +90,12 @@ def build_engine(
     )
     sleeps = isinstance(vllm, Colocated) and config.vllm.sleep
     return engine, [SleepBetween(vllm)] if sleeps and isinstance(vllm, Colocated) else []
+
+
+def _memory(size: int) -> str | None:
+    """The folder that is kept in memory, if there is one with room for `size` bytes."""
+    folder = "/dev/shm"
+    return folder if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size else None
 
 
 class SleepBetween(Callback):

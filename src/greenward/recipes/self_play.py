@@ -33,6 +33,7 @@ from greenward.environments.games.tictactoe import TicTacToe
 from greenward.errors import ConfigError, GreenwardError
 from greenward.evaluation.games import evaluate_game
 from greenward.evaluation.matches import Contestant
+from greenward.http_client import RequestError
 from greenward.policies.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
 from greenward.policies.engine import RolloutEngine, SamplingParams
 from greenward.policies.policy import Policy
@@ -87,13 +88,15 @@ def find_game(name: str) -> Game:
 def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Contestant:
     """A model behind a server, which is asked for boxed moves and has answered in a first position.
 
-    Raises `EngineError` if it does not answer.
+    Raises `EngineError` if it does not answer, and `ConfigError` if it refuses to.
     """
-    sampling = SamplingParams(max_tokens=MOST_TOKENS, temperature=temperature)
-    engine, prompts = EndpointEngine(endpoint), MovePrompts(game, TextTokenizer(), "boxed")
-    state = game.start(random.Random(0))
-    engine.sample([prompts.prompt_ids(state, game.player(state) or 0)], 1, sampling, seed=0)
-    return Contestant(engine, prompts, sampling)
+    sampling, tokenizer = SamplingParams(max_tokens=MOST_TOKENS, temperature=temperature), TextTokenizer()
+    prompts, state = MovePrompts(game, tokenizer, "boxed"), game.start(random.Random(0))
+    try:
+        endpoint.ask(tokenizer.prompt(prompts.prompt_ids(state, game.player(state) or 0)), sampling)
+    except RequestError as error:
+        raise endpoint.explained(error) from None
+    return Contestant(EndpointEngine(endpoint), prompts, sampling)
 
 
 class SelfPlayTasks:

@@ -18,7 +18,7 @@ from greenward.config.loading import convert, dump
 from greenward.config.presets import preset_line
 from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
 from greenward.config.sections import SupervisedConfig, TrainingConfig
-from greenward.errors import EngineError
+from greenward.errors import TrainingStopped
 from greenward.faults.fault import recorded_truth
 from greenward.policies.devices import contended_threads
 from greenward.policies.policy import Policy
@@ -224,7 +224,7 @@ class Session:
             extra={"training_seconds": loop.training_seconds},
         )
         if loop.failure is not None:
-            raise EngineError(
+            raise TrainingStopped(
                 f"Stopped after step {loop.steps_done}: {loop.failure.message}",
                 remedy="Nothing is lost: the same command with --resume goes on once the engine answers.",
             ) from loop.failure

@@ -68,7 +68,7 @@ def model_card(run: Path, step: int) -> str:
 
 
 def _metrics(run: Path, step: int) -> Iterator[tuple[str, str, str, str, int]]:
-    """(suite, metric, its first value, its newest value up to `step`, step of that) of all evaluations."""
+    """(suite, metric, value at step 0, newest value up to `step`, step of that) of all evaluations."""
     suites: dict[str, list[Path]] = {}
     for at, file in steps_in(run / EVALUATIONS):
         if at <= step:
@@ -76,7 +76,7 @@ def _metrics(run: Path, step: int) -> Iterator[tuple[str, str, str, str, int]]:
     for files in suites.values():
         first, newest = (_readable(read_json, file) or {} for file in (files[0], files[-1]))
         for name, estimate in newest.get("metrics", {}).items():
-            before = first.get("metrics", {}).get(name) if len(files) > 1 else None
+            before = first.get("metrics", {}).get(name) if first.get("step") == 0 < newest["step"] else None
             yield newest["suite"], name, _shown(before), _shown(estimate), newest["step"]
 
 
@@ -113,12 +113,14 @@ def _licence_of(model: str) -> str | None:
 
 
 def _shortened(value: Any) -> Any:
-    """A config without the folders of the machine."""
+    """A config without the folders of the machine and addresses of servers."""
     if isinstance(value, Mapping):
         return {key: _shortened(one) for key, one in value.items()}
     if isinstance(value, list):
         return list(map(_shortened, value))
-    return f"…/{Path(value).name}" if isinstance(value, str) and value.startswith(("/", "~/")) else value
+    if not isinstance(value, str):
+        return value
+    return "…" if "://" in value else f"…/{Path(value).name}" if value.startswith(("/", "~/")) else value
 
 
 def _readable(read: Any, path: Path) -> Any:

@@ -69,6 +69,10 @@ MAY_CHANGE_ON_RESUME = (
     "training.max_seconds",
     "training.checkpoint_interval_steps",
     "training.keep_checkpoints",
+    "rollouts.server",
+    "rollouts.transfer",
+    "rollouts.transfer_dir",
+    "rollouts.vllm",
     "sandbox.workers",
     "sandbox.require",
 )
