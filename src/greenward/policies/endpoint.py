@@ -154,7 +154,7 @@ class Endpoint:
             remedy = "URLs of such servers usually end in /v1."
             with suppress(RequestError):
                 remedy = f"It serves: {', '.join(self._models())[:300]}."
-        elif error.status == 400 and "context" in error.message:
+        elif error.status == 400 and ("context" in error.message or "max_tokens" in error.message):
             remedy = "Lower the number of tokens of an answer (--max-tokens), or serve a longer context."
         elif not error.status:
             remedy = "Is the server running, and is the URL right?"
