@@ -13,6 +13,7 @@ from greenward.cli.main import cli, run
 from greenward.config.loading import dump, parse_recipe
 from greenward.errors import ConfigError
 from greenward.policies.policy import Policy
+from greenward.recipes.rollouts import check_rollouts
 from tiny_model import DATA, REINFORCED
 from vllm_server import VLLMServer
 
@@ -91,6 +92,14 @@ def test_prompts_that_do_not_fit_the_server_are_refused_before_the_training(tmp_
     assert not (tmp_path / "run/metrics.jsonl").is_file() or not rows(tmp_path / "run")
 
 
+@pytest.mark.parametrize("override", ["engine=vllm", "max_staleness=1"])
+def test_several_training_processes_are_refused(monkeypatch, override) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="works with one training process, found 2"):
+        check_rollouts(parse_recipe("seed: 0", [f"rollouts.{override}"]).rollouts)
+    check_rollouts(parse_recipe("seed: 0").rollouts)
+
+
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_a_package_that_is_missing_is_named(tmp_path) -> None:
     code, said = train(tmp_path / "run", "rollouts.engine=vllm")
@@ -132,6 +141,7 @@ def test_the_former_cap_is_the_upper_bound() -> None:
         (["server.base_url=http://x"], "set engine=server"),
         (["engine=vllm", "transfer=nccl"], "nccl needs a GPU for vLLM alone"),
         (["transfer=ipc"], "engine is native"),
+        (["engine=server", "server.base_url=http://x", "transfer=ipc"], "a server needs file or nccl"),
         (["engine=vllm", "vllm.max_model_len=64"], "leaves no room for a prompt"),
         (["engine=server", "server.base_url=http://x", "vllm.sleep=true"], "vllm.sleep needs engine: vllm"),
     ],

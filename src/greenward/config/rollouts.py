@@ -73,6 +73,10 @@ class RolloutsConfig(ConfigSection):
             raise ValueError(f"server.base_url is given, but engine is {self.engine}: set engine=server")
         if self.transfer != "file" and self.engine == "native":
             raise ValueError(f"transfer: {self.transfer} sends weights to vLLM, but engine is native")
+        if self.transfer == "ipc" and self.engine == "server":
+            raise ValueError(
+                "transfer: ipc shares a GPU's memory with engine: vllm; a server needs file or nccl"
+            )
         if self.transfer == "nccl" and self.engine == "vllm":
             raise ValueError(
                 "transfer: nccl needs a GPU for vLLM alone, and engine: vllm shares that of the training: "

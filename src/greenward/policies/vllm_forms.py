@@ -185,10 +185,9 @@ class Server(VLLM):
         self._url = config.base_url.rstrip("/").removesuffix("/v1")
         self._concurrency = config.concurrency
         seconds, longest = config.patience_seconds, config.request_seconds
-        attempts = (
-            2 + int(math.log2(1 + min(seconds, 60.0))) + int(seconds / 30.0)
-        )  # by the waits of `Patience`
-        patience = Patience(attempts, longest, longest + seconds)
+        # As many attempts as have waits of about `seconds` between them.
+        attempts = 2 + int(math.log2(1 + min(seconds, 60.0))) + int(seconds / 30.0)
+        patience = Patience(attempts, attempt_seconds=longest, total_seconds=longest + seconds)
         self._client = self._client_with(patience)
         self._once = self._client_with(replace(patience, attempts=1))
 

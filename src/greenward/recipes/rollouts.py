@@ -26,7 +26,13 @@ from greenward.runs.directory import RunDirectory
 
 
 def check_rollouts(config: RolloutsConfig) -> None:
-    """Raises `ConfigError` for a missing package, `EngineError` for a server that does not answer."""
+    """Raises `ConfigError` for what cannot be here, `EngineError` for a server that does not answer."""
+    if config.differs and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(
+            f"rollouts: engine {config.engine} with max_staleness {config.max_staleness} works with "
+            f"one training process, found {processes}.",
+            remedy="Start one process, or set rollouts.engine=native and rollouts.max_staleness=0.",
+        )
     if (config.engine == "vllm" or config.transfer != "file") and find_spec("vllm") is None:
         raise ConfigError(
             f"rollouts: engine {config.engine} with transfer {config.transfer} needs vLLM, which is not "
