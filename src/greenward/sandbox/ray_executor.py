@@ -117,7 +117,9 @@ def _connect(ray: Any, address: str) -> bool:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     ended = SimpleQueue[Exception | None]()
 
-    def connect() -> None:  # Ray itself waits for minutes for a server that speaks something else
+    # Ray waits for minutes for a server that speaks something else, and it leaves the handler of SIGTERM, by
+    # which a training ends at a checkpoint, alone in other threads than the main one only.
+    def connect() -> None:
         try:
             if host:
                 socket.create_connection((host, int(port)), REACH_SECONDS).close()
