@@ -48,6 +48,15 @@ def test_too_little_memory_is_answered_with_what_fits(monkeypatch: pytest.Monkey
         check_memory(recipe)
 
 
+def test_processes_that_share_the_state_need_less_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    left(monkeypatch, 8 << 10)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(ConfigError, match="alone take"):
+        check_memory(qwen())
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert check_memory(qwen())[1] is None
+
+
 def test_the_model_of_a_folder_is_that_of_its_config(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     for config in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -129,6 +130,8 @@ def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
     work = workload(
         recipe, dtype_bytes=dtype.itemsize, gpu_bytes=gpu_bytes, native=native, prompt_tokens=PROMPT_TOKENS
     )
+    if "true" in (os.environ.get("ACCELERATE_USE_FSDP"), os.environ.get("ACCELERATE_USE_DEEPSPEED")):
+        work = replace(work, shards=int(os.environ.get("WORLD_SIZE", "1")))
     found = estimate(shape, work)
     lines = memory_lines(shape, work, found)
     if found.total <= left:
