@@ -167,11 +167,11 @@ def config() -> None:
 @overrides_argument
 def show(recipe: str, overrides: tuple[str, ...]) -> None:
     """Print every key of CONFIG as resolved, defaults included."""
+    import greenward
     from greenward.config.loading import dump
     from greenward.config.presets import preset_line
-    from greenward.platforms.presets import load_recipe
 
-    resolved = load_recipe(recipe, overrides)
+    resolved = greenward.load_recipe(recipe, overrides)
     click.echo(dump(resolved), nl=False)
     if line := preset_line(resolved):
         click.echo(f"# {line}")
@@ -182,11 +182,11 @@ def show(recipe: str, overrides: tuple[str, ...]) -> None:
 @overrides_argument
 def check(recipe: str, overrides: tuple[str, ...]) -> None:
     """Check CONFIG as `train` does before it loads anything: keys, values, and that what is named exists."""
+    import greenward
     from greenward.config.loading import find_recipe
-    from greenward.platforms.presets import load_recipe
     from greenward.recipes.requirements import check_needs
 
-    check_needs(load_recipe(recipe, overrides))
+    check_needs(greenward.load_recipe(recipe, overrides))
     click.echo(f"{find_recipe(recipe)}: good.")
 
 
