@@ -51,5 +51,9 @@ class RunError(GreenwardError):
     """A run directory that cannot be written, resumed or read."""
 
 
+class PeerError(GreenwardError):
+    """Another process of the same training has failed."""
+
+
 class DiagnosticsError(GreenwardError):
     """A log that cannot answer what was asked: no such signal, no common steps, too little data."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from greenward.algorithms import distributed
 from greenward.algorithms.advantages import AdvantageBatch, PerToken
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.engine import StopReason
@@ -92,8 +93,13 @@ class TrainingBatch:
         return self.tokens
 
     @classmethod
-    def build(cls, groups: Sequence[Sequence[TrainingRow]], *, device: torch.device) -> TrainingBatch:
-        """From rows that share a prompt in each list; optional tensors only where all rows have them."""
+    def build(
+        cls, groups: Sequence[Sequence[TrainingRow]], *, device: torch.device, trained: bool = True
+    ) -> TrainingBatch:
+        """From rows that share a prompt in each list; optional tensors only where all rows have them.
+
+        Without `trained` no token is trained on: loss, gradients and statistics are 0.
+        """
         tokens = GroupBatch.build(
             [rows[0].turn.prompt_ids for rows in groups],
             [[row.turn.completion_ids for row in rows] for rows in groups],
@@ -113,7 +119,7 @@ class TrainingBatch:
 
         return cls(
             advantages_BT=padded([row.advantages_T for row in rows], np.dtype(np.float32)),
-            mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.dtype(np.bool_)),
+            mask_BT=padded([row.turn.policy_wrote_T & trained for row in rows], np.dtype(np.bool_)),
             sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows], np.dtype(np.float32)),
             old_logprobs_BT=padded_if_there([row.old_logprobs_T for row in rows]),
             ref_logprobs_BT=padded_if_there([row.ref_logprobs_T for row in rows]),
@@ -199,14 +205,7 @@ def micro_batches(rows: Sequence[TrainingRow], size: int) -> Iterator[list[list[
     Answers of like length go together, the longest first, so that little is padded and memory
     peaks at once. Rows that share a prompt are split only when they are more than `size`.
     """
-    by_prompt: dict[tuple[float, tuple[int, ...]], list[TrainingRow]] = {}
-    for row in rows:
-        by_prompt.setdefault((row.turn.temperature, row.turn.prompt_ids), []).append(row)
-    pieces = [
-        sharers[start : start + size]
-        for sharers in by_prompt.values()
-        for start in range(0, len(sharers), size)
-    ]
+    pieces = _sharing_a_prompt(rows, size)
 
     def order(piece: Sequence[TrainingRow]) -> tuple[float, int, int]:
         longest = max(len(row.turn.completion_ids) for row in piece)
@@ -226,21 +225,51 @@ def micro_batches(rows: Sequence[TrainingRow], size: int) -> Iterator[list[list[
         yield batch
 
 
+def _sharing_a_prompt(rows: Sequence[TrainingRow], size: int) -> list[list[TrainingRow]]:
+    """Lists of at most `size` rows that share a prompt and a temperature."""
+    by_prompt: dict[tuple[float, tuple[int, ...]], list[TrainingRow]] = {}
+    for row in rows:
+        by_prompt.setdefault((row.turn.temperature, row.turn.prompt_ids), []).append(row)
+    return [
+        sharers[start : start + size]
+        for sharers in by_prompt.values()
+        for start in range(0, len(sharers), size)
+    ]
+
+
+def _tokens(piece: Sequence[TrainingRow]) -> int:
+    """What a forward pass over rows that share a prompt computes."""
+    return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
+
+
 def training_batches(
     rows: Sequence[TrainingRow], size: int, device: torch.device
 ) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
-    """`micro_batches` as tensors, each with its rows in the order of its tensors."""
-    for sharers in micro_batches(rows, size):
+    """The `micro_batches` of this process as tensors, each with its rows in the order of its tensors.
+
+    The rows are shared out so that all processes have about as many tokens. All have as many micro-batches,
+    since weights that are sharded are gathered by all at once: those of a process with fewer are followed by
+    a row that is not trained on.
+    """
+    shares = [list(rows)]
+    if distributed.size() > 1:
+        pieces = _sharing_a_prompt(rows, -(-len(rows) // distributed.size()))
+        shares = [[row for piece in share for row in piece] for share in distributed.dealt(pieces, _tokens)]
+    batches = [list(micro_batches(share, size)) for share in shares]
+    own = batches[distributed.rank()]
+    for number in range(max(map(len, batches))):
+        trained = number < len(own)
+        sharers = own[number] if trained else [[rows[0]]]
         ordered = [row for rows_of_prompt in sharers for row in rows_of_prompt]
-        yield ordered, TrainingBatch.build(sharers, device=device)
+        yield ordered, TrainingBatch.build(sharers, device=device, trained=trained)
 
 
 @torch.no_grad()
 def row_logprobs(policy: Policy, rows: Sequence[TrainingRow], size: int) -> dict[int, np.ndarray]:
     """The log-probabilities (T,) of each row's tokens, by the row's id; `size` rows at once."""
-    found: dict[int, np.ndarray] = {}
+    place, found = {id(row): number for number, row in enumerate(rows)}, []
     for ordered, micro in training_batches(rows, size, policy.device):
         scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
         for row, logprobs_T in zip(ordered, scores.logprobs_BT.float().cpu().numpy(), strict=True):
-            found[id(row)] = logprobs_T[: len(row.advantages_T)]
-    return found
+            found.append((place[id(row)], logprobs_T[: len(row.advantages_T)]))
+    return {id(rows[number]): logprobs_T for number, logprobs_T in distributed.gathered(found)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 
+from greenward.algorithms import distributed
 from greenward.algorithms.advantages import group_signal
 from greenward.algorithms.callbacks import Callback
 from greenward.environments.episode import POLICY, Collection, Episode
@@ -21,8 +22,11 @@ class Environment(Protocol):
     """Where episodes come from. It owns its tasks: that of group i follows from i and its seed."""
 
     def collect(
-        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+        self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection: ...
+
+    def task(self, group: int) -> Hashable:
+        """What tells the task of a group from others; several processes ask for it."""
 
 
 class Collector:
@@ -97,9 +101,28 @@ class Collector:
         }
 
     def _round(self, step: int, number: int, groups: range) -> Collection:
-        """Collect these groups, which are round `number` of the step."""
+        """Collect these groups, which are round `number` of the step: of several processes each its share.
+
+        Groups of one task stay together: engines tell equal prompts of a batch apart by their order.
+        """
         seed = step_seed(self._seed, step * self._max_rounds + number, "sampling")
-        return self._environment.collect(self.players, groups, seed=seed, step=step)
+        environment, players = self._environment, self.players
+        if distributed.size() == 1:
+            return environment.collect(players, groups, seed=seed, step=step)
+        by_task: dict[Hashable, list[int]] = {}
+        for group in groups:
+            by_task.setdefault(environment.task(group), []).append(group)
+        shares = distributed.dealt(list(by_task.values()), len)
+        own = sorted(group for same in shares[distributed.rank()] for group in same)
+        parts = [environment.collect(players, own, seed=seed, step=step)] if own else []
+        parts = distributed.gathered(parts)
+        names = dict.fromkeys(name for part in parts for name in part.metrics)
+        return Collection(
+            sorted((episode for part in parts for episode in part.episodes), key=lambda one: one.group_id),
+            max(part.sampling_seconds for part in parts),
+            max(part.grading_seconds for part in parts),
+            {name: [value for part in parts for value in part.metrics.get(name, ())] for name in names},
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"groups_done": self._groups_done}

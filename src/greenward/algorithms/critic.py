@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from greenward.algorithms import distributed
 from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, PerToken
-from greenward.algorithms.batches import TrainingBatch, TrainingRow, micro_batches
+from greenward.algorithms.batches import TrainingBatch, TrainingRow, training_batches
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.losses import KL_ESTIMATORS
 from greenward.config.algorithm import CriticConfig, PPOKLConfig
@@ -166,34 +167,32 @@ class CriticEstimator:
                     )
                     rows.append(row)
                     places[id(row)] = index, number
-        for groups in micro_batches(rows, self._micro_batch_sequences):
-            micro = TrainingBatch.build(groups, device=self._policy.device)
-            for found_BT, arrays in self._score_micro_batch(micro, scores):
-                for row, found_T in zip(
-                    (row for sharers in groups for row in sharers), found_BT.cpu().numpy(), strict=True
-                ):
-                    index, number = places[id(row)]
-                    array_T = arrays[index][number]
-                    array_T[:] = found_T[: len(array_T)]
+        found: list[tuple[str, int, int, np.ndarray]] = []
+        for ordered, micro in training_batches(rows, self._micro_batch_sequences, self._policy.device):
+            for name, found_BT in self._score_micro_batch(micro, scores):
+                for row, found_T in zip(ordered, found_BT.cpu().numpy(), strict=True):
+                    found.append((name, *places[id(row)], found_T[: len(row.advantages_T)]))
+        for name, index, number, found_T in distributed.gathered(found):
+            getattr(scores, name)[index][number][:] = found_T
         return scores
 
-    def _score_micro_batch(self, micro: TrainingBatch, scores: _Scores) -> Iterator[tuple[Tensor, PerToken]]:
-        """Each result (B, T), with the arrays that it belongs into."""
+    def _score_micro_batch(self, micro: TrainingBatch, scores: _Scores) -> Iterator[tuple[str, Tensor]]:
+        """Each result (B, T), with its name in `scores`."""
         hidden_SE = None
         if scores.logprobs is not None:
             of_policy = self._policy.completion_logprobs(
                 micro.laid_out, temperature=micro.temperature, hidden=self._critic.reads_policy
             )
             hidden_SE, logprobs_BT = of_policy.hidden_SE, of_policy.logprobs_BT.float()
-            yield logprobs_BT, scores.logprobs
+            yield "logprobs", logprobs_BT
             if self._reference is not None and scores.kl is not None:
                 of_reference = self._reference.completion_logprobs(
                     micro.laid_out, temperature=micro.temperature
                 )
                 log_ratio_BT = logprobs_BT - of_reference.logprobs_BT.float()
                 estimate = KL_ESTIMATORS[self._kl.estimator]
-                yield estimate(log_ratio_BT, torch.ones_like(log_ratio_BT)), scores.kl
-        yield self._critic(micro.laid_out, hidden_SE), scores.values
+                yield "kl", estimate(log_ratio_BT, torch.ones_like(log_ratio_BT))
+        yield "values", self._critic(micro.laid_out, hidden_SE)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback, SignalWarning, rollout_row
 from greenward.environments.episode import Episode
 from greenward.errors import CheckpointError, ConfigError, EngineError
@@ -75,6 +76,10 @@ class StopRequest:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def in_any_process(self) -> bool:
+        """Whether any of the processes that train together is to stop."""
+        return any(distributed.gathered([self.requested]))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
@@ -150,21 +155,26 @@ class TrainingLoop:
         with StopRequest() as stop:
             if self.steps_done == 0 and self._evaluate_at_start:
                 self._evaluate()
-            while not self._finished() and not stop.requested:
+            stopping = stop.in_any_process()
+            while not self._finished() and not stopping:
                 try:
                     self._step()
                 except EngineError as error:
+                    if distributed.size() > 1:  # the others are in the step, and cannot stop after it
+                        raise
                     # The interrupt that ends a training may have ended its engine, too.
                     self.failure = None if stop.requested else error
+                    stopping = True
                     if self.steps_done % self._checkpoint_interval:
                         self._checkpoint()
                     break
                 finished = self._finished()
                 if finished or self.steps_done % self._eval_interval == 0:
                     self._evaluate()
-                if finished or stop.requested or self.steps_done % self._checkpoint_interval == 0:
+                stopping = stop.in_any_process()
+                if finished or stopping or self.steps_done % self._checkpoint_interval == 0:
                     self._checkpoint()
-            self.interrupted = (stop.requested or self.failure is not None) and not self._finished()
+            self.interrupted = stopping and not self._finished()
 
     @property
     def wall_seconds(self) -> float:
@@ -185,7 +195,7 @@ class TrainingLoop:
         metrics = record.metrics
         for callback in self._callbacks:
             callback.on_step_end(self.steps_done, record.episodes, metrics)
-        seconds = time.perf_counter() - started
+        seconds = distributed.gathered([time.perf_counter() - started])[0]  # by which all stop at once
         self.training_seconds += seconds
         metrics |= {
             "time/step": seconds,
@@ -206,7 +216,7 @@ class TrainingLoop:
             sink.alert(self.steps_done, f"{self._run.path.name}: little to learn from", text)
 
     def _evaluate(self) -> None:
-        for suite, evaluator in self._evaluators.items():
+        for suite, evaluator in self._evaluators.items() if distributed.is_first() else ():
             result = evaluator(self._evaluated, self.steps_done, self.training_seconds)
             self._run.write_evaluation(self.steps_done, result, suite)
             values, table = evaluation_values(result), f"{suite_group(result)}/samples"
@@ -220,29 +230,28 @@ class TrainingLoop:
             sink.log_table(self.steps_done, "rollouts", sample_rows(self._rollouts, self._tracked_samples))
 
     def _checkpoint(self) -> None:
+        state = {
+            "trainer": self._trainer.state_dict(),
+            "callbacks": {one.name: one.state_dict() for one in self._callbacks},
+            "steps_done": self.steps_done,
+            "training_seconds": self.training_seconds,
+            "wall_seconds": self.wall_seconds,
+            # The folder holds weights in the model's dtype; resuming needs the exact ones.
+            "weights": self._trainer.policy.state_dict(),
+            "policy_version": self._trainer.policy.version,
+        }
+
         def write(folder: Path) -> None:
             self._evaluated.save(folder)
             card = model_card(self._run.path, self.steps_done)
             (folder / "README.md").write_text(card, encoding="utf-8")
-            torch.save(
-                {
-                    "trainer": self._trainer.state_dict(),
-                    "callbacks": {one.name: one.state_dict() for one in self._callbacks},
-                    "steps_done": self.steps_done,
-                    "training_seconds": self.training_seconds,
-                    "wall_seconds": self.wall_seconds,
-                    # The folder holds weights in the model's dtype; resuming needs the exact ones.
-                    "weights": self._trainer.policy.state_dict(),
-                    "policy_version": self._trainer.policy.version,
-                },
-                folder / STATE_FILE,
-            )
+            torch.save(state, folder / STATE_FILE)
 
-        save_checkpoint(self._run, self.steps_done, write, keep=self._keep)
+        distributed.from_first(lambda: str(save_checkpoint(self._run, self.steps_done, write, self._keep)))
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
-        checkpoint = latest_checkpoint(self._run)
+        checkpoint = distributed.from_first(lambda: latest_checkpoint(self._run))
         if checkpoint is None:
             self._run.truncate_after(-1)
             return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import get_total_norm
 
+from greenward.algorithms import distributed
 from greenward.errors import ConfigError
 from greenward.policies.scoring import TokenScores
 
@@ -22,7 +24,12 @@ def adamw(
 ) -> torch.optim.AdamW:
     """AdamW with one group for each list of parameters; their learning rates are set before each step."""
     parameter_groups = [{"params": list(parameters)} for parameters in groups]
-    return torch.optim.AdamW(parameter_groups, betas=betas, weight_decay=weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(parameter_groups, betas=betas, weight_decay=weight_decay, fused=True)
+    if any(map(distributed.is_part, chain(*groups))):
+        from greenward.algorithms.sharding import whole_states
+
+        whole_states(optimizer)
+    return optimizer
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float]) -> None:
@@ -32,8 +39,20 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float])
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale the gradients down to `max_norm`; their global norm before, which may not be finite."""
-    return float(clip_grad_norm_(list(parameters), max_norm))
+    """Add up the gradients of all processes and scale them down to `max_norm`.
+
+    The result is their global norm before, which may not be finite.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    parts = [gradient.to_local() for gradient in gradients if distributed.is_part(gradient)]
+    whole = [gradient for gradient in gradients if not distributed.is_part(gradient)]
+    distributed.add_up(whole)
+    norm = get_total_norm(whole)
+    if parts:  # which are added up already
+        norm = torch.hypot(norm, distributed.total(get_total_norm(parts).square()).sqrt())
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as in torch's clip_grad_norm_
+    torch._foreach_mul_(parts + whole, scale)
+    return float(norm)
 
 
 class MicroBatchLimit:
@@ -56,6 +75,12 @@ class MicroBatchLimit:
             # Outside of the handler: the error's traceback keeps the tensors of the attempt.
             torch.cuda.empty_cache()
             at_once = min(self.size, rows)
+            if at_once > 1 and distributed.is_sharded():
+                raise ConfigError(
+                    f"Out of memory with {at_once} answers at once, which processes with sharded weights cannot "
+                    f"repeat one by one: {reason}",
+                    remedy=f"Set training.micro_batch_sequences={at_once // 2} and go on with --resume.",
+                )
             if at_once <= 1:
                 raise ConfigError(
                     f"The device has too little memory for one answer at a time: {reason}",
@@ -169,8 +194,9 @@ class UpdateStatistics:
             self._maxima.setdefault(name, []).extend(maxima)
 
     def mean(self, name: str) -> Tensor:
-        """The mean over tokens of what was added by that name."""
-        sums, tokens = (torch.stack(part).sum() for part in zip(*self._sums[name], strict=True))
+        """The mean over tokens, those of all processes, of what was added by that name."""
+        parts = zip(*self._sums[name], strict=True)
+        sums, tokens = (distributed.total(torch.stack(part).sum()) for part in parts)
         return sums / tokens
 
     def add_entropy(self, scores: TokenScores, mask_BT: Tensor) -> None:
@@ -208,9 +234,9 @@ class UpdateStatistics:
         for name in self._sums:
             metrics[name] = float(self.mean(name))
         for name, maxima in self._maxima.items():
-            metrics[name] = float(torch.stack(maxima).max())
+            metrics[name] = float(distributed.maximum(torch.stack(maxima).max()))
         if self._losses:
-            metrics["loss"] = float(torch.stack(self._losses).mean())
+            metrics["loss"] = float(distributed.total(torch.stack(self._losses)).mean())
         if self._norms:
             metrics["grad_norm"] = _mean([math.hypot(*norms.values()) for norms in self._norms])
             if any("critic" in norms for norms in self._norms):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from greenward.algorithms import distributed
 from greenward.algorithms.coefficients import learning_rate_factor
 from greenward.algorithms.loop import StepRecord
 from greenward.algorithms.optimization import (
@@ -135,24 +136,28 @@ def supervised_update(
 ) -> SupervisedUpdate:
     """One optimizer step on the mean negative log-likelihood of the trained tokens of `batch`.
 
-    Gradients accumulate over micro-batches of at most `limit.size` examples. Examples
-    with the same prompt share its forward pass within a micro-batch. A step whose gradient is not finite is
-    skipped: the weights stay as they are. Raises `ValueError` for a batch without a token to train on.
+    Gradients accumulate over micro-batches of at most `limit.size` examples. Examples with the same prompt
+    share its forward pass within a micro-batch. Of several processes each has a share of the examples. A step
+    whose gradient is not finite is skipped: the weights stay as they are. Raises `ValueError` for a batch
+    without a token to train on.
     """
     tokens = sum(example.tokens for example in batch)
     if not tokens:
         raise ValueError(f"none of the {len(batch)} examples of a batch has a token to train on")
+    shares = distributed.dealt(batch, lambda example: len(example.prompt_ids) + len(example.completion_ids))
+    own = shares[distributed.rank()]
 
-    def accumulate() -> float:
+    def accumulate() -> Tensor:
         optimizer.zero_grad(set_to_none=False)
-        total = 0.0
-        for start in range(0, len(batch), limit.size):
-            loss = _negative_log_likelihood(policy, batch[start : start + limit.size]) / tokens
+        total = torch.zeros((), dtype=torch.float64, device=policy.device)
+        for start in range(0, max(map(len, shares)), limit.size):  # as often in all: weights may be sharded
+            examples = own[start : start + limit.size]
+            loss = _negative_log_likelihood(policy, examples or batch[:1]) * bool(examples) / tokens
             loss_scale(loss).backward()
-            total += float(loss.detach())
-        return total
+            total += loss.detach()
+        return distributed.total(total)
 
-    total = limit.fit(accumulate, len(batch))
+    total = float(limit.fit(accumulate, len(batch)))
     loss_scale.unscale(policy.parameters())
     norm = clip_gradients(policy.parameters(), max_grad_norm)
     applied = math.isfinite(norm)

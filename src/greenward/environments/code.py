@@ -60,7 +60,7 @@ class CodeEnvironment:
         self._penalty = penalty
 
     def collect(
-        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+        self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
         """The episodes of these groups; the same seed gives the same ones.
 
@@ -69,7 +69,7 @@ class CodeEnvironment:
         started = time.perf_counter()
         dialogues: list[CodeDialogue] = []
         for group_id in groups:
-            problem = self._problems[shuffled_index(len(self._problems), group_id, seed=self._seed)]
+            problem = self._problems[self.task(group_id)]
             judging = _Judging(self._grader, problem)
             dialogues += [
                 CodeDialogue(
@@ -100,6 +100,10 @@ class CodeEnvironment:
             metrics |= _turn_metrics(dialogues)
         elapsed = time.perf_counter() - started
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
+
+    def task(self, group: int) -> int:
+        """The place of the problem that a group asks."""
+        return shuffled_index(len(self._problems), group, seed=self._seed)
 
     def _length_penalty(self, length: int) -> float:
         excess = length - (self._sampling.max_tokens - self._penalty_buffer)

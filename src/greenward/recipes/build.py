@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
+from greenward.algorithms import distributed
 from greenward.config.recipe import BaseRecipe, CodeRecipe, Recipe
 from greenward.config.sections import HttpSandboxConfig, SandboxConfig
 from greenward.environments.prompts import PromptRenderer
@@ -197,7 +198,7 @@ def build_executor(sandbox: SandboxConfig) -> Executor:
 
         token = read_token(sandbox.http)
         return HttpExecutor(sandbox.http.urls, token, jobs_per_call=sandbox.jobs_per_call, **isolated)
-    return LocalExecutor(sandbox.workers, **isolated)
+    return LocalExecutor(distributed.own_share(sandbox.workers), **isolated)
 
 
 def read_token(servers: HttpSandboxConfig) -> str | None:

@@ -8,8 +8,15 @@ from collections.abc import Collection
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from greenward.config.recipe import CodeRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
-from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig
+from greenward.algorithms import distributed
+from greenward.config.recipe import (
+    CodeRecipe,
+    PolicyGradientRecipe,
+    Recipe,
+    ReinforcementRecipe,
+    SupervisedRecipe,
+)
+from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig, TrainingConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
 from greenward.platforms.detection import is_writable
@@ -69,6 +76,28 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         for term in recipe.rewards:
             if term.name not in functions:
                 _check_reward(term)
+
+
+def check_processes(recipe: Recipe) -> None:
+    """Raises `ConfigError` for a recipe that the processes which train together cannot train."""
+    count, held = distributed.size(), distributed.sharding()
+    if count == 1:
+        if held != "ddp":
+            raise ConfigError(
+                f"{held} shares the weights out over processes, and there is one process.",
+                remedy="Launch several (--processes 2), or train without a launcher.",
+            )
+        return
+    wrong = None
+    training = recipe.training
+    if isinstance(training, TrainingConfig) and training.prompts_per_step < count:
+        wrong = f"training.prompts_per_step is {training.prompts_per_step}, fewer than the {count} processes"
+    elif isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
+        wrong = "faults are planted in one process only"
+    elif recipe.model.device.startswith("cuda:"):
+        wrong = f"model.device is {recipe.model.device}, and each process needs a device of its own (auto)"
+    if wrong is not None:
+        raise ConfigError(f"{count} processes cannot train this recipe: {wrong}.")
 
 
 def _check_reward(term: RewardTermConfig) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import Trainer, TrainingLoop
 from greenward.algorithms.supervised import SFTTrainer
@@ -27,13 +28,13 @@ from greenward.recipes.build import build_policy
 from greenward.recipes.code_game import CodeGameTasks
 from greenward.recipes.fitting import check_disk, check_memory
 from greenward.recipes.reinforcement import build_reinforcement
-from greenward.recipes.requirements import check_needs
+from greenward.recipes.requirements import check_needs, check_processes
 from greenward.recipes.self_play import SelfPlayTasks
 from greenward.recipes.tasks import CodeTasks, Tasks
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
-from greenward.runs.directory import RunDirectory, write_summary
+from greenward.runs.directory import ONE_PROCESS, FollowedRun, RunDirectory, write_summary
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
@@ -70,9 +71,12 @@ def train(
     _, *warned = *check_memory(recipe), check_disk(recipe, output)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
-    tasks = TASKS[recipe.kind](recipe, given, functions)
     with ExitStack() as stack:
-        run = stack.enter_context(RunDirectory.create(output, recipe.model_dump(mode="json"), resume=resume))
+        stack.enter_context(distributed.joined())
+        quiet = quiet or not distributed.is_first()
+        check_processes(recipe)
+        tasks = TASKS[recipe.kind](recipe, given, functions)
+        run = stack.enter_context(open_run(output, recipe, resume=resume))
         tasks.open(run, stack)
         progress = stack.enter_context(Progress(quiet=quiet))
         for key, change in run.inexact.items():
@@ -84,9 +88,24 @@ def train(
             if message:
                 progress.message(message)
         finished = Session(recipe, tasks, progress, resume).train(run)
-    if finished:
+        first = distributed.is_first()
+    if finished and first:
         show_report(output, quiet=quiet)
     return finished
+
+
+def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
+    """The run directory of `recipe`, for writing in the first process alone."""
+    config = recipe.model_dump(mode="json")
+    count = distributed.size()
+    processes = f"{count} ({distributed.sharding()})" if count > 1 else ONE_PROCESS
+
+    def create() -> None:
+        opened.append(RunDirectory.create(path, config, resume=resume, processes=processes))
+
+    opened: list[RunDirectory] = []
+    distributed.from_first(create)
+    return opened[0] if opened else FollowedRun(path, config)
 
 
 def show_report(output: Path, *, quiet: bool) -> None:
@@ -148,7 +167,7 @@ class Session:
         if recipe.warm_start is None:
             return self._reinforce(recipe, run, build_policy(recipe, self.tasks.texts))
         folder = run.path / WARM_START
-        summary = read_summary(folder)
+        summary = distributed.from_first(lambda: read_summary(folder))
         if summary is None or summary["status"] != "finished":
             unmeasured = recipe.evaluation.model_copy(update={"enabled": False})
             # Random weights are trained whole; the adapter changes what comes of them.
@@ -157,7 +176,7 @@ class Session:
                 recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump(), model=whole.model_dump()
             )
             assert isinstance(before, SupervisedRecipe)
-            with RunDirectory.create(folder, before.model_dump(mode="json"), resume=self.resume) as inner:
+            with open_run(folder, before, resume=self.resume) as inner:
                 if not self._supervise(before, inner):
                     return False
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
@@ -192,7 +211,8 @@ class Session:
         callbacks: Sequence[Callback] = (),
         evaluated: Policy | None = None,
     ) -> bool:
-        sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config)
+        first = distributed.is_first()
+        sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config) if first else []
         loop = TrainingLoop(
             trainer,
             run,
@@ -215,13 +235,15 @@ class Session:
         finally:
             for sink in sinks:
                 sink.close()
-        write_summary(
-            run,
-            status="interrupted" if loop.interrupted else "finished",
-            steps=loop.steps_done,
-            wall_seconds=loop.wall_seconds,
-            peak_rss_mb=peak_resident_mb(),
-            extra={"training_seconds": loop.training_seconds},
+        distributed.from_first(
+            lambda: write_summary(
+                run,
+                status="interrupted" if loop.interrupted else "finished",
+                steps=loop.steps_done,
+                wall_seconds=loop.wall_seconds,
+                peak_rss_mb=peak_resident_mb(),
+                extra={"training_seconds": loop.training_seconds},
+            )
         )
         if loop.failure is not None:
             raise TrainingStopped(

@@ -80,6 +80,8 @@ MAY_CHANGE_ON_RESUME = (
 # May differ on resume as well, but sums are then rounded in another order: the run goes on inexactly.
 INEXACT_ON_RESUME = ("training.threads",)
 
+ONE_PROCESS = "1"
+
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
 
@@ -98,12 +100,19 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Mapping[str, Any], *, resume: bool = False, device: str | None = None
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        device: str | None = None,
+        processes: str = ONE_PROCESS,
     ) -> RunDirectory:
         """Open `path` for a new run, or to go on with the run that is there.
 
         `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
         So does a run that failed before its first number. `device` names the accelerator for provenance.json.
+        `processes` says how many train together and how they hold the weights; others resume inexactly.
         Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
         that another process writes, and a folder that cannot be written.
         """
@@ -124,7 +133,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
                     (path / name).mkdir(exist_ok=True)
             record = read_json(path / PROVENANCE) or {"sessions": []}
-            facts = {"inexact_resume": inexact} if inexact else {}
+            sessions = record["sessions"] if exists else []
+            before = sessions[-1].get("processes", ONE_PROCESS) if sessions else processes
+            if before != processes:
+                inexact["processes"] = f"{before} -> {processes}"
+            facts = {"processes": processes, **({"inexact_resume": inexact} if inexact else {})}
             record["sessions"].append(collect_provenance(device) | facts)
             write_json(path / PROVENANCE, record)
             text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
@@ -177,6 +190,36 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Dropped:
+    """A file of steps that another process writes."""
+
+    def append(self, *_: Any) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def truncate_after(self, step: int) -> None: ...
+
+
+class FollowedRun(RunDirectory):
+    """A run that another process writes, while this one trains with it: what is written here is dropped."""
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path, self.config, self.inexact = path, config, {}
+        self.metrics: Any = _Dropped()
+        self.predictions: Any = _Dropped()
+
+    def add_provenance(self, **facts: Any) -> None: ...
+
+    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None: ...
+
+    def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
+        return self.path / EVALUATIONS / evaluation_name(step, suite)
+
+    def truncate_after(self, step: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:

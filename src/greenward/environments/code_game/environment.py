@@ -137,7 +137,7 @@ class CodeGameEnvironment:
         self._seed = seed
 
     def collect(
-        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+        self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
         """The episodes of these groups; the same seed gives the same ones."""
         generator, predictor = self._seats(step)
@@ -161,11 +161,14 @@ class CodeGameEnvironment:
             metrics[f"code_game/{name}"] = [share]
         return Collection(episodes, sampling, grading, metrics)
 
+    def task(self, group: int) -> None:
+        """None, of every group: its metrics compare the programs of a batch."""
+
     def write(
         self,
         players: Mapping[str, RolloutEngine],
         generator: str,
-        groups: range,
+        groups: Sequence[int],
         programs_each: int = 1,
         *,
         seed: int,

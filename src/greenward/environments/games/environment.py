@@ -105,7 +105,7 @@ class GameEnvironment:
         self._format_weight = format_weight
 
     def collect(
-        self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
+        self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
         """The episodes of these groups; the same seed gives the same ones."""
         dialogues = [dialogue for group_id in groups for dialogue in self._group(group_id, seed)]
@@ -117,9 +117,17 @@ class GameEnvironment:
             dialogue.add_metrics(metrics)
         return Collection(episodes, sampling_seconds, 0.0, metrics)
 
-    def _group(self, group_id: int, seed: int) -> list[GameDialogue]:
+    def task(self, group: int) -> str:
+        """The name of the game that a group plays."""
+        return self._table(group).game.name
+
+    def _table(self, group_id: int) -> Table:
         weights = [table.weight for table in self._tables]
         (table,) = random.Random(step_seed(self._seed, group_id, "game")).choices(self._tables, weights)
+        return table
+
+    def _group(self, group_id: int, seed: int) -> list[GameDialogue]:
+        table = self._table(group_id)
         rng = random.Random(step_seed(seed, group_id, "chance"))
         dialogues = []
         for number, (opponent, seat) in enumerate(self._opponents.of_group(group_id, self._games)):

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import joint_updates
+import pytest
+import torch
+
+from greenward.runs.metrics import without_timing
+
+SCRIPT = Path(joint_updates.__file__)
+
+
+def free_port() -> str:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])
+
+
+def run_together(script: list[str], count: int = 2, timeout: float = 300, **variables: str) -> None:
+    """Run a Python program in several processes, as a launcher does; fails where one of them does."""
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **variables,
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *script],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        said = [process.communicate(timeout=timeout)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * count, "\n".join(said)[-4000:]
+
+
+def comparable(metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics without timings, and without counts of tokens beyond a bound, which rounding decides."""
+    return {
+        name: value
+        for name, value in without_timing(metrics).items()
+        if not name.startswith("clip/") and name != "value/clipped"
+    }
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
+def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    results = tmp_path_factory.mktemp("joint") / "results.pt"
+    held = {"ACCELERATE_USE_FSDP": "true"} if request.param == "fsdp2" else {}
+    run_together([str(SCRIPT), str(results)], **held)
+    found: dict[str, Any] = torch.load(results, weights_only=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return {name: case() for name, case in joint_updates.CASES.items()}
+
+
+@pytest.mark.parametrize("case", joint_updates.CASES)
+def test_two_processes_make_the_updates_of_one(
+    alone: dict[str, Any], together: dict[str, Any], case: str
+) -> None:
+    for name, weight in alone[case]["weights"].items():
+        torch.testing.assert_close(together[case]["weights"][name], weight, atol=1e-5, rtol=0)
+    for ours, theirs in zip(alone[case]["metrics"], together[case]["metrics"], strict=True):
+        assert comparable(theirs) == pytest.approx(comparable(ours), abs=1e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize("case", joint_updates.CASES)
+def test_checkpoints_hold_whole_tensors_and_load_again(
+    alone: dict[str, Any], together: dict[str, Any], case: str
+) -> None:
+    ours, theirs = (each[case]["trainer"]["optimizer"]["state"] for each in (alone, together))
+    assert ours.keys() == theirs.keys()
+    for at, moments in ours.items():
+        torch.testing.assert_close(theirs[at]["exp_avg"], moments["exp_avg"], atol=1e-5, rtol=1e-3)
+        assert torch.equal(theirs[at]["step"], moments["step"])
