@@ -70,10 +70,10 @@ def train(kind: str, **settings: Any) -> Result:
         own = {"critic": critic, "critic_config": algorithm.critic, "kl_in_loss": False}
     else:
         algorithm = GRPOAlgorithmConfig.model_validate(settings)
-    if distributed.sharding() == "fsdp2" and distributed.size() > 1:
+    if distributed.is_sharded():
         from greenward.algorithms.sharding import shard
 
-        shard(policy, *([critic.trunk] if critic is not None and critic.trunk is not None else []))
+        shard(policy, *([] if critic is None else critic.children()))
     if critic is not None:
         estimator: Any = CriticEstimator(
             policy,
@@ -116,7 +116,7 @@ def supervise() -> Result:
         Example(tuple(rng.integers(1, 11, 4).tolist()), tuple(rng.integers(1, 11, length).tolist()))
         for length in (1, 2, 30, 4, 9, 1, 16)
     ]
-    if distributed.sharding() == "fsdp2" and distributed.size() > 1:
+    if distributed.is_sharded():
         from greenward.algorithms.sharding import shard
 
         shard(policy)
@@ -147,7 +147,8 @@ CASES: dict[str, Callable[[], Result]] = {
 def main() -> None:
     torch.set_num_threads(1)
     with distributed.joined():
-        results = {name: case() for name, case in CASES.items()}
+        names = [name for name in CASES if "ppo" not in name or distributed.sharding() != "zero3"]
+        results = {name: CASES[name]() for name in names}
         if distributed.is_first():
             torch.save(results, Path(sys.argv[1]))
 

@@ -137,9 +137,9 @@ def add_up(tensors: Sequence[Tensor]) -> None:
             bucket = []
 
 
-def is_part(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether a tensor is shared out over the processes (its type is not imported where none is)."""
-    return hasattr(tensor, "to_local")
+def is_part(value: Any) -> TypeGuard[DTensor]:
+    """Whether a value is a tensor that is shared out (whose type is not imported where there is none)."""
+    return hasattr(value, "to_local")
 
 
 def dealt(pieces: Sequence[T], cost: Callable[[T], float]) -> list[list[T]]:
@@ -178,8 +178,14 @@ def joined() -> Iterator[None]:
         yield
         gathered([None])  # the others may still need this process
     except BaseException as error:
-        told = watch.failure() or watch.tell(f"{type(error).__name__}: {error}")
-        if isinstance(error, RuntimeError):  # what collectives say of a peer that is gone names no process
+        told = watch.failure()
+        if told is None:
+            watch.tell(f"{type(error).__name__}: {error}")
+            if "by peer" in str(
+                error
+            ):  # Connection closed by peer: what gloo says of a process that was killed
+                told = f"another process has died without a word ({error})"
+        if told is not None and isinstance(error, RuntimeError):
             raise PeerError(told) from error
         raise
     finally:
@@ -199,12 +205,10 @@ class _Watch(threading.Thread):
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
         )
 
-    def tell(self, reason: str) -> str:
+    def tell(self, reason: str) -> None:
         """Let the others know that this process has failed."""
-        told = f"process {self._number} failed. {reason}"
         with suppress(RuntimeError):  # where they meet may be gone as well
-            self._store.set(_FAILED, told)
-        return told
+            self._store.set(_FAILED, f"process {self._number} failed. {reason}")
 
     def failure(self) -> str | None:
         """What a process has told of its failure."""

@@ -260,7 +260,7 @@ class TrainingLoop:
         self._trainer.policy.version = state["policy_version"]
         self._trainer.load_state_dict(state["trainer"])
         for callback in self._callbacks:
-            callback.load_state_dict(state["callbacks"][callback.name])
+            callback.load_state_dict(state["callbacks"].get(callback.name, {}))
         self.steps_done = state["steps_done"]
         self.training_seconds = state["training_seconds"]
         self._session_started -= state["wall_seconds"]

@@ -21,8 +21,12 @@ Attempted = TypeVar("Attempted")
 
 def adamw(
     groups: Sequence[Sequence[Tensor]], *, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.AdamW:
+) -> torch.optim.Optimizer:
     """AdamW with one group for each list of parameters; their learning rates are set before each step."""
+    if hasattr(groups[0][0], "_z3_optimizer"):
+        from greenward.algorithms.zero3 import optimizer_of
+
+        return optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
     parameter_groups = [{"params": list(parameters)} for parameters in groups]
     optimizer = torch.optim.AdamW(parameter_groups, betas=betas, weight_decay=weight_decay, fused=True)
     if any(map(distributed.is_part, chain(*groups))):
@@ -43,8 +47,14 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
 
     The result is their global norm before, which may not be finite.
     """
+    parameters = list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = [gradient.to_local() for gradient in gradients if distributed.is_part(gradient)]
+    if hasattr(parameters[0], "_z3_optimizer"):
+        from greenward.algorithms.zero3 import gradients_of
+
+        parts = gradients_of(parameters[0])
+        torch._foreach_mul_(parts, distributed.size())
     whole = [gradient for gradient in gradients if not distributed.is_part(gradient)]
     distributed.add_up(whole)
     norm = get_total_norm(whole)
@@ -77,8 +87,8 @@ class MicroBatchLimit:
             at_once = min(self.size, rows)
             if at_once > 1 and distributed.is_sharded():
                 raise ConfigError(
-                    f"Out of memory with {at_once} answers at once, which processes with sharded weights cannot "
-                    f"repeat one by one: {reason}",
+                    f"Out of memory with {at_once} answers at once. One process cannot repeat a step that "
+                    f"others have passed, since their weights are sharded: {reason}",
                     remedy=f"Set training.micro_batch_sequences={at_once // 2} and go on with --resume.",
                 )
             if at_once <= 1:

@@ -1,9 +1,10 @@
-"""Weights, gradients and optimizer states that are shared out over the processes (FSDP2).
+"""Weights, gradients and optimizer states that are shared out over the processes.
 
-Each process keeps its part of every tensor as a `DTensor` and has the whole of a layer only while it computes
-with it. Sampling and evaluation read one weight after another many times, so they have a whole copy of the
-policy in the type of the arithmetic (`WholeCopy`). `state_dict` of a sharded model or optimizer holds whole
-tensors, the same as in one process, and is asked for by all processes at once.
+With FSDP2 each process keeps its part of every tensor as a `DTensor`, and has the whole of a layer only while
+it computes with it; ZeRO-3 does the same in its own way (`zero3.py`). Sampling and evaluation read one weight
+after another many times, so they have a whole copy of the policy in the type of the arithmetic (`WholeCopy`).
+`state_dict` of a sharded model or optimizer holds whole tensors, the same as in one process, and is asked for
+by all processes at once.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback
@@ -23,28 +21,43 @@ from greenward.environments.episode import Episode
 from greenward.policies.policy import Policy
 
 
-def shard(policy: Policy, *others: nn.Module) -> WholeCopy:
-    """Share out the weights of `policy`, and of models of the same kind; a whole copy of the policy.
+def shard(policy: Policy, *others: nn.Module) -> None:
+    """Share out the weights of `policy` and of other modules, if the launcher wants it.
 
-    To be called before there is an optimizer.
+    To be called after copies are made, and before there is an optimizer. Raises `ConfigError` where DeepSpeed
+    is wanted and not installed.
     """
-    copy = WholeCopy(policy)
+    if not distributed.is_sharded():
+        return
+    if distributed.sharding() == "zero3":
+        from greenward.algorithms.zero3 import partition
+
+        partition(policy)
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
     mesh = init_device_mesh(policy.device.type, (distributed.size(),))
     own_type = None if policy.dtype == torch.float32 else policy.dtype
-    precision = MixedPrecisionPolicy(param_dtype=own_type, reduce_dtype=torch.float32)
     for model in (policy.model, *others):
         lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-        for layer in max(lists, key=len):
+        # The head of a critic has no layers, and computes in float32.
+        precision = MixedPrecisionPolicy(own_type if lists else None, reduce_dtype=torch.float32)
+        for layer in max(lists, key=len, default=()):
             fully_shard(layer, mesh=mesh, mp_policy=precision)
         fully_shard(model, mesh=mesh, mp_policy=precision)
         for module in model.modules():
             if isinstance(module, FSDPModule):  # each loss is its share of the batch's: gradients add up
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-        assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+        assert all(map(distributed.is_part, model.parameters()))
         model.register_state_dict_post_hook(_gather_weights)
         model.register_load_state_dict_pre_hook(_share_out_weights)
-    return copy
+
+
+def whole_copy(policy: Policy) -> WholeCopy | None:
+    """What samples in place of `policy` once its weights are shared out; None where they will not be."""
+    return WholeCopy(policy) if distributed.is_sharded() else None
 
 
 class WholeCopy(Callback):
@@ -71,8 +84,8 @@ def whole_states(optimizer: torch.optim.Optimizer) -> None:
 
     def gather(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         def whole(value: Any) -> Any:
-            found = _whole(value)
-            return found.cpu() if isinstance(value, DTensor) and distributed.is_first() else found
+            found = _whole(value)  # by all processes at once, and kept in the first
+            return found if found is value else found.cpu() if distributed.is_first() else None
 
         each = {at: {key: whole(value) for key, value in of.items()} for at, of in state["state"].items()}
         return {**state, "state": each}
@@ -89,13 +102,15 @@ def whole_states(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _whole(value: Any) -> Any:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return value.full_tensor() if distributed.is_part(value) else value
 
 
 def _part(whole: Tensor, like: Tensor) -> Tensor:
     """The part of `whole` that this process has of `like`."""
-    if not isinstance(like, DTensor) or isinstance(whole, DTensor):
+    if not distributed.is_part(like) or distributed.is_part(whole):
         return whole
+    from torch.distributed.tensor import distribute_tensor
+
     whole = whole.to(device=like.device, dtype=like.dtype)
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 

@@ -20,7 +20,7 @@ from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
 from greenward.cli.sandbox import sandbox
 from greenward.cli.slurm import slurm
-from greenward.cli.training import config, demo, sweep, train
+from greenward.cli.training import config, demo, launch, sweep, train
 from greenward.cli.validating import validate_model
 from greenward.errors import GreenwardError, TrainingStopped
 from greenward.runs.keys import without_keys
@@ -45,7 +45,7 @@ def cli() -> None:
     """
 
 
-LEARNING = (demo, train, validate_model, sweep, slurm, eval_, grade, show, compare, audit, play)
+LEARNING = (demo, train, launch, validate_model, sweep, slurm, eval_, grade, show, compare, audit, play)
 DIAGNOSING = (reward_health, evals, diff)
 for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, sandbox, doctor, plan, completion):
     cli.add_command(command)

@@ -81,6 +81,28 @@ def train(
             raise Interrupted(*([str(stored)] if stored.is_file() else []))
 
 
+@click.command(context_settings={"ignore_unknown_options": True})
+@recipe_argument
+@click.argument("arguments", metavar="[KEY=VALUE | OPTION OF TRAIN]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--processes", type=click.IntRange(min=1), required=True, help="Number, of all machines.")
+@click.option("--config", default="ddp", show_default=True, help="ddp, fsdp2, zero3 or a file of Accelerate.")
+@click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True, help="Their number.")
+@click.option("--machine-rank", type=click.IntRange(min=0), default=0, help="Number of this one, from 0.")
+@click.option("--address", metavar="HOST:PORT", help="Where the processes of several machines meet.")
+def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
+    """Train with the recipe CONFIG in several processes.
+
+    \b
+    greenward launch quickstart --processes 2
+    greenward launch my.yaml --processes 8 --config fsdp2 training.max_steps=50 --resume
+    """
+    from greenward.config.loading import load_recipe
+    from greenward.platforms import launch as launcher
+
+    load_recipe(recipe, [text for text in arguments if "=" in text and not text.startswith("-")])
+    launcher.launch(launcher.launch_command((recipe, *arguments), **options))
+
+
 def _as_overrides(aliases: dict[str, Any]) -> list[str]:
     given = [(*ALIASES[option], value) for option, value in aliases.items() if value is not None]
     return [f"{key}={names.get(value, value)}" for keys, names, value in given for key in keys]

@@ -118,12 +118,16 @@ def schema_json() -> str:
     return json.dumps(schema, indent=2)
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with greenward, by name."""
+def shipped_folder() -> Path:
+    """The folder of the recipes, and of other settings, that come with greenward."""
     package = Path(__file__).resolve().parents[1]
     beside_source = package.parents[1] / "configs"  # a checkout; a wheel carries them inside
-    folder = package / "configs" if (package / "configs").is_dir() else beside_source
-    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    return package / "configs" if (package / "configs").is_dir() else beside_source
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with greenward, by name."""
+    return {file.stem: file for file in sorted(shipped_folder().glob("*.yaml"))}
 
 
 def find_recipe(path: str | Path) -> Path:

@@ -18,6 +18,7 @@ from greenward.algorithms.loop import Trainer
 from greenward.algorithms.rejection import RejectionTrainer
 from greenward.algorithms.reward_model import RewardModel, RewardModelCallback
 from greenward.algorithms.role_gradients import RoleGradientNorms
+from greenward.algorithms.sharding import shard, whole_copy
 from greenward.algorithms.trainer import RLTrainer
 from greenward.algorithms.weight_average import WeightAverage
 from greenward.config.recipe import (
@@ -68,12 +69,14 @@ def build_reinforcement(
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
     training = recipe.training
-    players = tasks.players(policy)
+    whole = whole_copy(policy)
+    sampled = policy if whole is None else whole.policy
+    players = tasks.players(sampled)
     collecting = stack.enter_context(ExitStack())  # left last: what samples ahead ends with its engine
-    engine, sleeps = build_engine(recipe, policy, tasks, run, stack)
-    if engine is not policy:
+    engine, sleeps = build_engine(recipe, sampled, tasks, run, stack)
+    if engine is not sampled:
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
-        players.update({name: engine for name, player in players.items() if player is policy})
+        players.update({name: engine for name, player in players.items() if player is sampled})
     callbacks: list[Callback] = [
         RolloutWriter(run, training.rollouts_per_step),
         *tasks.callbacks(),
@@ -108,7 +111,9 @@ def build_reinforcement(
     average = WeightAverage(policy, training.weight_average) if training.weight_average else None
     if average is not None:
         callbacks.append(average)
-    evaluated = policy if average is None else average.policy
+    if whole is not None:
+        callbacks.append(whole)
+    evaluated = sampled if average is None else average.policy
     exact = engine.deterministic and not overlapped
     return Reinforcement(phase, trainer, [*callbacks, *faults], faults, evaluated, exact)
 
@@ -116,6 +121,7 @@ def build_reinforcement(
 def _rejection(
     recipe: RejectionRecipe, policy: Policy, collector: Collector, frozen: Policy | None
 ) -> tuple[str, Trainer]:
+    shard(policy)
     trainer = RejectionTrainer(
         policy,
         collector,
@@ -167,6 +173,7 @@ def _policy_gradient(
         )
     else:
         estimator = ESTIMATORS[algorithm.advantage]
+    shard(policy, *(own["critic"].children() if "critic" in own else ()))
     trainer = RLTrainer(
         policy,
         collector,

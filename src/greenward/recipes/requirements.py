@@ -96,6 +96,18 @@ def check_processes(recipe: Recipe) -> None:
         wrong = "faults are planted in one process only"
     elif recipe.model.device.startswith("cuda:"):
         wrong = f"model.device is {recipe.model.device}, and each process needs a device of its own (auto)"
+    elif held != "ddp" and isinstance(training, TrainingConfig) and training.weight_average:
+        wrong = f"training.weight_average is of whole weights, and {held} shares them out"
+    elif held != "ddp" and recipe.kind == "self_play":
+        wrong = f"kind: self_play measures whole gradients of the roles, and {held} shares them out"
+    elif held == "zero3" and recipe.kind == "ppo":
+        wrong = "DeepSpeed clips one gradient by one norm, and kind: ppo has two (--config fsdp2 can)"
+    elif held == "fsdp2" and os.environ.get("FSDP_VERSION", "2") != "2":
+        wrong = "the file for Accelerate names FSDP 1 (fsdp_version: 2 is what can be used)"
+    elif os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
+        wrong = "the file for Accelerate asks for weights in the memory of the processor (offload)"
+    elif held == "zero3" and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3") != "3":
+        wrong = "the file for Accelerate names another stage of ZeRO than 3"
     if wrong is not None:
         raise ConfigError(f"{count} processes cannot train this recipe: {wrong}.")
 

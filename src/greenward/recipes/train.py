@@ -14,6 +14,7 @@ import torch
 from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.loop import Trainer, TrainingLoop
+from greenward.algorithms.sharding import shard, whole_copy
 from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import convert, dump
 from greenward.config.presets import preset_line
@@ -186,9 +187,14 @@ class Session:
     def _supervise(self, recipe: SupervisedRecipe, run: RunDirectory) -> bool:
         config = recipe.warm_start
         policy = build_policy(recipe, self.tasks.texts)
-        trainer = SFTTrainer(policy, self.tasks.examples(policy, config), config, seed=recipe.seed)
+        examples = self.tasks.examples(policy, config)
+        whole = whole_copy(policy)
+        shard(policy)
+        trainer = SFTTrainer(policy, examples, config, seed=recipe.seed)
         self.progress.phase(run.path.name, config.max_steps)
-        return self._drive(recipe, run, trainer, config)
+        if whole is None:
+            return self._drive(recipe, run, trainer, config)
+        return self._drive(recipe, run, trainer, config, [whole], whole.policy)
 
     def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
         with ExitStack() as stack:
