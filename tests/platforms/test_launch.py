@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from greenward.errors import ConfigError
+from greenward.platforms.launch import launch_command, shipped_configs
+
+accelerate = pytest.importorskip("accelerate")
+
+
+def environment(config: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What Accelerate's own launcher sets for the processes, given a shipped file."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = launch_command(["quickstart", "seed=3"], processes=2, config=str(shipped_configs()[config]))
+    arguments: Namespace = launch_command_parser().parse_args(command[3:])
+    assert arguments.training_script == "greenward" and arguments.module
+    assert arguments.training_script_args == ["train", "quickstart", "seed=3"]
+    arguments, defaults, _ = _validate_launch_command(arguments)
+    assert arguments.num_processes == 2
+    if not arguments.use_deepspeed:
+        assert arguments.multi_gpu or arguments.use_fsdp  # else Accelerate starts a single process
+        found: dict[str, str] = prepare_multi_gpu_env(arguments)
+    else:
+        arguments.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+        _, found = prepare_deepspeed_cmd_env(arguments)
+    return found
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp2", "zero3"])
+def test_shipped_files_tell_the_processes_how_to_hold_the_weights(
+    config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from greenward.algorithms.distributed import sharding
+
+    for name, value in environment(config, monkeypatch).items():
+        monkeypatch.setenv(name, value)
+    assert sharding() == config
+
+
+def test_accelerate_reads_every_shipped_file() -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    kinds = {
+        name: load_config_from_file(str(file)).distributed_type for name, file in shipped_configs().items()
+    }
+    assert kinds == {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero3": "DEEPSPEED"}
+
+
+def test_several_machines_are_told_where_they_meet() -> None:
+    command = launch_command(
+        ["r.yaml"], processes=16, config="fsdp2", machines=2, machine_rank=1, address="node0:29500"
+    )
+    options = dict(zip(command[3::2], command[4::2], strict=False))
+    assert options["--num_processes"] == "16" and options["--num_machines"] == "2"
+    assert options["--machine_rank"] == "1"
+    assert (options["--main_process_ip"], options["--main_process_port"]) == ("node0", "29500")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (
+            {"processes": 1, "config": "fsdp2"},
+            "fsdp2 shares the weights out over processes, and there is one",
+        ),
+        ({"processes": 2, "config": "fsdp3"}, "none of ddp, fsdp2, zero3"),
+        ({"processes": 3, "machines": 2, "address": "a:1"}, "no multiple of --machines 2"),
+        ({"processes": 4, "machines": 2}, "--address HOST:PORT of the first machine is missing"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        launch_command(["r.yaml"], **wrong)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("greenward.platforms.launch.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'greenward\[distributed\]'"):
+        launch_command(["r.yaml"], processes=2)
