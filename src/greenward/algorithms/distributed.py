@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -178,12 +179,13 @@ def joined() -> Iterator[None]:
         yield
         gathered([None])  # the others may still need this process
     except BaseException as error:
+        watch.over.set()
         told = watch.failure()
         if told is None:
             watch.tell(f"{type(error).__name__}: {error}")
             if "by peer" in str(
                 error
-            ):  # Connection closed by peer: what gloo says of a process that was killed
+            ):  # what gloo says where a process was killed: connection closed by peer
                 told = f"another process has died without a word ({error})"
         if told is not None and isinstance(error, RuntimeError):
             raise PeerError(told) from error
@@ -201,14 +203,16 @@ class _Watch(threading.Thread):
         super().__init__(daemon=True)
         self.over = threading.Event()
         self._number, self._next = number, (number + 1) % count
-        self._store = dist.TCPStore(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
-        )
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = dist.PrefixStore(f"greenward/{attempt}", store)
 
     def tell(self, reason: str) -> None:
         """Let the others know that this process has failed."""
         with suppress(RuntimeError):  # where they meet may be gone as well
             self._store.set(_FAILED, f"process {self._number} failed. {reason}")
+            if self._number == 0:  # which may be where they meet
+                time.sleep(2 * POLL_SECONDS)
 
     def failure(self) -> str | None:
         """What a process has told of its failure."""
@@ -234,9 +238,7 @@ class _Watch(threading.Thread):
                 if missed < MISSED_POLLS:
                     continue
                 reason = f"process {self._next} gave no sign of life for {missed * POLL_SECONDS:.0f} seconds"
-            if self.over.wait(
-                POLL_SECONDS
-            ):  # this process was about to end anyway, or raises the reason itself
+            if self.over.wait(POLL_SECONDS):  # this process was ending, or raises the reason itself
                 return
             print(f"Error: process {self._number} stops: {reason}", file=sys.stderr, flush=True)
             os._exit(1)

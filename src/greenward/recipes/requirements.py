@@ -16,6 +16,7 @@ from greenward.config.recipe import (
     ReinforcementRecipe,
     SupervisedRecipe,
 )
+from greenward.config.rollouts import RolloutsConfig
 from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig, TrainingConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
@@ -94,6 +95,10 @@ def check_processes(recipe: Recipe) -> None:
         wrong = f"training.prompts_per_step is {training.prompts_per_step}, fewer than the {count} processes"
     elif isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         wrong = "faults are planted in one process only"
+    elif isinstance(recipe, ReinforcementRecipe) and recipe.rollouts != RolloutsConfig():
+        wrong = "the section rollouts (vLLM, or samples ahead of the update) is for one process"
+    elif held != "ddp" and recipe.model.lora is not None:
+        wrong = f"model.lora trains few weights, which {held} need not share out (--config ddp can)"
     elif recipe.model.device.startswith("cuda:"):
         wrong = f"model.device is {recipe.model.device}, and each process needs a device of its own (auto)"
     elif held != "ddp" and isinstance(training, TrainingConfig) and training.weight_average:
