@@ -50,7 +50,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     parameters = list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = [gradient.to_local() for gradient in gradients if distributed.is_part(gradient)]
-    if hasattr(parameters[0], "_z3_optimizer"):
+    if parameters and hasattr(parameters[0], "_z3_optimizer"):
         from greenward.algorithms.zero3 import gradients_of
 
         parts = gradients_of(parameters[0])

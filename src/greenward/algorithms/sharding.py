@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback
 from greenward.environments.episode import Episode
+from greenward.errors import ConfigError
+from greenward.policies.decoder import Decoder
 from greenward.policies.policy import Policy
 
 
@@ -26,7 +28,7 @@ def shard(policy: Policy, *others: nn.Module) -> None:
     """Share out the weights of `policy` and of other modules, if the launcher wants it.
 
     To be called after copies are made, and before there is an optimizer. Raises `ConfigError` where DeepSpeed
-    is wanted and not installed.
+    is wanted and not installed, and for a critic on a model of `transformers`.
     """
     if not distributed.is_sharded():
         return
@@ -35,6 +37,11 @@ def shard(policy: Policy, *others: nn.Module) -> None:
 
         partition(policy)
         return
+    if others and not isinstance(policy.model, Decoder):
+        raise ConfigError(
+            "A critic reads inner parts of a model of transformers, which FSDP2 shares out apart.",
+            remedy="Launch with --config ddp, or train a model of the Llama and Qwen family.",
+        )
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
