@@ -98,7 +98,7 @@ def gradients_of(parameter: Tensor) -> list[Tensor]:
 
 
 def _gather_weights(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    from deepspeed.zero import GatheredParameters
+    from deepspeed.runtime.zero import GatheredParameters
 
     for name, parameter in module.named_parameters(remove_duplicate=False):
         with GatheredParameters([parameter]):
@@ -106,7 +106,7 @@ def _gather_weights(module: nn.Module, state: dict[str, Any], prefix: str, _: An
 
 
 def _share_out_weights(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    from deepspeed.zero import GatheredParameters
+    from deepspeed.runtime.zero import GatheredParameters
 
     for name, parameter in module.named_parameters(remove_duplicate=False):
         with GatheredParameters([parameter], modifier_rank=0):
