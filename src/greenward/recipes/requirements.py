@@ -16,7 +16,6 @@ from greenward.config.recipe import (
     ReinforcementRecipe,
     SupervisedRecipe,
 )
-from greenward.config.rollouts import RolloutsConfig
 from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig, TrainingConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
@@ -95,8 +94,6 @@ def check_processes(recipe: Recipe) -> None:
         wrong = f"training.prompts_per_step is {training.prompts_per_step}, fewer than the {count} processes"
     elif isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         wrong = "faults are planted in one process only"
-    elif isinstance(recipe, ReinforcementRecipe) and recipe.rollouts != RolloutsConfig():
-        wrong = "the section rollouts (vLLM, or samples ahead of the update) is for one process"
     elif held != "ddp" and recipe.model.lora is not None:
         wrong = f"model.lora trains few weights, which {held} need not share out (--config ddp can)"
     elif recipe.model.device.startswith("cuda:"):
