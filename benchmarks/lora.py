@@ -20,10 +20,9 @@ from pathlib import Path
 
 import torch
 
-from greenward.algorithms.optimization import adamw, set_learning_rates
-from greenward.algorithms.supervised import Example, supervised_update
+from greenward.algorithms.supervised import Example, SFTTrainer
 from greenward.config.loading import load_recipe
-from greenward.config.sections import LoraConfig, ShapeConfig
+from greenward.config.sections import LoraConfig, ShapeConfig, SupervisedConfig
 from greenward.policies.engine import SamplingParams
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
@@ -33,7 +32,7 @@ from greenward.runs.metrics import read_metrics
 
 SHAPES = {
     "60 M": ShapeConfig(layers=8, hidden_size=768, heads=12, kv_heads=4, intermediate_size=2560),
-    "220 M": ShapeConfig(layers=12, hidden_size=1152, heads=18, kv_heads=6, intermediate_size=4096),
+    "160 M": ShapeConfig(layers=10, hidden_size=1152, heads=18, kv_heads=6, intermediate_size=3584),
 }
 SMALL = ShapeConfig(layers=4, hidden_size=128, heads=4, kv_heads=4, intermediate_size=384)
 STARTER = Path(__file__).parents[1] / "tests" / "system" / "recorded_runs"
@@ -50,12 +49,11 @@ def measure_memory(shape: str, dtype: str, lora: bool) -> None:
     if lora:
         policy.add_adapter(LoraConfig(), seed=0)
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    (group,) = policy.sample([[5, 6, 7, 8] * 8], 4, SamplingParams(max_tokens=32), seed=0)
-    batch = [Example((5, 6, 7, 8) * 8, tuple(map(int, answer.token_ids))) for answer in group]
-    optimizer = adamw([trained], betas=(0.9, 0.99), weight_decay=0.0)
-    set_learning_rates(optimizer, [1e-5])
-    for _ in range(2):
-        supervised_update(policy, optimizer, batch, max_grad_norm=1.0)
+    (group,) = policy.sample([[5, 6, 7, 8] * 4], 2, SamplingParams(max_tokens=16), seed=0)
+    batch = [Example((5, 6, 7, 8) * 4, tuple(map(int, answer.token_ids))) for answer in group]
+    trainer = SFTTrainer(policy, batch, SupervisedConfig(max_steps=2, batch_size=len(batch)), seed=0)
+    for step in range(2):
+        trainer.train_step(step)
     total = sum(parameter.numel() for parameter in policy.parameters())
     print(total, sum(parameter.numel() for parameter in trained), round(peak_resident_mb() - before))
 
@@ -92,7 +90,7 @@ def sampling() -> None:
 
 
 def learning() -> None:
-    """GRPO from a model that answers half of its problems, with an adapter and with all weights."""
+    """GRPO from the small model of the tests, with an adapter and with all weights."""
     print("| seed | trained | pass rate of the first 5 steps | of the last 5 of 40 |\n|---|---|---|---|")
     settings = [
         "pretrained=null", "warm_start=null", f"model={STARTER / 'starter'}", "model.dtype=float32",

@@ -53,6 +53,7 @@ def unsuitable(recipe: Recipe) -> list[str]:
     """What in a resolved recipe does not suit a pretrained model."""
     supervised = recipe.warm_start
     answers = recipe.evaluation.num_questions * recipe.evaluation.samples
+    larger = 1 if recipe.model.lora is None else 10  # rates of an adapter
     faults = {
         "dtype": recipe.model.dtype != "bfloat16",
         "gradient checkpointing": not recipe.model.gradient_checkpointing,
@@ -62,10 +63,10 @@ def unsuitable(recipe: Recipe) -> list[str]:
         "time of an answer": recipe.sandbox.cpu_seconds < 2 or recipe.sandbox.wall_seconds < 5,
     }
     if isinstance(recipe, SupervisedRecipe):
-        faults["learning rate"] = supervised is None or not 1e-6 <= supervised.learning_rate <= 5e-5
+        faults["learning rate"] = supervised is None or not 1e-6 <= supervised.learning_rate / larger <= 5e-5
     else:
         supervises = isinstance(recipe, RejectionRecipe)  # of its own answers, at a rate of fine-tuning
-        rate = recipe.training.learning_rate
+        rate = recipe.training.learning_rate / larger
         faults["learning rate"] = not (1e-6 <= rate <= 5e-5 if supervises else 1e-7 <= rate <= 5e-6)
         faults["warm start"] = supervised is not None
         faults["micro batch"] = recipe.training.micro_batch_sequences > 16

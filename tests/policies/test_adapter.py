@@ -163,7 +163,7 @@ def test_a_new_adapter_changes_nothing_and_copies_share_the_frozen_weights(case)
             p.numel() for p in policy.parameters() if p.requires_grad
         )
     assert not any(p.requires_grad for p in reference.parameters())
-    assert len(trunk.state_dict()) == 3 + len(policy.state_dict())
+    assert len(trunk.state_dict()) == 3 + len(policy.state_dict()) - 1  # head, reward scale; a checksum less
     again = Critic(policy, separate_trunk=True)
     again.load_state_dict(trunk.state_dict())
     reference.sync(policy)
@@ -181,8 +181,14 @@ def test_state_is_the_adapter_and_refuses_that_of_another(case):
     with torch.no_grad():
         torch.testing.assert_close(scores(fresh), scores(policy))
     for other in (whole, {}, dict(list(policy.state_dict().items())[1:])):
-        with pytest.raises(CheckpointError, match="not of this model's shape"):
+        with pytest.raises(CheckpointError, match="not this model's"):
             fresh.load_state_dict(other)
+
+
+def test_the_state_of_an_adapter_for_other_weights_is_refused(published):
+    one, other = (adapted(published("qwen2", initializer_range=scale)) for scale in (0.2, 0.3))
+    with pytest.raises(CheckpointError, match="the model that it began from has changed"):
+        one.load_state_dict(other.state_dict())
 
 
 def policy_targets(policy):

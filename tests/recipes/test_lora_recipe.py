@@ -74,6 +74,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_saves_the_adapter(name, o
         state["callbacks"].pop("signal")  # holds metrics, some of them times
     assert equal(*states)
     trained = states[0]["weights"]
+    assert trained.pop("frozen_checksum") > 0
     assert trained and all(".lora_" in key for key in trained)
     assert any(tensor.any() for key, tensor in trained.items() if "lora_B" in key), "it has learnt"
     critic = [key for key in states[0]["trainer"].get("critic", {}) if key.startswith("trunk")]
@@ -109,7 +110,7 @@ def test_a_warm_start_from_random_weights_trains_all_of_them_and_is_the_base(tmp
     assert not (warm / "adapter").exists()
     config = json.loads((tmp_path / "checkpoints" / "last" / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(warm.resolve())
-    assert len(load_trainer_state(tmp_path / "checkpoints" / "last")["weights"]) == 14
+    assert len(load_trainer_state(tmp_path / "checkpoints" / "last")["weights"]) == 14 + 1
 
 
 def test_opponents_of_a_league_are_adapters(tmp_path):
@@ -129,7 +130,8 @@ def test_opponents_of_a_league_are_adapters(tmp_path):
     assert train(recipe, tmp_path, quiet=True)
     league = load_trainer_state(tmp_path / "checkpoints" / "last")["callbacks"]["league"]
     assert len(league["weights"]) >= 3
-    assert all(".lora_" in key for weights in league["weights"].values() for key in weights)
+    keys = {key for weights in league["weights"].values() for key in weights}
+    assert all(".lora_" in key for key in keys - {"frozen_checksum"})
 
 
 def test_a_dry_run_shows_the_memory_of_an_adapter_beside_that_of_all_weights(capsys):
@@ -179,3 +181,9 @@ def test_default_learning_rates_of_an_adapter_are_ten_times_larger(overrides, tr
     recipe = load_recipe(tmp_path / "recipe.yaml", overrides)
     assert recipe.training.learning_rate == pytest.approx(training)
     assert recipe.warm_start.learning_rate == pytest.approx(warm_start)
+
+
+@pytest.mark.parametrize(("lora", "rate"), [("null", 1e-6), ("{}", 1e-5)])
+def test_shipped_recipes_leave_the_rate_to_what_is_trained(lora, rate):
+    recipe = load_recipe("quickstart", ["model=owner/name", f"model.lora={lora}"])
+    assert recipe.training.learning_rate == pytest.approx(rate)

@@ -182,11 +182,15 @@ def _validate(source: RecipeText, *, kind_of_file: str | None) -> Recipe:
 
 
 def _with_present_keys(data: dict[str, Any]) -> dict[str, Any]:
-    """The data of a recipe with two other forms of keys replaced.
+    """The data of a recipe with other forms of keys replaced.
 
     `vllm: {enabled: true, …}` is `rollouts: {engine: vllm, vllm: {…}}`, and `algorithm.importance_cap: C`, of
-    version 0.1.0, is `algorithm.importance: {high: C}`.
+    version 0.1.0, is `algorithm.importance: {high: C}`. `learning_rate: null` is to leave it out.
     """
+    for name in ("training", "warm_start"):
+        section = data.get(name)
+        if isinstance(section, dict) and section.get("learning_rate", 0) is None:
+            data = data | {name: {key: value for key, value in section.items() if key != "learning_rate"}}
     algorithm, vllm, rollouts = data.get("algorithm"), data.get("vllm"), data.get("rollouts", {})
     if isinstance(algorithm, dict) and "importance_cap" in algorithm:
         cap = algorithm["importance_cap"]

@@ -82,7 +82,7 @@ class BaseRecipe(ConfigSection):
         if model.id is not None and not is_from_random_weights(model.id):
             rate = SUPERVISED_LEARNING_RATE if supervised else REINFORCEMENT_LEARNING_RATE
         if model.lora is not None and (model.id is not None or not supervised):
-            rate *= LORA_RATE_FACTOR
+            rate = float(f"{rate * LORA_RATE_FACTOR:.6g}")
         return section.model_copy(update={"learning_rate": rate})
 
     @model_validator(mode="after")

@@ -141,7 +141,9 @@ class SupervisedConfig(ConfigSection):
     max_steps: PositiveInt = 600
     max_seconds: PositiveFloat | None = Field(None, description="training time limit")
     batch_size: PositiveInt = 64
-    learning_rate: PositiveFloat = Field(3e-3, description="default for a pretrained model: 2e-5")
+    learning_rate: PositiveFloat = Field(
+        3e-3, description="default for a pretrained model: 2e-5, with model.lora 2e-4"
+    )
     warmup_steps: NonNegativeInt = 30
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     weight_decay: NonNegativeFloat = 0.0
@@ -217,7 +219,9 @@ class TrainingConfig(LoopConfig):
     micro_batch_sequences: PositiveInt = Field(
         64, description="most answers per forward and backward pass; a group that it splits is read in parts"
     )
-    learning_rate: PositiveFloat = Field(2.5e-4, description="default for a pretrained model: 1e-6")
+    learning_rate: PositiveFloat = Field(
+        2.5e-4, description="default for a pretrained model: 1e-6, with model.lora 1e-5"
+    )
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     final_rate: Fraction = Field(0.0, description="share of the learning rate at which the schedule ends")
     warmup_steps: NonNegativeInt = 0

@@ -34,6 +34,7 @@ FOLDER, WEIGHTS_FILE = "adapter", "adapter_model.safetensors"
 """Where a checkpoint holds PEFT's files, beside the merged weights, and the one with the factors."""
 _NAME = "default"  # of the one adapter that a model has, as PEFT calls it
 _FACTOR = ".lora_"  # is in the names of factors and of nothing else
+_CHECKSUM = "frozen_checksum"  # of a state, beside the factors
 _SAVED_PREFIX = "base_model.model."  # of names in PEFT's files
 _PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -149,9 +150,12 @@ def add_adapter(
             base_model_name_or_path=base,
         )
         inject_adapter_in_model(peft_config, holder)
-    for name, parameter in model.named_parameters():  # now, since factors are of the type of the weights
-        if _FACTOR not in name:
-            parameter.requires_grad_(False).data = parameter.to(dtype)
+    frozen = [p for name, p in model.named_parameters() if _FACTOR not in name]
+    bits = {2: torch.int16, 4: torch.int32}
+    sums = [int(p.detach().view(bits[p.element_size()]).sum(dtype=torch.int64)) for p in frozen]
+    model.frozen_checksum = torch.tensor(sum(sums) % 2**62)
+    for parameter in frozen:  # now, since PEFT makes factors of the type of the weights
+        parameter.requires_grad_(False).data = parameter.to(dtype)
     if isinstance(model, Decoder):
         model.adapter = holder
         _connect(model)
@@ -168,14 +172,18 @@ def set_dropout(model: nn.Module, enabled: bool) -> None:
         layer.lora_dropout.train(enabled)
 
 
-def adapter_state(model: nn.Module) -> dict[str, Tensor]:
-    """The factors by their names in `model`."""
-    return {name: tensor for name, tensor in model.state_dict().items() if _FACTOR in name}
+def adapter_state(model: Any) -> dict[str, Tensor]:
+    """The factors by their names in `model`, and a checksum of the weights that they belong to."""
+    factors = {name: tensor for name, tensor in model.state_dict().items() if _FACTOR in name}
+    return {**factors, _CHECKSUM: model.frozen_checksum}
 
 
-def load_adapter_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def load_adapter_state(model: Any, state: Mapping[str, Tensor]) -> None:
     """The inverse of `adapter_state`. Raises `RuntimeError` for the state of something else."""
-    missing, unexpected = model.load_state_dict(state, strict=False)
+    factors = {name: tensor for name, tensor in state.items() if name != _CHECKSUM}
+    if not torch.equal(state.get(_CHECKSUM, torch.tensor(-1)), model.frozen_checksum):
+        raise RuntimeError("it is of an adapter for other weights; the model that it began from has changed")
+    missing, unexpected = model.load_state_dict(factors, strict=False)
     if wrong := [*unexpected, *(name for name in missing if _FACTOR in name)]:
         raise RuntimeError(f"{wrong[0]} is in one of the two adapters only")
 
