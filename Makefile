@@ -110,7 +110,7 @@ check: $(INSTALLED)
 
 test-vllm: .venv-vllm/.installed
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(VLLM_BIN)/python -m pytest -m "slow or not slow" \
-		tests/policies/test_engine_contract.py tests/policies/test_vllm_faults.py tests/recipes/test_rollouts.py $(PYTEST_ARGS)
+		tests/policies/test_engine_contract.py tests/policies/test_vllm_faults.py tests/recipes/test_rollout_engines.py $(PYTEST_ARGS)
 
 # vLLM's requirements without the libraries of images and sound, which text does not need and which would
 # replace the pinned torch. They differ from the lock's, hence an environment of its own.

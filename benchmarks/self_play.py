@@ -129,7 +129,7 @@ def make_contestants(arguments: argparse.Namespace, folder: Path, stack: ExitSta
 
     run = stack.enter_context(RunDirectory.create(folder / "run", recipe.model_dump(mode="json")))
     trained.load_state_dict(policy.state_dict())
-    built = build_reinforcement(recipe, trained, SelfPlayTasks(recipe, {}, {}), run)
+    built = build_reinforcement(recipe, trained, SelfPlayTasks(recipe, {}, {}), run, stack)
 
     def train(number: int) -> Played:
         trained.load_state_dict(policy.state_dict())
