@@ -186,7 +186,7 @@ def joined() -> Iterator[None]:
             if "by peer" in str(
                 error
             ):  # what gloo says where a process was killed: connection closed by peer
-                told = f"another process has died without a word ({error})"
+                told = "another process has died without a word"
         if told is not None and isinstance(error, RuntimeError):
             raise PeerError(told) from error
         raise
