@@ -55,7 +55,7 @@ def unsuitable(recipe: Recipe) -> list[str]:
     answers = recipe.evaluation.num_questions * recipe.evaluation.samples
     larger = 1 if recipe.model.lora is None else 10  # rates of an adapter
     faults = {
-        "dtype": recipe.model.dtype != "bfloat16",
+        "dtype": recipe.model.dtype not in ("bfloat16", "float16"),  # the latter on a V100
         "gradient checkpointing": not recipe.model.gradient_checkpointing,
         "token limit": recipe.sampling.max_tokens < 512,
         "temperature": recipe.sampling.temperature != 1.0,
