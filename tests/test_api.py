@@ -215,6 +215,7 @@ def test_commands_use_the_api_and_nothing_deeper(name):
     assert imported <= allowed | ({"recipes"} if name == "training" else set())
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path):
     cells = json.loads((ROOT / "docs" / "python.ipynb").read_text("utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -74,6 +74,7 @@ def evaluation(server: OpenAIServer, suite: Path, out: Path, *more: object) -> l
 FAST = ("--workers", 1, "--require", "D")
 
 
+@pytest.mark.slow
 def test_every_answer_is_accounted_for_whatever_goes_wrong(call, suite, tmp_path) -> None:
     """Each prompt fails in another way at first; two never get an answer."""
 

@@ -34,6 +34,7 @@ def steps_of(run: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_cut_in_the_phase_of_the_predictor_resumes_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

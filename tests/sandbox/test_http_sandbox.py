@@ -214,6 +214,7 @@ def test_more_jobs_than_may_be_in_flight_wait_and_come_back_right(jobs):
     server.shutdown()
 
 
+@pytest.mark.slow
 def test_programs_of_several_clients_do_not_wait_for_each_other(open_url):
     slow = threading.Thread(target=run_code, args=(open_url, "while True: pass"), kwargs={"run_timeout": 5})
     slow.start()

@@ -52,6 +52,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
     return [without_timing(row) for row in read_metrics(run / "metrics.jsonl").rows]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_league_killed_at_a_random_moment_resumes_exactly(
     with_league: Path, tmp_path: Path
 ) -> None:

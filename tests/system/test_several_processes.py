@@ -164,7 +164,9 @@ def test_the_others_stop_when_a_process_dies(tmp_path: Path) -> None:
 
 
 def test_what_processes_cannot_train_is_refused_at_once(tmp_path: Path) -> None:
-    process = started("quickstart", tmp_path / "run", "training.prompts_per_step=1")
+    process = started(
+        "quickstart", tmp_path / "run", "training.prompts_per_step=1", "algorithm.minibatches=1"
+    )
     said = process.communicate(timeout=200)[1]
     assert process.returncode != 0
     assert "2 processes cannot train this recipe: training.prompts_per_step is 1" in said
