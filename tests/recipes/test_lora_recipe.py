@@ -56,7 +56,13 @@ def equal(one, other):
     return one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
 
 
-@pytest.mark.parametrize(("name", "overrides"), RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        pytest.param(*run, id=kind, marks=[pytest.mark.slow] if kind == "rejection" else [])
+        for kind, run in RUNS.items()
+    ],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one_and_saves_the_adapter(name, overrides, tmp_path):
     def run(folder, steps, **options):
         recipe = load_recipe(name, [*overrides, *SHORT, LORA, f"training.max_steps={steps}"])
@@ -113,6 +119,7 @@ def test_a_warm_start_from_random_weights_trains_all_of_them_and_is_the_base(tmp
     assert len(load_trainer_state(tmp_path / "checkpoints" / "last")["weights"]) == 14 + 1
 
 
+@pytest.mark.slow
 def test_opponents_of_a_league_are_adapters(tmp_path):
     recipe = load_recipe(
         "kuhn_self_play",
