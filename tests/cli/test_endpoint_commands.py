@@ -6,9 +6,11 @@ import _thread
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -129,7 +131,17 @@ def test_every_answer_is_accounted_for_whatever_goes_wrong(call, suite, tmp_path
     assert (code, "difference  +0.0 points" in said) == (0, True)
 
 
-def test_answers_that_arrived_are_kept_when_the_command_is_interrupted(call, suite, tmp_path) -> None:
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C as in a terminal: the workers of pytest-xdist may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_answers_that_arrived_are_kept_when_the_command_is_interrupted(
+    call, suite, tmp_path, keyboard
+) -> None:
     interruptions: list[str] = []
 
     def interrupt_after_ten(prompt: str) -> str:

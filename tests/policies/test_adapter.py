@@ -181,7 +181,7 @@ def test_state_is_the_adapter_and_refuses_that_of_another(case):
     with torch.no_grad():
         torch.testing.assert_close(scores(fresh), scores(policy))
     for other in (whole, {}, dict(list(policy.state_dict().items())[1:])):
-        with pytest.raises(CheckpointError, match="not this model's"):
+        with pytest.raises(CheckpointError, match="not of this model's shape"):
             fresh.load_state_dict(other)
 
 

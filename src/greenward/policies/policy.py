@@ -158,7 +158,7 @@ class Policy(Sampler):
             else:
                 self.model.load_state_dict(state)
         except RuntimeError as error:
-            raise CheckpointError(f"the saved weights are not this model's: {error}") from error
+            raise CheckpointError(f"the saved weights are not of this model's shape: {error}") from error
 
     def trainable_copy(self) -> Policy:
         """The same weights, to be trained apart; an adapter has a copy, its frozen weights are shared."""
