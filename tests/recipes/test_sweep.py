@@ -54,10 +54,10 @@ def test_jobs_are_at_least_one(jobs):
 
 def begun(folder: Path, *overrides: str, status: str = "finished") -> None:
     """A run as it is found by a sweep that goes on."""
-    from greenward.config.loading import load_recipe
+    import greenward
     from greenward.runs.directory import RunDirectory, write_summary
 
-    config = load_recipe("quickstart", [*TINY, *overrides]).model_dump(mode="json")
+    config = greenward.load_recipe("quickstart", [*TINY, *overrides]).model_dump(mode="json")
     with RunDirectory.create(folder, config) as run:
         run.metrics.append(1, {"loss": 0.5})
         write_summary(run, status=status, steps=1, wall_seconds=1.0)
@@ -95,6 +95,26 @@ def test_finished_runs_are_kept_others_run_and_the_grid_may_grow(tmp_path, monke
     raised = [*TINY, "training.max_steps=5", "seed=0..2"]  # limits may be raised: all go on
     assert sweep.sweep("quickstart", raised, tmp_path, resume=True, quiet=True)
     assert [arm.folder.name for arm in seen[1]] == ["seed_0", "seed_1", "seed_2"]
+
+
+def test_a_sweep_of_a_pretrained_model_knows_the_preset_of_its_runs(tmp_path, monkeypatch):
+    """The runs are commands, which take the preset of this machine; going on must not refuse them for it."""
+    import greenward
+    from greenward.runs.directory import RunDirectory
+
+    model = next(text for text in REINFORCED if text.startswith("model="))
+    config = greenward.load_recipe("quickstart", [model, "seed=0"]).model_dump(mode="json")
+    assert config["preset_keys"]
+    with RunDirectory.create(tmp_path / "sweep" / "seed_0", config):
+        pass
+
+    def reached(arms, **_):
+        raise InterruptedError(f"{len(arms)} runs")
+
+    monkeypatch.setattr(sweep, "run_arms", reached)
+    monkeypatch.setattr(sweep, "check_needs", lambda *_: None)
+    with pytest.raises(InterruptedError, match="2 runs"):
+        sweep.sweep("quickstart", [model, "seed=0,1"], tmp_path / "sweep", resume=True, quiet=True)
 
 
 def test_cores_and_devices_are_shared_out(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -69,8 +69,10 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     return list(found.values())
 
 
-def resolved_grid(recipe: str, overrides: Sequence[str]) -> dict[GridRun, Recipe]:
-    """The runs of a grid with their recipes.
+def resolved_grid(
+    recipe: str, overrides: Sequence[str], *, machine: Callable[[], str] | None = None
+) -> dict[GridRun, Recipe]:
+    """The runs of a grid with their recipes; `machine` names the preset as in `load_recipe`.
 
     Raises `ConfigError` for what `grid_runs` and recipes refuse, and for two combinations that come to the
     same settings.
@@ -78,7 +80,7 @@ def resolved_grid(recipe: str, overrides: Sequence[str]) -> dict[GridRun, Recipe
     resolved: dict[GridRun, Recipe] = {}
     first: dict[str, GridRun] = {}
     for run in grid_runs(overrides):
-        resolved[run] = load_recipe(recipe, run.overrides)
+        resolved[run] = load_recipe(recipe, run.overrides, machine=machine)
         same = first.setdefault(dump(resolved[run]), run)
         if same != run:
             raise ConfigError(f"{same.folder} and {run.folder} come to the same settings: leave one out.")

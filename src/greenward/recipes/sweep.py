@@ -13,6 +13,7 @@ from pathlib import Path
 from greenward.config.grid import resolved_grid
 from greenward.config.recipe import Recipe
 from greenward.errors import ConfigError, RunError
+from greenward.platforms.presets import this_preset
 from greenward.recipes.arms import Arm, ArmProgress, run_arms
 from greenward.recipes.requirements import check_needs
 from greenward.reports.render_terminal import print_report
@@ -42,7 +43,7 @@ def sweep(
     cores = max(1, (os.cpu_count() or 1) // jobs)
     given = {text.partition("=")[0].strip() for text in overrides}
     shared = [f"{key}={cores}" for key in ("training.threads", "sandbox.workers") if key not in given]
-    grid = resolved_grid(recipe, [*(shared if jobs > 1 else ()), *overrides])
+    grid = resolved_grid(recipe, [*(shared if jobs > 1 else ()), *overrides], machine=this_preset)
     if len(grid) == 1:
         raise ConfigError(
             "nothing to sweep: no key has several values.",

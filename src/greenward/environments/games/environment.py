@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -252,7 +253,9 @@ class GameDialogue(Dialogue):
         self._void = reason
 
     def _void_by(self, error: Exception) -> None:
-        self.abandon(f"{self._game.name} raised {type(error).__name__}: {error}")
+        reason = f"{self._game.name} raised {type(error).__name__}: {error}"
+        warnings.warn(f"A game is void: {reason}", stacklevel=2)
+        self.abandon(reason)
 
     def finish(self) -> Episode:
         game = self._game
