@@ -142,22 +142,22 @@ def expected_reward(training: Training) -> float:
 def test_ppo_comes_within_5_percent_of_the_best_policy(trunk: str) -> None:
     """From 20 initialisations with the defaults of kind: ppo.
 
-    Between one in 60 and one in 7 collapse late, by the rounding of the processor, so the five worst may be
-    anywhere; the sixth worst may not.
+    At a rate of 2e-3 up to 3 of 20 collapse late, by the rounding of the processor. At 1e-3 none of
+    60 did; still the two worst may be anywhere, and the third worst may not.
     """
     started, reached = [], []
     section = {"updates_per_batch": 3, "minibatches": 2, "critic": {"trunk": trunk, "clip": None}}
     algorithm = PPOAlgorithmConfig.model_validate(section).model_dump()
     for seed in range(20):
-        training = Training(seed=seed, algorithm=algorithm, learning_rate=2e-3)
+        training = Training(seed=seed, algorithm=algorithm, learning_rate=1e-3)
         started.append(expected_reward(training))
-        for step in range(40):
+        for step in range(60):
             training.step(step)
         reached.append(expected_reward(training))
     assert max(started) < 0.8
     assert np.median(reached) >= 0.965
-    assert np.mean(reached) >= 0.88
-    assert sorted(reached)[5] >= 0.9, sorted(reached)
+    assert np.mean(reached) >= 0.92
+    assert sorted(reached)[2] >= 0.9, sorted(reached)
 
 
 @pytest.mark.slow

@@ -183,9 +183,8 @@ def joined() -> Iterator[None]:
         told = watch.failure()
         if told is None:
             watch.tell(f"{type(error).__name__}: {error}")
-            if "by peer" in str(
-                error
-            ):  # what gloo says where a process was killed: connection closed by peer
+            # What gloo says where a process was killed is "connection closed by peer".
+            if "by peer" in str(error):
                 told = "another process has died without a word"
         if told is not None and isinstance(error, RuntimeError):
             raise PeerError(told) from error
