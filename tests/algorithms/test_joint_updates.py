@@ -114,6 +114,9 @@ def test_a_state_that_is_loaded_is_the_one_that_was_saved(together: dict[str, An
             assert ours.keys() == theirs.keys()
             for key, value in ours.items():
                 assert_equal(value, theirs[key])
+        elif isinstance(ours, list):
+            for one, other in zip(ours, theirs, strict=True):
+                assert_equal(one, other)
         else:
             assert ours == theirs
 
