@@ -1,9 +1,15 @@
-"""PPO, GRPO and rejection sampling on the recipe `ppo_code_fix`, with equal training time, for several seeds.
+"""Ways to train the repair of code, with equal training time, for several seeds.
 
     .venv/bin/python benchmarks/code_repair_arms.py [--seeds 0,1,2] [--steps 100] [--output runs/code_repair]
+    .venv/bin/python benchmarks/code_repair_arms.py --recipe grpo_code_repair --output runs/repair_by_edits
 
-For each seed PPO trains `--steps` steps after the recipe's warm start; GRPO and rejection sampling then start
-from the same warm start and train on the same problems for the seconds that PPO trained, evaluation aside.
+For each seed the recipe trains `--steps` steps after its warm start; the other arms then start from the same
+warm start and train on the same problems for the seconds that it trained, evaluation aside:
+
+- `ppo_code_fix` (answers are functions): GRPO and rejection sampling;
+- `grpo_code_repair` (answers are edits): GRPO with similarity to the known repair as the only reward
+  (SWE-RL's, without its tags), and rejection sampling.
+
 Every process has one thread, and two run at a time. Without the reward model, which only measures. The
 policy is evaluated at the start and at the end. Finished arms in the folder are not repeated, and interrupted
 ones go on. Three seeds take about 20 minutes on two cores.
@@ -33,7 +39,6 @@ from greenward.reports.write import write_report
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import read_evaluations, read_summary
 
-RECIPE = "ppo_code_fix"
 EVERY_ARM = (
     "training.threads=1",
     "sandbox.workers=1",
@@ -42,7 +47,7 @@ EVERY_ARM = (
     "training.checkpoint_interval_steps=100",
     "training.keep_checkpoints=1",
 )
-# What differs from the recipe in the arms beside PPO: GRPO takes the algorithm of `quickstart`, rejection
+# What differs from the recipe in the arms beside it: GRPO takes the algorithm of `quickstart`, rejection
 # sampling the settings of `rejection_sampling`. Model, problems, rewards and sampling stay the recipe's.
 GRPO = (
     "kind=grpo",
@@ -63,19 +68,26 @@ REJECTION = (
     "training.num_generations=8",
     "training.learning_rate=1e-3",
 )
+SIMILARITY = ("rewards=[{name: swe_rl, options: {tags: false}}]",)
+# The arms beside each recipe, by folder.
+BESIDE = {
+    "ppo_code_fix": {"grpo": GRPO, "rejection": REJECTION},
+    "grpo_code_repair": {"similarity": SIMILARITY, "rejection": REJECTION},
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every arm")
+    parser.add_argument("--recipe", choices=BESIDE, default="ppo_code_fix")
     parser.add_argument("--seeds", type=seeds_of, default=(0, 1, 2), help="with commas between (0,1,2)")
-    parser.add_argument("--steps", type=int, default=100, help="of PPO (100)")
+    parser.add_argument("--steps", type=int, default=100, help="of the recipe (100)")
     parser.add_argument("--output", type=Path, default=Path("runs/code_repair"))
     parser.add_argument("--parallel", type=int, default=2, help="processes at a time (2)")
     parser.add_argument("--json", type=Path, help="keep all numbers here")
     parser.add_argument("--markdown", type=Path, help="keep the table here")
     options = parser.parse_args()
-    arms = arms_of(options.output, options.seeds, options.steps, options.overrides)
+    arms = arms_of(options.recipe, options.output, options.seeds, options.steps, options.overrides)
     with Progress() as progress:
         shown: set[Path] = set()
 
@@ -105,16 +117,20 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def arms_of(output: Path, seeds: Sequence[int], steps: int, overrides: Sequence[str]) -> list[Arm]:
-    """PPO for every seed, then the arms beside it; those that have finished are marked so."""
+def arms_of(
+    recipe: str, output: Path, seeds: Sequence[int], steps: int, overrides: Sequence[str]
+) -> list[Arm]:
+    """The recipe for every seed, then the arms beside it; those that have finished are marked so."""
     main, beside = [], []
     for seed in seeds:
         folder = output / f"seed_{seed}"
         common = [f"seed={seed}", *EVERY_ARM]
-        ppo = Arm(folder, RECIPE, [*common, f"training.max_steps={steps}", *overrides])
-        main.append(ppo)
-        beside.append(Arm(folder / "grpo", RECIPE, [*common, *GRPO, *overrides], beside=ppo))
-        beside.append(Arm(folder / "rejection", RECIPE, [*common, *REJECTION, *overrides], beside=ppo))
+        first = Arm(folder, recipe, [*common, f"training.max_steps={steps}", *overrides])
+        main.append(first)
+        beside += [
+            Arm(folder / name, recipe, [*common, *own, *overrides], beside=first)
+            for name, own in BESIDE[recipe].items()
+        ]
     for arm in (*main, *beside):
         summary = read_summary(arm.folder)
         arm.finished = summary is not None and summary["status"] == "finished"
@@ -148,7 +164,7 @@ def table(record: dict[str, Any]) -> str:
     differences = []
     for arm in arms:
         differences.append((f"{arm['label']} − before", arm["change"].get("pass@1")))
-        differences.append((f"PPO − {arm['label']}", arm["lead"]))
+        differences.append((f"{labels[0]} − {arm['label']}", arm["lead"]))
     shown = "; ".join(f"{name} {points(Estimate(**found))}" for name, found in differences if found)
     main_seconds = [s for name, s in record["training_seconds"].items() if "/" not in name]
     steps = ", ".join(f"{label} {fmean(count):.0f}" for label, count in record["arm_steps"].items())

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from greenward.errors import ProblemError
+from greenward.grading.edits.answers import extract_edited, written_edits
+from greenward.grading.grader import Grader
 from greenward.problems.problem import Case
 from greenward.problems.suites.quixbugs import load_quixbugs
+from greenward.sandbox.protocol import Limits
 
 PYTEST_FILE = """
 import pytest
@@ -104,3 +107,36 @@ def test_public_folder(public):
     assert sum(bool(problem.in_process_tests) for problem in problems) == 6
     left_out = {problem.task_id: 1 for problem in problems if problem.tests_left_out}
     assert left_out == {"QuixBugs/knapsack": 1, "QuixBugs/levenshtein": 1}
+
+
+def edited(problem, form):
+    """The program after the edits that a model would have to write to arrive at the reference patch."""
+    text = written_edits(problem, problem.reference, form)
+    found = extract_edited(f"Here is the repair:\n\n```\n{text}```\n", problem, "chat", form)
+    assert found.code is not None, (problem.task_id, found.reason)
+    assert found.code.rstrip("\n") == problem.reference.rstrip("\n")
+    return found.answer
+
+
+SLOW = ("levenshtein",)  # its tests take the right program many seconds
+
+
+def not_passing(answers):
+    with Grader(Limits(cpu_seconds=20.0, wall_seconds=90.0), workers=1) as grader:
+        verdicts = grader.grade(answers)
+    return [problem.task_id for (problem, _), one in zip(answers, verdicts, strict=True) if not one.passed]
+
+
+@pytest.mark.parametrize("form", ["search_replace", "diff"])
+def test_all_reference_patches_can_be_written_as_edits_and_pass(public, form):
+    answers = [(problem, edited(problem, form)) for problem in load_quixbugs(public("quixbugs"))]
+    assert len(answers) == 40
+    assert not_passing([one for one in answers if one[0].entry_point not in SLOW]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["search_replace", "diff"])
+def test_the_slow_reference_patches_pass_as_edits_too(public, form):
+    problems = [one for one in load_quixbugs(public("quixbugs")) if one.entry_point in SLOW]
+    assert len(problems) == 1
+    assert not_passing([(one, edited(one, form)) for one in problems]) == []

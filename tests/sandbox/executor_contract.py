@@ -15,6 +15,14 @@ SECRETS = Problem("secret", "", "f", cases=(Case((1,), SECRET),))
 SETS = Problem("sets", "", "f", cases=(Case((3,), {"a": {1, 2}, "b": (float("inf"), 1 << 80, b"\x00")}),))
 CHECKED = Problem("checked", "", "f", checks=("for n in range(20):\n    assert f(n) == n * n",))
 DOUBLE = Problem("double", "", "", stdio_cases=(StdioCase("4\n", "8\n"), StdioCase("é\n", "éé\n")))
+PACKAGE = Problem(
+    "package",
+    "",
+    "total",
+    cases=(Case(((1, 2),), 13),),
+    path="shop/prices.py",
+    files={"shop/__init__.py": "", "shop/fees.py": "FEE = 10\n"},
+)
 
 ANSWERS = {
     "right": (ADD, "def add(a, b):\n    return a + b", Status.PASSED),
@@ -48,6 +56,11 @@ def f(n):
     "checked": (CHECKED, "def f(n):\n    return n * n", Status.PASSED),
     "checked and wrong": (CHECKED, "def f(n):\n    return n + n", Status.FAILED),
     "program": (DOUBLE, "x = input()\nprint(int(x) * 2 if x.isdigit() else x * 2)", Status.PASSED),
+    "in a package": (
+        PACKAGE,
+        "from shop.fees import FEE\ndef total(prices):\n    return sum(prices) + FEE",
+        Status.PASSED,
+    ),
     "wrong program": (DOUBLE, "print(input())", Status.FAILED),
 }
 

@@ -1,4 +1,4 @@
-"""The benchmark that compares PPO, GRPO and rejection sampling, on a very small scale."""
+"""The benchmark that compares ways to train the repair of code, on a very small scale."""
 
 import json
 import subprocess
@@ -14,8 +14,8 @@ from tiny_model import TINY_STUDY
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "code_repair_arms.py"
 
 
-def run(folder: Path) -> str:
-    command = [sys.executable, str(BENCHMARK), *TINY_STUDY, "--seeds", "4", "--steps", "2"]
+def run(folder: Path, *options: str) -> str:
+    command = [sys.executable, str(BENCHMARK), *TINY_STUDY, "--seeds", "4", "--steps", "2", *options]
     command += ["--output", str(folder / "study"), "--json", str(folder / "kept.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -41,3 +41,15 @@ def test_all_arms_train_for_the_seconds_of_ppo_and_are_not_repeated(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in seed.rglob("metrics.jsonl")}
     assert run(tmp_path) == said
     assert {path: path.stat().st_mtime_ns for path in seed.rglob("metrics.jsonl")} == before
+
+
+@pytest.mark.slow
+def test_answers_that_are_edits_are_trained_by_tests_and_by_similarity(tmp_path):
+    said = run(tmp_path, "--recipe", "grpo_code_repair")
+    seed = tmp_path / "study/seed_4"
+    assert "| Held-out | Before | GRPO | Similarity reward | Rejection sampling |" in said
+    assert "GRPO − Similarity reward" in said
+    rewards = {name: read_config(seed / name)["rewards"] for name in (".", "similarity", "rejection")}
+    names = {name: [one["name"] for one in terms if one["weight"]] for name, terms in rewards.items()}
+    assert names == {".": ["all_tests"], "similarity": ["swe_rl"], "rejection": ["all_tests"]}
+    assert "reward/swe_rl" in read_metrics(seed / "similarity/metrics.jsonl").rows[-1]

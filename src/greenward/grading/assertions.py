@@ -30,6 +30,7 @@ class Relation(str, Enum):
     FALSE = "false"
     RAISES = "raises"
     PRINTS = "prints"
+    EXAMPLE = "example"  # of a doctest
     COMPLETES = "completes"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from greenward.errors import RewardError
+from greenward.errors import ConfigError, RewardError
 from greenward.grading.function_process import FunctionProcess, Handler, Refused, Reply, as_number, serve
 from greenward.grading.rewards import GradedAnswer, RewardTerm
 from greenward.grading.trl_reward import Logged, Parameters, TrainerState, TrlReward, awaited
@@ -20,6 +20,9 @@ from greenward.text import visible
 if TYPE_CHECKING:  # slow to import, and the function's process needs neither
     from greenward.config.sections import RewardTermConfig
     from greenward.grading.grader import Grader
+
+RewardFunction = Callable[..., Any]
+Rewards = Sequence["str | RewardFunction"] | Mapping["str | RewardFunction", float]
 
 _REMEDY = "It must return one finite number, or None where it does not apply, for each answer."
 
@@ -215,3 +218,26 @@ def _explanation(
         except Exception:
             return f"{message} (answer {index}, problem {answer.problem.task_id})."
     return f"{message} (no single answer raises when scored alone)."
+
+
+def reward_terms(rewards: Rewards, functions: dict[str, RewardFunction]) -> list[dict[str, Any]]:
+    """The section `rewards` of a recipe; `functions` gets the callables among them, by name."""
+    weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
+    terms = []
+    for reward, weight in weights.items():
+        if not isinstance(reward, str) and not callable(reward):
+            raise ConfigError(f"rewards: expected the name of a term or a function, found {reward!r}.")
+        name = reward if isinstance(reward, str) else function_name(reward)
+        if name in functions:
+            raise ConfigError(
+                f"two reward functions are called {name}.", remedy="Give each a name of its own."
+            )
+        if not isinstance(reward, str):
+            functions[name] = reward
+        terms.append({"name": name, "weight": weight})
+    return terms
+
+
+def function_name(function: RewardFunction) -> str:
+    """The name `module:function` of a reward function."""
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"

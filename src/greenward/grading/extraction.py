@@ -7,6 +7,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
+from greenward.grading.verdict import Status
+from greenward.problems.placement import hole_of, place
 from greenward.problems.problem import Problem
 
 Style = Literal["completion", "chat"]
@@ -24,10 +26,20 @@ _PROGRAM_START = re.compile(
 
 @dataclass(frozen=True)
 class Extracted:
-    """The code of an answer, or None and the reason why there is none."""
+    """The code of an answer, or None, the reason why there is none, and the status that this is.
+
+    `files` are further files that the answer changes, with their text; None deletes one.
+    """
 
     code: str | None
     reason: str = ""
+    status: Status = Status.NO_CODE
+    files: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def answer(self) -> str | Extracted | None:
+        """What a grader is given: the code, where that is all."""
+        return self if self.files or self.status is not Status.NO_CODE else self.code
 
 
 def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
@@ -37,13 +49,25 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
     `</think>`) is dropped; of the fenced blocks, the last that defines the entry point (or a method of that
     name) counts, else the last; a block that was never closed ends with the text. An answer without a block
     that defines the entry point counts from its first line of code on. Where a whole program is required
-    (no entry point), it is the last block, or everything from the first line of code on.
+    (no entry point), it is the last block, or everything from the first line of code on. Where a function of
+    a file is required, the code is that file with the answer's function in its place (`placement`).
     """
+    if problem.label is not None:  # the answer itself is judged
+        return Extracted(text if text.strip() else None, "" if text.strip() else "the answer is empty")
+    extracted = _extract(text, problem, style)
+    if extracted.code is None or (hole := hole_of(problem)) is None:
+        return extracted
+    continues = style == "completion"
+    code = place(text if continues else extracted.code, problem, hole, continues=continues)
+    return Extracted(code, "" if code else f"no definition of {problem.entry_point} that is Python")
+
+
+def _extract(text: str, problem: Problem, style: Style) -> Extracted:
     if style == "completion":
         if not text.strip():
             return Extracted(None, "the completion is empty")
         return Extracted(problem.starter_code + text)
-    final_text = _without_reasoning(text)
+    final_text = without_reasoning(text)
     if not final_text.strip():
         return Extracted(None, "nothing follows the reasoning" if text.strip() else "the answer is empty")
     blocks = [code for language, code in _fenced_blocks(final_text) if language in _PYTHON and code.strip()]
@@ -51,7 +75,7 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
         start = _PROGRAM_START.search(final_text)
         code = blocks[-1] if blocks else final_text[start.start() :] if start else None
         return Extracted(code, "" if code else "no Python block and no line that begins a program")
-    name = re.escape(problem.entry_point)
+    name = re.escape(problem.entry_point.rpartition(".")[2])
     defines = re.compile(rf"^[ \t]*(?:async\s+def|def|class)\s+{name}\b", re.MULTILINE)
     if blocks:
         return Extracted(next((code for code in reversed(blocks) if defines.search(code)), blocks[-1]))
@@ -63,7 +87,7 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
 
 def last_block(text: str) -> str | None:
     """The contents of the last fenced block after the reasoning; None without one."""
-    blocks = _fenced_blocks(_without_reasoning(text))
+    blocks = _fenced_blocks(without_reasoning(text))
     return blocks[-1][1] if blocks else None
 
 
@@ -72,7 +96,7 @@ def holds_fence(text: str) -> bool:
     return any(map(_FENCE.match, text.splitlines()))
 
 
-def _without_reasoning(text: str) -> str:
+def without_reasoning(text: str) -> str:
     """The text after the last closed reasoning block, up to a block that was never closed."""
     return text.rpartition("</think>")[2].partition("<think>")[0]
 

@@ -8,25 +8,29 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
-from greenward.errors import GreenwardError
+from greenward.errors import GreenwardError, SandboxError
+from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
+from greenward.grading.labels import judge_label
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import join_results, make_jobs
 from greenward.grading.unique_jobs import JobSet, run_unique
-from greenward.grading.verdict import Family, Status, Verdict
+from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Job, Limits, RunResult
+from greenward.text import MAX_MESSAGE_CHARS, visible
 
 MAX_CODE_CHARS = 1 << 20
 _MAX_PLANS = 50_000
 
-Answer = tuple[Problem, "str | None"]  # a problem and the code of an answer to it, None without code
+# A problem and the code of an answer to it, None without code, or what was extracted from an answer.
+Answer = tuple[Problem, "str | Extracted | None"]
 Graded = tuple[int, Verdict]  # the position of an answer, and the verdict on it
 Value = TypeVar("Value")
 
@@ -37,6 +41,13 @@ class FlakyAnswer:
 
     index: int
     verdicts: tuple[Verdict, ...]
+
+
+class Unfit(NamedTuple):
+    """Why an answer cannot be run."""
+
+    status: Status
+    reason: str
 
 
 class Grader:
@@ -172,6 +183,20 @@ class Grader:
                 found.append(FlakyAnswer(index, runs))
         return found
 
+    def run_on_inputs(self, answers: Sequence[Answer]) -> list[RunResult | None]:
+        """What each answer returns for the inputs of its problem's tests, unjudged; None without code."""
+        self._compute_expected_values([problem for problem, _ in answers])
+
+        def prepare(answer: Answer) -> JobSet[RunResult | None]:
+            problem, found = answer[0], _extracted(answer[1])
+            _, plan = self._plans.get(id(problem)) or (problem, self._keep_plan(problem, make_plan(problem)))
+            jobs = self._jobs(plan, problem, found)
+            return JobSet((), lambda _: None) if isinstance(jobs, Unfit) else JobSet(jobs, join_results)
+
+        return _in_order(
+            run_unique(self._executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
+        )
+
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
 
@@ -203,7 +228,7 @@ class Grader:
                     raise CancelledError
                 take(item)
 
-    def _run(self, answers: Iterable[tuple[int, Problem, str | None]]) -> Iterator[Graded]:
+    def _run(self, answers: Iterable[tuple[int, Problem, str | Extracted | None]]) -> Iterator[Graded]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""
         return run_unique(
             self._executor,
@@ -213,28 +238,48 @@ class Grader:
             resolve=lambda answer: self._compute_expected_values([answer[1]]),
         )
 
-    def _prepare(self, problem: Problem, code: str | None) -> JobSet[Verdict] | None:
+    def _prepare(self, problem: Problem, answer: str | Extracted | None) -> JobSet[Verdict] | None:
         """The jobs that judge an answer; None before the problem's expected values were computed."""
+        if problem.label is not None:
+            judged = judge_label(problem.label, _extracted(answer).code)
+            return JobSet((), lambda _: judged)
         known = self._plans.get(id(problem))
         if known is None and expected_values_job(problem) is not None:
             return None
         plan = known[1] if known is not None else self._keep_plan(problem, make_plan(problem))
-        if code is None or not code.strip():
-            return _without_running(plan, Status.NO_CODE, "there is no code in the answer")
-        if len(code) > MAX_CODE_CHARS:
-            message = f"the code is longer than {MAX_CODE_CHARS} characters"
-            return _without_running(plan, Status.ERROR, message)
+        jobs = self._jobs(plan, problem, _extracted(answer))
+        if isinstance(jobs, Unfit):
+            return _without_running(plan, jobs)
 
         def combine(results: Sequence[RunResult]) -> Verdict:
             with self._lock:
                 self.tests_by_mode.update(expectation.mode for expectation in plan.expectations)
             return judge(plan, join_results(results))
 
-        return JobSet(make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite), combine)
+        return JobSet(jobs, combine)
+
+    def _jobs(self, plan: GradingPlan, problem: Problem, answer: Extracted) -> tuple[Job, ...] | Unfit:
+        """What runs an answer, or why it cannot be run."""
+        code, status = answer.code, answer.status
+        if code is None or not code.strip():
+            return Unfit(status, answer.reason if status in EDIT_ERRORS else "there is no code in the answer")
+        if len(code) > MAX_CODE_CHARS:
+            return Unfit(Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters")
+        jobs = make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite)
+        if answer.files or problem.path:
+            changed = {**plan.job.files, **dict(answer.files), **(problem.test_files or {})}
+            files = {path: text for path, text in changed.items() if text is not None}
+            jobs = tuple(replace(job, files=files) for job in jobs)
+            try:
+                jobs[0].check_files()
+            except SandboxError as error:
+                return Unfit(Status.ERROR, error.message)
+        return jobs
 
     def _compute_expected_values(self, problems: Iterable[Problem]) -> None:
         """Makes the plans of problems whose expected values take a run of trusted code."""
-        missing = {id(problem): problem for problem in problems if id(problem) not in self._plans}
+        unplanned = (one for one in problems if one.label is None and id(one) not in self._plans)
+        missing = {id(problem): problem for problem in unplanned}
         asked = [(one, job) for one in missing.values() if (job := expected_values_job(one)) is not None]
         for index, result in self._executor.run(job for _, job in asked) if asked else ():
             problem = asked[index][0]
@@ -252,6 +297,16 @@ def _in_order(results: Iterable[tuple[int, Value]]) -> list[Value]:
     return [by_index[index] for index in range(len(by_index))]
 
 
-def _without_running(plan: GradingPlan, status: Status, message: str) -> JobSet[Verdict]:
-    verdict = Verdict(status, tests_passed=(False,) * len(plan.expectations), error_message=message)
+def _extracted(answer: str | Extracted | None) -> Extracted:
+    return answer if isinstance(answer, Extracted) else Extracted(answer)
+
+
+def _without_running(plan: GradingPlan, unfit: Unfit) -> JobSet[Verdict]:
+    message = visible(unfit.reason, MAX_MESSAGE_CHARS)
+    verdict = Verdict(
+        unfit.status,
+        tests_passed=(False,) * len(plan.expectations),
+        error_message=message,
+        first_failure=message if unfit.status in EDIT_ERRORS else "",
+    )
     return JobSet((), lambda _: verdict)

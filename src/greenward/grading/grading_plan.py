@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from greenward.errors import ProblemError
+from greenward.errors import ProblemError, SandboxError
 from greenward.grading.assertions import Assertion, Relation, clean_test, parse_assertion
 from greenward.grading.compare import COLLECTIONS
+from greenward.grading.doctests import EXAMPLE_SETUP, read_examples
 from greenward.grading.judging import Expectation, GradingPlan, Mode, show_value
 from greenward.problems.problem import Case, Expected, Problem
 from greenward.sandbox.codec import PlainDataError, canonical, encode
@@ -41,6 +42,7 @@ def expected_values_job(problem: Problem) -> Job | None:
         code=f"def {problem.entry_point}(*_, **__): raise NameError('there is no answer here')",
         expressions=expressions,
         setup_code=problem.setup_code,
+        files={**(problem.files or {}), **(problem.test_files or {})},
         limits=_COMPUTING_LIMITS,
         trusted=True,
     )
@@ -48,6 +50,8 @@ def expected_values_job(problem: Problem) -> Job | None:
 
 def demand_judgeable(problem: Problem) -> None:
     """Raises `ProblemError` for a problem that cannot be judged, as far as that shows before code runs."""
+    if problem.label is not None:
+        return
     is_open = any(isinstance(case.expected, Expected) for case in problem.cases)
     if expected_values_job(problem) is None and not is_open:
         make_plan(problem)
@@ -67,7 +71,8 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
             f"found {' and '.join(kinds) or 'none'}.",
             remedy="Without a test every answer would pass; with several kinds it is unclear which decides.",
         )
-    if (kinds[0] == "stdio_cases") is bool(problem.entry_point):
+    may_be_module = problem.path and kinds[0] in ("doctests", "in_process_tests")
+    if (kinds[0] == "stdio_cases") is bool(problem.entry_point) and not may_be_module:
         raise ProblemError(
             f"{problem.task_id}: expected {'an empty' if problem.entry_point else 'an'} entry point "
             f"beside {kinds[0]}, found {problem.entry_point!r}.",
@@ -76,10 +81,16 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
     _demand_python(problem, [problem.setup_code], "setup code")  # it would fail every answer
     job = Job(
         code="",
-        entry_point=problem.entry_point or None,
+        entry_point=None if may_be_module else problem.entry_point or None,
         setup_code="" if problem.stdio_cases else problem.setup_code,
         preamble=problem.preamble,
+        files={**(problem.files or {}), **(problem.test_files or {})},
+        path=problem.path,
     )
+    try:
+        job.check_files()
+    except SandboxError as error:
+        raise ProblemError(f"{problem.task_id}: {error.message}") from None
     job, expectations = _MAKERS[kinds[0]](problem, job, computed)
     most = min(MAX_RESULT_BYTES, sum(map(_returned_bytes, expectations), _EXTRA_RESULT_BYTES))
     tests = range(len(expectations))
@@ -221,6 +232,24 @@ def _plan_stdio(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     return replace(job, stdins=tuple(case.stdin for case in problem.stdio_cases)), expectations
 
 
+def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
+    expressions, expectations = list[str](), list[Expectation]()
+    for number, text in enumerate(problem.doctests):
+        try:
+            examples = list(read_examples(text))
+        except ValueError as error:
+            raise ProblemError(f"{problem.task_id}: a doctest is malformed: {error}.") from None
+        expressions += (example.call(number) for example in examples)
+        expectations += (
+            Expectation(visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS), Relation.EXAMPLE, one)
+            for one in examples
+        )
+    if not expectations:
+        raise ProblemError(f"{problem.task_id}: its doctests have no example that is not skipped.")
+    setup = f"{problem.setup_code}\n{EXAMPLE_SETUP}"
+    return replace(job, expressions=tuple(expressions), setup_code=setup), expectations
+
+
 def _plan_in_process(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     _demand_python(problem, problem.in_process_tests)
     expectations = [_completes(source, "in_process") for source in problem.in_process_tests]
@@ -234,6 +263,7 @@ _MAKERS = {
     "tests": _plan_tests,
     "checks": _plan_checks,
     "stdio_cases": _plan_stdio,
+    "doctests": _plan_doctests,
     "in_process_tests": _plan_in_process,
 }
 
@@ -246,7 +276,8 @@ def _returned_bytes(expectation: Expectation) -> int:
     """At most so much text is what a right answer returns for a test of values."""
     if expectation.mode != "values":
         return _FRAME_BYTES
-    expected = encode(expectation.expected)
+    is_example = expectation.relation is Relation.EXAMPLE
+    expected = encode(expectation.expected.want if is_example else expectation.expected)
     return _FRAME_BYTES + 2 * len(expected) + _NUMBER_CHARS * (expected.count(",") + 1)
 
 

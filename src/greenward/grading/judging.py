@@ -47,7 +47,8 @@ _WANTED = {
 class Expectation:
     """What one call, expression, test program or run of an answer must give.
 
-    `expected` is a flat plain value, the name of an exception class for RAISES, a text for PRINTS;
+    `expected` is a flat plain value, the name of an exception class for RAISES, a text for PRINTS, an
+    `Example` for EXAMPLE;
     `relative` and `absolute` are the tolerances of CLOSE. Of what is printed, `max_output_bytes` are
     kept: a text as long as that may have been cut and does not pass.
     """
@@ -89,16 +90,24 @@ class Expectation:
         elif not result.plain:
             came = visible(result.error_message, MAX_MESSAGE_CHARS)
         else:
-            came = f"got {show_value(result.value)}"
+            came = f"got {show_value(self._shown(result.value))}"
         return f"{self.description}: expected {self._wanted()}, {came}"
 
     def _wanted(self) -> str:
         if self._asks_for_anything:
             return "anything" if is_something(self.expected) else "nothing"
+        if self.relation is Relation.EXAMPLE:
+            return show_value(self.expected.want if self.expected.raises is None else self.expected.raises)
         wanted = self.expected if self.relation is Relation.RAISES else show_value(self.expected)
         if self.relation is Relation.EQUAL and self.comparison.rule == "same_set":
             return f"{wanted} in any order"
         return _WANTED.get(self.relation, f"{self.relation.value} {{}}").format(wanted)
+
+    def _shown(self, value: Any) -> Any:
+        match value:
+            case [printed, raised] if self.relation is Relation.EXAMPLE:
+                return printed if raised is None else raised
+        return value
 
     @property
     def _asks_for_anything(self) -> bool:
@@ -122,6 +131,8 @@ class Expectation:
             return bool(inner) is (relation is Relation.TRUE)
         if relation is Relation.COMPLETES:
             return True
+        if relation is Relation.EXAMPLE:
+            return bool(expected.is_met_by(value))
         return self._contains(value) is (relation is Relation.MEMBER)
 
     def _contains(self, value: Any) -> bool:

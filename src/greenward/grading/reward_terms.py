@@ -16,9 +16,20 @@ from greenward.errors import ConfigError
 from greenward.grading.code_quality import CodeQuality, parse_bounded
 from greenward.grading.custom_reward import CustomReward
 from greenward.grading.dead_code import bound_names
+from greenward.grading.labels import Detection, Evidence, Weakness
 from greenward.grading.readability import Readability
+from greenward.grading.repair_terms import (
+    EditFormat,
+    EditSimilarity,
+    FunctionSimilarity,
+    PartialFormat,
+    Regression,
+    StrictFormat,
+    SweRl,
+)
 from greenward.grading.rewards import GradedAnswer, RewardTerm
 from greenward.grading.verdict import Status
+from greenward.problems.placement import function_in
 from greenward.sandbox.protocol import Outcome, RunResult
 
 if TYPE_CHECKING:
@@ -72,7 +83,7 @@ class ExecutionLadder(RewardTerm):
     @staticmethod
     def _score(answer: GradedAnswer, run: RunResult) -> float | None:
         if run.outcome is Outcome.COMPLETED:
-            wanted = answer.problem.entry_point
+            wanted = answer.problem.entry_point.partition(".")[0]
             has_result = defines(answer.code or "", wanted) if wanted else bool(run.stdout.strip())
             return 1.0 if has_result else 0.5
         if run.outcome is Outcome.SYNTAX_ERROR:
@@ -90,6 +101,8 @@ def defines(code: str, name: str) -> bool:
 class CodeFormat(RewardTerm):
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
+    Where an answer is one function of a file, this function counts and not the rest of the file.
+
     Where no entry point is asked for, any statement will do.
     """
 
@@ -101,8 +114,12 @@ class CodeFormat(RewardTerm):
 
     @staticmethod
     def _is_well_formed(answer: GradedAnswer) -> bool:
+        wanted = answer.problem.entry_point.partition(".")[0]
+        function = function_in(answer.problem, answer.code or "")
+        if function is not None:
+            in_class = f"class File:\n{function}" if function[:1].isspace() else function
+            return bool(function) and parse_bounded(in_class) is not None
         tree = parse_bounded(answer.code or "")
-        wanted = answer.problem.entry_point
         statements = tree.body if tree is not None else []
         return any(not wanted or getattr(node, "name", None) == wanted for node in statements)
 
@@ -145,7 +162,12 @@ class CodeScore(RewardTerm):
 
 SHIPPED_TERMS: dict[str, Any] = {
     term.name: term
-    for term in (Tests, AllTests, ExecutionLadder, CodeQuality, CodeFormat, Readability, CodeScore)
+    for term in (
+        *(Tests, AllTests, ExecutionLadder, CodeQuality, CodeFormat, Readability, CodeScore),
+        *(PartialFormat, StrictFormat, EditFormat, EditSimilarity, SweRl, Regression),
+        FunctionSimilarity,
+        *(Detection, Weakness, Evidence),
+    )
 }
 
 

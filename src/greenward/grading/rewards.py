@@ -22,7 +22,8 @@ class GradedAnswer:
     """One answer with its verdict. `code` is None when the completion holds no code.
 
     `messages` are those that a chat prompt was made of, empty for a plain one. The token ids are what the
-    policy read and wrote, empty where no policy wrote the answer.
+    policy read and wrote, empty where no policy wrote the answer. `files` are further files that the answer
+    changes (`extraction.Extracted`).
     """
 
     problem: Problem
@@ -33,6 +34,7 @@ class GradedAnswer:
     messages: tuple[Mapping[str, str], ...] = ()
     prompt_ids: tuple[int, ...] = ()
     completion_ids: tuple[int, ...] = ()
+    files: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,14 @@ class Status(str, Enum):
     ERROR = "error"  # an exception, while loading or in a test
     SYNTAX_ERROR = "syntax_error"
     NO_CODE = "no_code"  # nothing to run, or the entry point is not defined
+    EDIT_MALFORMED = "edit_malformed"  # edits that cannot be read
+    EDIT_NOT_FOUND = "edit_not_found"  # lines to replace that are not in the file
+    EDIT_AMBIGUOUS = "edit_ambiguous"  # lines to replace that occur more than once
+    EDIT_OVERLAP = "edit_overlap"
+    EDIT_NO_OP = "edit_no_op"  # edits that change nothing
+    EDIT_OUTSIDE = "edit_outside"  # of a file outside the problem's folder
+    NO_LABEL = "no_label"  # an answer to a problem to classify that gives none
+    ABSTAINED = "abstained"
     TIMEOUT = "timeout"
     MEMORY = "memory"
     OUTPUT_LIMIT = "output_limit"
@@ -39,7 +47,11 @@ class Status(str, Enum):
         return Family.MISBEHAVED if self in _MISBEHAVED else Family.JUDGED
 
 
-_MISBEHAVED = frozenset({Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT, Status.CHEATING})
+_MISBEHAVED = frozenset(
+    {Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT, Status.CHEATING, Status.EDIT_OUTSIDE}
+)
+EDIT_ERRORS = frozenset(status for status in Status if status.value.startswith("edit_"))
+"""What is wrong with edits that cannot be applied."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,8 @@ class Verdict:
 class Judge(Protocol):
     """Gives verdicts on answers: by execution (`grading.grader.Grader`), by comparison, by applying edits.
 
-    What an answer consists of depends on the judge; for code it is a (problem, code or None) pair.
+    What an answer consists of depends on the judge; for code it is a (problem, code or None) pair
+    (`grader.Answer`).
     """
 
     def submit(self, answers: Sequence[Any], /) -> Future[list[Verdict]]:

@@ -79,10 +79,16 @@ class Attempt:
         """
         job = self.job
         try:
-            before = _encode([self.nonce, "answer", job.preamble, job.code, job.entry_point])
+            job.check_files()
+            files, own_files = dict(job.files), dict(job.answer_files)
+            before = _encode(
+                [self.nonce, "answer", own_files, job.preamble, job.code, job.path, job.entry_point]
+            )
             calls = ",".join(call.text for call in job.calls)
             after = _encode([list(job.expressions), job.setup_code, bool(job.checks)])
-            checks = _encode([self.nonce, "checks", job.entry_point, job.check_setup, list(job.checks)])
+            checks = _encode(
+                [self.nonce, "checks", files, job.entry_point, job.check_setup, list(job.checks)]
+            )
         except PlainDataError as error:
             raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
         answer = f"{before[:-1]},[{calls}],{after[1:]}".encode("ascii")

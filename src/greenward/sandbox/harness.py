@@ -25,6 +25,7 @@ from greenward.sandbox import codec
 from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
+from greenward.sandbox.workspace import find_modules_here, load_module, write_files
 
 RESULT_FD = 3
 MAX_FD = 256
@@ -43,13 +44,16 @@ def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job
     Sets the first byte of `ready` when the layers are on. Only a process that has not loaded an answer
     can do so, and no answer can undo it: it has no descriptor, and no address, of this memory.
     """
-    nonce, kind, *fields = codec.decode(str(job, "ascii"))
-    harness = _Harness(nonce.encode("ascii"))
+    nonce, kind, files, *fields = codec.decode(str(job, "ascii"))
+    harness = _Harness(nonce.encode("ascii"), files)
     del nonce, job
+    write_files(files)
     layers.apply(limits)  # what raises here is the infrastructure's failure
     ready[0] = 1
     ready.close()
     is_tested_apart = kind == "checks" or fields[-1]
+    if files:
+        find_modules_here(files)
     os.closerange((CALL_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
     random.seed(0)
     if kind == "checks":
@@ -62,14 +66,15 @@ def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job
 class _Harness:
     """Runs an answer, or test programs, and sends what comes of it."""
 
-    def __init__(self, nonce: bytes) -> None:
-        self._nonce, self._owner = nonce, _getpid()
+    def __init__(self, nonce: bytes, files: Mapping[str, str]) -> None:
+        self._nonce, self._owner, self._files = nonce, _getpid(), files
 
     def run_answer(
         self,
         most_chars: int,
         preamble: str,
         code: str,
+        path: str,
         entry_point: str | None,
         calls: list[Any],
         expressions: list[str],
@@ -83,8 +88,10 @@ class _Harness:
         namespace = _new_module("__main__" if is_program else "answer")
         if preamble:
             _execute(preamble, "<preamble>", namespace)
-        self._load(namespace, code, setup_code, is_program=is_program, as_in_contests=bool(preamble))
-        function: Any = None if entry_point is None else namespace.get(entry_point)
+        namespace = self._load(
+            namespace, code, setup_code, path=path, is_program=is_program, as_in_contests=bool(preamble)
+        )
+        function = _named(entry_point, namespace)
         if entry_point is not None and not callable(function):
             message = f"{entry_point} is not defined as a function"
             self.end(["ended", "no_entry_point", "NameError", message])
@@ -144,11 +151,15 @@ class _Harness:
         code: str,
         setup_code: str,
         *,
+        path: str = "",
         is_program: bool = False,
         as_in_contests: bool = False,
         answer: RemoteFunction | None = None,
-    ) -> None:
+    ) -> dict[str, Any]:
         """Runs the code, an answer or the setup of its test programs; what goes wrong ends the process.
+
+        Gives the namespace that the code has filled: the given one, or that of the module at `path`. The
+        files are written anew then, whatever the code has made of them.
 
         As in contests, a program may end with a top-level `return` and with any exit status. A setup
         that calls the answer may fail because of the answer.
@@ -158,7 +169,12 @@ class _Harness:
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
             self.end(["ended", "syntax_error", *_describe(error)])
         try:
-            _exec(compiled, namespace)
+            if path and not is_program:
+                namespace = load_module(path)
+            else:
+                _exec(compiled, namespace)
+            if not is_program:
+                write_files(self._files)
             if setup_code:
                 _execute(setup_code, "<setup>", namespace)
             if is_program:
@@ -175,6 +191,18 @@ class _Harness:
                 sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
             outcome = "exited" if answer and answer.was_called else "load_error"
             self.end(["ended", outcome, *_describe(error)])
+        return namespace
+
+
+def _named(entry_point: str | None, namespace: Mapping[str, Any]) -> Any:
+    """What a dotted name means in a namespace; None if it means nothing."""
+    if entry_point is None:
+        return None
+    first, *attributes = entry_point.split(".")
+    found = namespace.get(first)
+    for attribute in attributes:
+        found = getattr(found, attribute, None)
+    return found
 
 
 def _new_module(name: str) -> dict[str, Any]:

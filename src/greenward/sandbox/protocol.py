@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from greenward.errors import SandboxError
 from greenward.sandbox.codec import accept_numpy, encode
 from greenward.sandbox.isolation import Isolation
+from greenward.sandbox.workspace import check_files, module_name
 
 MAX_JOB_CHARS = 64 << 20
 MAX_RESULT_BYTES = 16 << 20
@@ -70,6 +71,10 @@ class Job:
     that hands arguments and results over as plain data. With `check_setup` that namespace begins.
     Results come in the order calls, expressions, checks; a check that completed returned None.
 
+    `files` (relative path to text) are written into the process's folder before anything runs, and can be
+    imported from there. With a `path`, `code` is one of them, the module at that path: it is imported under
+    its name, and its namespace is the answer's. An entry point may be dotted (`Class.method`).
+
     With no entry point the program is run as `__main__`, its output captured: once, or once in a
     fresh process for each text of `stdins`, each giving its standard output as one result.
 
@@ -95,6 +100,19 @@ class Job:
     preamble: str = ""
     call_seconds: tuple[float, ...] = ()
     call_wall_seconds: float = 0.0
+    files: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
+
+    def check_files(self) -> None:
+        """Raises `SandboxError` for files and a path that are not allowed."""
+        check_files(self.answer_files, self.limits.file_bytes)
+        if self.path:
+            module_name(self.path)
+
+    @property
+    def answer_files(self) -> Mapping[str, str]:
+        """The files that the answer's process gets; that of its checks has `files` only."""
+        return {**self.files, self.path: self.code} if self.path else self.files
 
 
 class Outcome(str, Enum):

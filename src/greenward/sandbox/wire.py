@@ -60,11 +60,12 @@ def write_job(job: Job) -> tuple[Json, int]:
         *job.expressions,
         *job.checks,
         *job.stdins,
+        *job.files.values(),
     )
     if (chars := sum(map(len, (*texts, *calls)))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
     parts = {one.name: getattr(job, one.name) for one in fields(Job)}
-    return parts | {"calls": calls, "limits": asdict(job.limits)}, chars
+    return parts | {"calls": calls, "limits": asdict(job.limits), "files": dict(job.files)}, chars
 
 
 def write_request(jobs: Sequence[Json]) -> Json:
@@ -126,10 +127,12 @@ def _tuples(parts: Json) -> Json:
     return {name: tuple(part) if type(part) is list else part for name, part in parts.items()}
 
 
-def _read_job(calls: list[str], limits: Json, **parts: Any) -> Job:
+def _read_job(calls: list[str], limits: Json, files: Json, **parts: Any) -> Job:
     inputs = (decode(call) for call in calls)
     arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
-    return Job(**_tuples(parts), calls=arguments, limits=Limits(**limits))
+    job = Job(**_tuples(parts), calls=arguments, limits=Limits(**limits), files=dict(files))
+    job.check_files()
+    return job
 
 
 def _write_result(result: RunResult) -> Json:

@@ -1,0 +1,78 @@
+"""Answers that edit a problem's files: the program that comes out, or why the edits cannot be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from greenward.errors import ProblemError
+from greenward.grading.edits.edit import Edit, EditError, apply_edits
+from greenward.grading.edits.search_replace import blocks_between, parse_blocks, print_blocks
+from greenward.grading.edits.unified_diff import diff_between, parse_diff, print_diff
+from greenward.grading.extraction import Extracted, Style, without_reasoning
+from greenward.grading.verdict import Status
+from greenward.problems.problem import Problem
+
+AnswerForm = Literal["function", "search_replace", "diff"]
+PATH = "solution.py"
+"""What the program of a problem is called that consists of one file."""
+MAX_ANSWER_CHARS = 1 << 20
+
+
+def parse_edits(text: str, form: AnswerForm) -> list[Edit]:
+    """The edits in a text of this form. Raises `EditError`."""
+    if len(text) > MAX_ANSWER_CHARS:
+        raise EditError(Status.EDIT_MALFORMED, f"It is longer than {MAX_ANSWER_CHARS} characters.")
+    if form == "diff":
+        return [edit for file in parse_diff(text) for edit in file.edits()]
+    return parse_blocks(text)
+
+
+def form_of(text: str) -> AnswerForm:
+    """The form of the edits in a text: blocks if it begins one, else a diff."""
+    return "search_replace" if "<<<<< SEARCH" in text else "diff"
+
+
+def editable_files(problem: Problem) -> dict[str, str]:
+    """The files that an answer may edit, by path, its own first. Raises `ProblemError` without a program.
+
+    The program is the buggy one, or the file in which a function is to be written (`placement`).
+    """
+    own, files = problem.path or PATH, problem.files or {}
+    program = problem.buggy_code or files.get(own)
+    if not program:
+        raise ProblemError(
+            f"{problem.task_id}: answers are edits, but the problem has no program to edit (buggy_code).",
+            remedy="Set environment.answer=function, or take problems to repair (bugs:…).",
+        )
+    return {own: program, **{path: text for path, text in files.items() if path != own}}
+
+
+def extract_edited(text: str, problem: Problem, style: Style, form: AnswerForm) -> Extracted:
+    """The program after the edits of a model's answer; if they fail, no code, the reason and its status.
+
+    Edits of test files count for nothing.
+    """
+    tests, own = problem.test_files or {}, problem.path or PATH
+    files = {**editable_files(problem), **tests}
+    try:
+        edits = parse_edits(without_reasoning(text) if style == "chat" else text, form)
+        changed = apply_edits(files, edits, own)
+    except EditError as error:
+        return Extracted(None, error.message, error.status)
+    code = changed.pop(own, files[own])
+    if code is None:
+        return Extracted(None, f"The edits delete {own}.", Status.NO_CODE)
+    return Extracted(code, files=tuple(one for one in changed.items() if one[0] not in tests))
+
+
+def written_edits(problem: Problem, code: str, form: AnswerForm) -> str:
+    """The answer of this form that turns a problem's program into `code`, as short as it can be.
+
+    A problem of one file names no path, and its hunks no lines.
+    """
+    before = editable_files(problem)[problem.path or PATH]
+    blocks: Sequence[Edit] = blocks_between(before, code, problem.path)
+    if form == "search_replace":
+        return print_blocks(blocks)
+    return print_diff([diff_between(before, code, problem.path)])

@@ -1,0 +1,236 @@
+"""Problems whose program consists of several files, and tests that import it."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from dataclasses import replace
+
+import pytest
+
+from greenward.errors import ProblemError
+from greenward.grading.grader import Grader
+from greenward.grading.grading_plan import make_plan
+from greenward.grading.verdict import Status
+from greenward.problems.json_format import load_json, save_json
+from greenward.problems.problem import Case, Problem, StdioCase, data_hash
+
+RIGHT = "from .rates import RATE\n\ndef taxed(price):\n    return price + price * RATE\n"
+WRONG = RIGHT.replace("+ price", "- price")
+UNITTEST = """
+import unittest
+from shop.prices import taxed
+class Test(unittest.TestCase):
+    def test_taxed(self):
+        self.assertEqual(taxed(100), 150)
+result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Test))
+assert result.wasSuccessful()
+"""
+SHOP = Problem(
+    "shop",
+    "Add the tax.",
+    "taxed",
+    path="shop/prices.py",
+    files={"shop/__init__.py": "from shop.prices import taxed\n", "shop/rates.py": "RATE = 0.5\n"},
+)
+
+
+@pytest.fixture(scope="module")
+def grader():
+    with Grader(workers=1) as grader:
+        yield grader
+
+
+def status(grader, problem, code):
+    (verdict,) = grader.grade([(problem, code)])
+    return verdict.status
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"cases": (Case((100,), 150.0),)},
+        {"tests": ("assert taxed(100) == 150",)},
+        {"in_process_tests": (UNITTEST,)},
+        {"in_process_tests": ("import tests.prices",)},
+        {"doctests": (">>> from shop import taxed\n>>> taxed(100)\n150.0\n",)},
+        {"checks": ("from tests.cases import CASES\nfor n in CASES: assert taxed(n) == 1.5 * n",)},
+    ],
+    ids=lambda tests: next(iter(tests)),
+)
+def test_tests_import_the_package_with_the_answers_file_in_place(grader, tests):
+    test_files = {
+        "tests/prices.py": "import shop\nassert shop.taxed(100) == 150",
+        "tests/cases.py": "CASES = range(9)",
+    }
+    problem = replace(SHOP, test_files=test_files, **tests)
+    assert status(grader, problem, RIGHT) is Status.PASSED
+    assert status(grader, problem, WRONG) is Status.FAILED
+    assert status(grader, problem, "def taxed(price) return") is Status.SYNTAX_ERROR
+
+
+def test_a_program_that_prints_imports_the_files_beside_it(grader):
+    problem = Problem("p", "", "", stdio_cases=(StdioCase("2\n", "6\n"),), files={"three.py": "N = 3"})
+    assert status(grader, problem, "from three import N\nprint(int(input()) * N)") is Status.PASSED
+
+
+def test_a_method_can_be_called_as_entry_point(grader):
+    problem = Problem("m", "", "Box.doubled", cases=(Case((4,), 8),), path="box.py")
+    code = "class Box:\n    @staticmethod\n    def doubled(n):\n        return {}"
+    assert status(grader, problem, code.format("n + n")) is Status.PASSED
+    assert status(grader, problem, code.format("n")) is Status.FAILED
+    assert status(grader, problem, "class Box: pass") is Status.NO_CODE
+
+
+@pytest.mark.parametrize("path", ["textwrap.py", "os.py", "json/decoder.py", "json/__init__.py"])
+def test_the_answers_file_comes_before_a_module_of_the_standard_library(grader, path):
+    name = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
+    problem = Problem(
+        "s", "", "mark", in_process_tests=(f"import {name} as m\nassert m.mark() == 7",), path=path
+    )
+    assert status(grader, problem, "def mark():\n    return 7") is Status.PASSED
+    assert status(grader, problem, "def mark():\n    return 8") is Status.FAILED
+
+
+def test_an_answer_that_overwrites_the_tests_gains_nothing(grader):
+    test = "assert __import__('shop').taxed(100) == 150"
+    problem = replace(SHOP, test_files={"test_shop.py": test}, in_process_tests=("import test_shop",))
+    for attack in ("w", "a"):
+        code = f"open('test_shop.py', {attack!r}).write('')\n{WRONG}"
+        assert status(grader, problem, code) is Status.FAILED
+
+
+def test_files_of_one_answer_are_gone_before_the_next(grader):
+    first = replace(SHOP, cases=(Case((100,), 150.0),))
+    assert status(grader, first, RIGHT) is Status.PASSED
+    second = Problem("after", "", "f", cases=(Case((), False),))
+    code = "import os\ndef f():\n    return any(os.scandir('.'))"
+    assert status(grader, second, code) is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"/etc/passwd": ""}, "relative"),
+        ({"../x.py": ""}, "relative"),
+        ({"a//b.py": ""}, "relative"),
+        ({"a/./b.py": ""}, "relative"),
+        ({"a\nb.py": ""}, "control character"),
+        ({"a\\b.py": ""}, "backslash"),
+        ({"\ud800.py": ""}, "control character"),
+        ({"": ""}, "1 to 200"),
+        ({"a" * 201: ""}, "1 to 200"),
+        ({"a": "", "a/b.py": ""}, "folder that is a file"),
+        ({"a.py": 3}, "not text"),
+        ({"a.py": "é" * (600 << 10)}, "more than 1048576 bytes"),
+        ({f"{n}.txt": "x" * (1 << 20) for n in range(5)}, "6 files with 5242880 characters"),
+        ({f"{n}.py": "" for n in range(1001)}, "1002 files"),
+        ({"shop": ""}, "folder that is a file"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(files, message):
+    with pytest.raises(ProblemError, match=message):
+        make_plan(replace(SHOP, files=files, cases=(Case((1,), 1),)))
+
+
+@pytest.mark.parametrize("path", ["prices.txt", "a.b/c.py", "../prices.py"])
+def test_a_path_that_cannot_be_imported_is_refused(path):
+    with pytest.raises(ProblemError, match="is not"):
+        make_plan(replace(SHOP, path=path, cases=(Case((1,), 1),)))
+
+
+DOCTEST = """
+Text between the examples.
+
+>>> xs = [3, 1]
+>>> f(xs); print(xs)
+[1, 3]
+>>> f(None)
+Traceback (most recent call last):
+    ...
+TypeError: 'NoneType' object is not iterable
+>>> f(None)  # doctest: +IGNORE_EXCEPTION_DETAIL
+Traceback (most recent call last):
+TypeError: other words
+>>> print(list(range(20)))  # doctest: +ELLIPSIS
+[0, 1, ..., 19]
+>>> f(1)  # doctest: +SKIP
+"""
+
+
+def test_doctests_are_judged_as_the_standard_library_judges_them(grader):
+    problem = Problem("d", "", "f", doctests=(DOCTEST, ">>> f([2, 1])\n>>> xs\n[]\n"))
+    codes = [
+        "def f(xs):\n    xs[:] = sorted(xs)",
+        "def f(xs):\n    xs.sort()",
+        "def f(xs):\n    return xs",
+        "def f(xs):\n    print(sorted(xs))",
+        "xs = []\ndef f(ys):\n    ys[:] = sorted(ys)",
+    ]
+    for code in codes:
+        namespace: dict[str, object] = {}
+        exec(code, namespace)
+        expected = []
+        for text in problem.doctests:
+            for example, passed in examples_passed(
+                doctest.DocTestParser().get_doctest(text, dict(namespace), "", "", 0)
+            ):
+                if not example.options.get(doctest.SKIP):
+                    expected.append(passed)
+        (verdict,) = grader.grade([(problem, code)])
+        assert list(verdict.tests_passed) == expected, code
+
+
+def examples_passed(test):
+    found = []
+
+    class Recorder(doctest.DocTestRunner):
+        def report_success(self, out, test, example, got):
+            found.append((example, True))
+
+        def report_failure(self, out, test, example, got):
+            found.append((example, False))
+
+        def report_unexpected_exception(self, out, test, example, exc_info):
+            found.append((example, False))
+
+    Recorder(verbose=False).run(test, out=lambda _: None)
+    return found
+
+
+def test_the_failure_of_a_doctest_says_what_was_printed(grader):
+    problem = Problem("d", "", "f", doctests=(">>> f(3)\n9\n",))
+    (verdict,) = grader.grade([(problem, "def f(n):\n    return n + n")])
+    assert verdict.first_failure == r">>> f(3): expected '9\n', got '6\n'"
+    (verdict,) = grader.grade([(problem, "def f(n):\n    return 1 / 0")])
+    assert "ZeroDivisionError: division by zero" in verdict.first_failure
+
+
+def test_expected_output_of_a_doctest_is_not_in_the_answers_process(grader):
+    problem = Problem("d", "", "f", doctests=(">>> f()\n'a secret value'\n",))
+    code = "import gc\ndef f():\n    return next(s for s in map(str, gc.get_objects()) if 'a secret ' + 'value' in s)"
+    assert status(grader, problem, code) is not Status.PASSED
+
+
+def test_a_malformed_doctest_is_refused():
+    for text in (">>>f(1)\n", "no example", ">>> f(1)  # doctest: +SKIP\n"):
+        with pytest.raises(ProblemError, match="doctest"):
+            make_plan(Problem("d", "", "f", doctests=(text,)))
+
+
+def test_problems_of_files_survive_the_json_format(tmp_path):
+    problem = replace(SHOP, doctests=(DOCTEST,), test_files={"t.py": "x = 1\n"}, entry_point="A.b")
+    save_json([problem, replace(SHOP, task_id="2", in_process_tests=("import shop",))], tmp_path / "p.json")
+    loaded = load_json(tmp_path / "p.json")
+    assert loaded[0] == replace(problem, comparison=loaded[0].comparison)
+    assert loaded[1].in_process_tests == ("import shop",)
+    rows = json.loads((tmp_path / "p.json").read_text())
+    (tmp_path / "bad.json").write_text(json.dumps([{**rows[0], "files": {"a.py": 3}}]))
+    with pytest.raises(ProblemError, match="field 'files' must be an object of paths and texts"):
+        load_json(tmp_path / "bad.json")
+
+
+def test_problems_without_files_keep_their_hash():
+    # As recorded before problems had files.
+    problem = Problem("add", "", "add", cases=(Case((1, 2), 3),))
+    assert data_hash([problem]) == "d680bfa29f78f6a9ea95306b603a2c899977feca688326d8692c1ba1034738f0"
