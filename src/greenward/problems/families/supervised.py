@@ -12,9 +12,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from greenward.errors import ProblemError
 from greenward.problems.families.composition import ID_PREFIX, Composition
+from greenward.problems.mutation.repair import mutants
+from greenward.problems.placement import begun_function, hole_of
 from greenward.problems.problem import Problem, stable_hash
 
 
@@ -29,18 +32,25 @@ class SupervisedExample:
 
 
 def generated_examples(
-    problems: Iterable[Problem], error_rate: float, seed: int, *, examples_per_problem: int = 8
+    problems: Iterable[Problem],
+    error_rate: float,
+    seed: int,
+    *,
+    examples_per_problem: int = 8,
+    with_edits: bool = False,
 ) -> list[SupervisedExample]:
     """`examples_per_problem` examples for each problem, in the order of the problems.
 
-    For a repair problem the right example is the original, and the wrong one leaves the bug in. Each example
+    For a repair problem the right example is the original, and the wrong one leaves the bug in; `with_edits`,
+    which must change something, puts another bug in its place. For a function of a file the right example is
+    that of its reference, the wrong ones are the bodies in the column `wrong_bodies`, if any. Each example
     is wrong with probability `error_rate`, independently of the others; the draw depends on the seed and the
-    problem only. Raises `ProblemError` for a problem that is neither generated nor a repair problem.
+    problem only. Raises `ProblemError` for a problem that is none of these.
     """
     examples = []
     for problem in problems:
         rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
-        right, wrong = _bodies(problem)
+        right, wrong = _bodies(problem, with_edits)
         for _ in range(examples_per_problem):
             is_wrong = rng.random() < error_rate and bool(wrong)
             body = rng.choice(wrong) if is_wrong else right
@@ -60,6 +70,9 @@ def tokenizer_texts(problems: Iterable[Problem]) -> Iterator[str]:
         elif problem.task_id.startswith(ID_PREFIX):
             for bodies in failing_bodies(problem).values():
                 yield from (problem.starter_code + body for body in bodies)
+        elif hole_of(problem) is not None:
+            yield problem.context + problem.starter_code
+            yield from (problem.starter_code + body for body in _bodies(problem, False)[1])
 
 
 def failing_bodies(problem: Problem) -> dict[int, list[str]]:
@@ -72,7 +85,20 @@ def failing_bodies(problem: Problem) -> dict[int, list[str]]:
     return by_position
 
 
-def _bodies(problem: Problem) -> tuple[str, list[str]]:
+def _other_bugs(problem: Problem) -> list[str]:
+    """Programs with another bug, in the lines of this problem's if there are such."""
+
+    def changed(code: str) -> set[int]:
+        pairs = zip_longest(problem.reference.splitlines(), code.splitlines())
+        return {number for number, (one, other) in enumerate(pairs) if one != other}
+
+    others = [one.code for one in mutants(problem.reference)]
+    others = [code for code in others if code != problem.buggy_code and code.startswith(problem.starter_code)]
+    places = changed(problem.buggy_code)
+    return [code for code in others if changed(code) & places] or others
+
+
+def _bodies(problem: Problem, with_edits: bool) -> tuple[str, list[str]]:
     """(right, wrong): what continues the starter code."""
     if problem.buggy_code:
         starter = problem.starter_code
@@ -81,7 +107,12 @@ def _bodies(problem: Problem) -> tuple[str, list[str]]:
                 f"{problem.task_id}: expected a reference and a buggy program that continue the starter.",
                 remedy="Set warm_start.data to a file of examples, or put bugs in by bugs:<problems>.",
             )
-        return problem.reference[len(starter) :], [problem.buggy_code[len(starter) :]]
+        wrong = _other_bugs(problem) if with_edits else [problem.buggy_code]
+        return problem.reference[len(starter) :], [code[len(starter) :] for code in wrong]
+    if (hole := hole_of(problem)) is not None:
+        begun = begun_function(problem)
+        wrong = [str(body) for body in (problem.columns or {}).get("wrong_bodies", ())]
+        return hole.content(problem.reference).removeprefix(begun), wrong
     chain = Composition.of(problem.task_id)
     failing = failing_bodies(problem)
     error_prone = [i for i in failing if stable_hash(f"error-prone/{chain.operations[i].name}") % 2]

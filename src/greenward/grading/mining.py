@@ -1,0 +1,272 @@
+"""Mines problems from source: which tests reach a function, and do they tell it from an empty one?
+
+Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, and
+neither an empty body nor one that returns a constant passes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from greenward.errors import ProblemError
+from greenward.grading.grader import Grader
+from greenward.grading.grading_plan import demand_judgeable
+from greenward.grading.verdict import Family, Verdict
+from greenward.problems.mining.assemble import (
+    EMPTY_BODIES,
+    constant_bodies,
+    doctest_problem,
+    in_file,
+    suite_problem,
+)
+from greenward.problems.mining.functions import MaskedFunction, masked_functions
+from greenward.problems.mining.suites import (
+    RUNNER,
+    TRACER,
+    files_for,
+    helpers_for,
+    needs_pytest,
+    sandboxed,
+    suites_of,
+)
+from greenward.problems.mining.tree import LeftOut, SourceFile, SourceTree, module_of
+from greenward.problems.problem import Problem, stable_hash
+from greenward.sandbox.protocol import Call, Executor, Job, Limits, RunResult
+from greenward.text import visible
+
+LIMITS = Limits(cpu_seconds=2.0, wall_seconds=8.0, memory_bytes=512 << 20)
+MOST_REFERENCE_SECONDS = 0.5  # CPU time of the original with its tests, so that answers have time enough
+TEST_SECONDS = 0.25  # CPU time of one test, traced
+MOST_TESTS = 6
+_TRACE_LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0, output_bytes=4 << 20)
+_FILES_AT_ONCE = 12
+
+
+@dataclass(frozen=True)
+class MiningOptions:
+    """`limit`: stop at so many problems; `suites`: run test suites, not only doctests."""
+
+    limit: int | None = None
+    suites: bool = True
+    context_chars: int = 4000
+    seed: int = 0
+
+
+@dataclass
+class Mined:
+    """Problems with their functions, in the order of their files; what was left out; functions in all."""
+
+    problems: list[tuple[MaskedFunction, Problem]] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    functions: int = 0
+
+
+def mine(
+    trees: Sequence[SourceTree],
+    executor: Executor,
+    options: MiningOptions,
+    progress: Callable[[int, int, int], None] = lambda files, of, problems: None,
+) -> Mined:
+    """Problems of the functions in these trees; `progress` gets the files done, all files, the problems.
+
+    With a limit, files are taken in an order that depends on the seed and their places only.
+    """
+    mined = Mined()
+    seen: dict[str, str] = {}
+    with Grader(LIMITS, executor=executor) as grader:
+        for tree in trees:
+            mined.left_out += tree.left_out
+            miner = _Miner(tree, executor, grader, options, mined, seen)
+            files = [one for one in tree.files if not one.is_test]
+            files.sort(key=lambda one: stable_hash(f"mine/{options.seed}/{one.place}"))
+            done, stream = 0, iter(files)
+            while batch := list(islice(stream, _FILES_AT_ONCE)):
+                if options.limit is not None and len(mined.problems) >= options.limit:
+                    break
+                miner.add(batch)
+                done += len(batch)
+                progress(done, len(files), len(mined.problems))
+    del mined.problems[len(mined.problems) if options.limit is None else options.limit :]
+    mined.problems.sort(key=lambda one: (one[1].task_id.partition("/")[0], one[0].file.place, one[0].start))
+    mined.left_out.sort(key=lambda one: one.where)
+    return mined
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """A test that reaches a function, and how many functions it reaches in all."""
+
+    breadth: int
+    suite: str
+    test: str
+
+
+class _Miner:
+    """Mines the files of one tree; the tests of a file run once."""
+
+    def __init__(
+        self,
+        tree: SourceTree,
+        executor: Executor,
+        grader: Grader,
+        options: MiningOptions,
+        mined: Mined,
+        seen: dict[str, str],
+    ) -> None:
+        self._tree, self._executor, self._grader, self._options = tree, executor, grader, options
+        self._mined, self._seen = mined, seen
+        self._numbers: dict[tuple[str, int], int] = {}  # of all functions of the tree, by place and line
+        self._targets: dict[str, dict[str, int]] = defaultdict(dict)
+        self._functions: dict[str, list[MaskedFunction]] = {}
+        for file in tree.files:
+            if not file.is_test:
+                self._functions[file.place] = list(self._read(file))
+        self._traced: set[str] = set()
+        self._reached: dict[int, list[_Reach]] = defaultdict(list)
+
+    def _read(self, file: SourceFile) -> Iterator[MaskedFunction]:
+        for found in masked_functions(file):
+            self._mined.functions += "." in found.where if isinstance(found, LeftOut) else 1
+            if isinstance(found, LeftOut):
+                self._mined.left_out.append(found)
+                continue
+            number = self._numbers[found.file.place, found.start] = len(self._numbers)
+            self._targets[found.file.place][str(found.start + 1)] = number
+            yield found
+
+    def _leave_out(self, function: MaskedFunction, reason: str, detail: str = "") -> None:
+        self._mined.left_out.append(LeftOut(function.where, reason, detail))
+
+    def add(self, files: Iterable[SourceFile]) -> None:
+        """Adds the problems of these files."""
+        functions = [one for file in files for one in self._functions[file.place]]
+        if self._options.suites and functions:
+            asked = dict.fromkeys(one.file for one in functions)
+            self._trace(dict.fromkeys(name for file in asked for name in suites_of(file, self._tree)))
+        waiting: list[tuple[MaskedFunction, Problem]] = []
+        again: list[tuple[MaskedFunction, Problem]] = []
+        for one in functions:
+            chars = self._options.context_chars
+            found = []
+            if tests := self._tests_of(one):
+                found.append((one, suite_problem(one, self._tree, *tests, chars)))
+            if ">>>" in one.docstring:
+                found.append((one, doctest_problem(one, self._tree, chars)))
+            if not found:
+                self._leave_out(one, "no test reaches it")
+                continue
+            if (first := self._seen.setdefault(one.fingerprint, one.where)) != one.where:
+                self._leave_out(one, "duplicate", f"of {first}")
+                continue
+            found = [pair for pair in found if self._is_judgeable(*pair)]
+            waiting += found[:1]
+            again += found[1:]
+        refused = self._verify(waiting)
+        second = [one for one in again if one[0].where in refused]
+        refused |= self._verify(second)
+        for one, _ in waiting:
+            if one.where in refused:
+                self._leave_out(one, *refused[one.where])
+
+    def _is_judgeable(self, function: MaskedFunction, problem: Problem) -> bool:
+        try:
+            demand_judgeable(problem)
+            return True
+        except ProblemError as error:
+            self._leave_out(function, "cannot be judged", error.message[:200])
+            return False
+
+    def _tests_of(self, function: MaskedFunction) -> tuple[str, list[str]] | None:
+        """A suite, and those of its tests that concern the function most: they reach fewer others."""
+        number = self._numbers[function.file.place, function.start]
+        found = sorted(self._reached[number], key=lambda one: (one.breadth, one.suite, one.test))
+        if not found:
+            return None
+        suite = found[0].suite
+        tests = dict.fromkeys(one.test for one in found if one.suite == suite)  # once with all parameters
+        return suite, list(tests)[:MOST_TESTS]
+
+    def _trace(self, suites: Iterable[str]) -> None:
+        """Runs suites that have not run yet."""
+        new = [name for name in suites if name not in self._traced]
+        self._traced.update(new)
+        for index, result in self._executor.run(self._trace_job(name) for name in new):
+            suite, reached = new[index], False
+            names = (f"{suite}::", f"{suite}.", f"{module_of(suite)}.")  # of pytest, of unittest
+            for test, seconds, numbers in _rows(result.stdout):
+                reached = True
+                if seconds <= TEST_SECONDS and test.startswith(names):
+                    for number in numbers:
+                        self._reached[number].append(_Reach(len(numbers), suite, test))
+            if not reached:
+                self._mined.left_out.append(LeftOut(suite, "no test passes", _ending(result)))
+
+    def _trace_job(self, suite: str) -> Job:
+        name, files, targets = suite, {RUNNER: sandboxed(RUNNER)}, self._targets
+        if suite in self._tree.by_place:
+            file = self._tree.by_place[suite]
+            files |= helpers_for(file, self._tree) | files_for(file, self._tree)
+            name = file.place if needs_pytest(file) else file.module
+            targets = {place: lines for place, lines in targets.items() if place in files}
+        call = Call((name, dict(targets), 2 * TEST_SECONDS))
+        code = sandboxed(TRACER)
+        return Job(code, "trace", (call,), limits=_TRACE_LIMITS, files=files, path=TRACER)
+
+    def _verify(self, candidates: Sequence[tuple[MaskedFunction, Problem]]) -> dict[str, tuple[str, str]]:
+        """Keeps the problems whose tests tell the original from wrong bodies; why not, for the others."""
+        refused: dict[str, tuple[str, str]] = {}
+
+        def judge(bodies: Callable[[MaskedFunction], Sequence[str]]) -> Iterator[tuple[str, str, Verdict]]:
+            runs = [
+                (one.where, body, (problem, in_file(one, body) if body else problem.reference))
+                for one, problem in candidates
+                if one.where not in refused
+                for body in bodies(one)
+            ]
+            verdicts = self._grader.grade([answer for _, _, answer in runs])
+            for (where, body, _), verdict in zip(runs, verdicts, strict=True):
+                yield where, body, verdict
+
+        def check_originals() -> None:
+            for where, _, verdict in judge(lambda _: [""]):
+                if not verdict.passed:
+                    refused[where] = "the original fails", visible(verdict.failure, 200)
+                elif verdict.cpu_seconds > MOST_REFERENCE_SECONDS:
+                    refused[where] = "its tests take too long", f"{verdict.cpu_seconds:.1f} s"
+
+        def check_wrong(bodies: Callable[[MaskedFunction], Sequence[str]], reason: str) -> None:
+            for where, body, verdict in judge(bodies):
+                if verdict.status.family is Family.INFRASTRUCTURE:
+                    refused[where] = "infrastructure", verdict.error_message
+                elif verdict.passed:
+                    refused[where] = reason, body
+
+        check_originals()
+        check_wrong(lambda _: EMPTY_BODIES, "an empty body passes")
+        check_wrong(constant_bodies, "a constant passes")
+        check_originals()
+        check_originals()
+        self._mined.problems += (one for one in candidates if one[0].where not in refused)
+        return refused
+
+
+def _rows(printed: str) -> Iterator[tuple[str, float, list[int]]]:
+    """What a trace printed, as far as it is of the right form: the tests could print, too."""
+    for line in printed.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        match row:
+            case [str(test), float(seconds), [*numbers]] if all(type(one) is int for one in numbers):
+                yield test, seconds, numbers
+
+
+def _ending(result: RunResult) -> str:
+    failed = next((one for one in result.results if not one.returned), None)
+    message = failed.error_message if failed else result.error_message
+    return visible(f"{failed.error_class if failed else result.outcome.value}: {message}", 200)

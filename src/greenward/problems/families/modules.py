@@ -1,0 +1,110 @@
+"""Generated modules: small documented files whose functions build on a helper of the file.
+
+A problem of two operations of the families becomes a function of such a file: the helper does the first
+operation, the function that is asked for calls it and does the second. What the helper is called, and whether
+it is a function or a method, differs from module to module, so an answer has to read its file. Functions are
+masked and put as those of mined source (`problems.mining`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from greenward.problems.families.composition import ID_PREFIX, Composition
+from greenward.problems.families.operations import Operation
+from greenward.problems.mining.assemble import masked_problem
+from greenward.problems.mining.functions import masked_functions
+from greenward.problems.mining.tree import LeftOut, SourceFile, SourceTree
+from greenward.problems.problem import Problem, ProblemSet, stable_hash
+
+MODULES = "modules"
+FUNCTIONS_PER_MODULE = 3
+CONTEXT_CHARS = 320
+_HELPERS = ("prepare", "tidy", "select", "arrange", "collect", "derive", "reduce", "shape", "convert", "trim")
+
+
+def generated_modules(problems: ProblemSet) -> ProblemSet:
+    """The problems of two operations in `problems` as functions of modules, in an order by module.
+
+    Functions of one module begin with the same operation. The task id is `modules/` and the names of both.
+    `columns` has as `wrong_bodies` the bodies with a wrong expression for the second operation that fail.
+    """
+    by_first: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        chain = Composition.of(problem.task_id)
+        if len(chain.operations) == 2:
+            by_first[chain.operations[0].name].append(problem)
+    found: list[Problem] = []
+    for first, members in by_first.items():
+        members.sort(key=lambda problem: stable_hash(f"module/{problem.task_id}"))
+        for number, start in enumerate(range(0, len(members), FUNCTIONS_PER_MODULE)):
+            found += _module(f"{first}_{number}", members[start : start + FUNCTIONS_PER_MODULE])
+    return ProblemSet(found, name=problems.name.replace("families", MODULES))
+
+
+def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
+    originals = {f"get_{Composition.of(one.task_id).operations[1].name}": one for one in members}
+    chains = {function: Composition.of(one.task_id) for function, one in originals.items()}
+    helper = _HELPERS[stable_hash(f"helper/{name}") % len(_HELPERS)]
+    is_class = stable_hash(f"class/{name}") % 2 == 0
+    text = (_class_text if is_class else _functions_text)(helper, chains)
+    file = SourceFile(f"{name}.py", f"{name}.py", text, is_test=False)
+    tree = SourceTree(MODULES, "", "Apache-2.0", (file,), ())
+    for function in masked_functions(file):
+        if isinstance(function, LeftOut) or function.name not in originals:
+            continue
+        original, chain = originals[function.name], chains[function.name]
+        call = f"{helper.capitalize()}({{}}).{function.name}()" if is_class else f"{function.name}({{}})"
+        examples = (f">>> {call.format(repr(one.args[0]))}\n{one.expected!r}\n" for one in original.cases)
+        made = masked_problem(
+            function, tree, CONTEXT_CHARS, doctests=("".join(examples),), tags=original.tags[2:]
+        )
+        wrong = [
+            function.reference.replace(f"return {chain.expressions[1]}\n", f"return {expressions[1]}\n")
+            for position, expressions in chain.wrong_variants()
+            if position == 1
+            and any(chain.fails(expressions, one.args[0], one.expected) for one in original.cases)
+        ]
+        task_id = f"{MODULES}/{original.task_id.removeprefix(ID_PREFIX)}"
+        yield replace(made, task_id=task_id, columns={"wrong_bodies": wrong})
+
+
+def _functions_text(helper: str, chains: dict[str, Composition]) -> str:
+    first, value = _first(chains)
+    parts = [f'def {helper}({value}):\n    """{_sentence(first.phrase)}"""\n    return {first.expression}\n']
+    for name, chain in chains.items():
+        second = chain.operations[1]
+        parts.append(
+            f'def {name}({value}):\n    """{helper.capitalize()}, then {second.phrase}."""\n'
+            f"    {second.takes.value} = {helper}({value})\n    return {second.expression}\n"
+        )
+    return "\n\n".join(parts)
+
+
+def _class_text(helper: str, chains: dict[str, Composition]) -> str:
+    first, value = _first(chains)
+    expression = first.expression
+    parts = [
+        f"class {helper.capitalize()}:\n    def __init__(self, {value}):\n        self.{value} = {value}\n",
+        f'    def {helper}(self):\n        """{_sentence(first.phrase)}"""\n'
+        f"        {value} = self.{value}\n        return {expression}\n",
+    ]
+    for name, chain in chains.items():
+        second = chain.operations[1]
+        parts.append(
+            f'    def {name}(self):\n        """{helper.capitalize()}, then {second.phrase}."""\n'
+            f"        {second.takes.value} = self.{helper}()\n        return {second.expression}\n"
+        )
+    return "\n".join(parts)
+
+
+def _first(chains: dict[str, Composition]) -> tuple[Operation, str]:
+    """The first operation, which all have, and the variable that it takes."""
+    first = next(iter(chains.values())).operations[0]
+    return first, first.takes.value
+
+
+def _sentence(phrase: str) -> str:
+    return f"{phrase[0].upper()}{phrase[1:]}."

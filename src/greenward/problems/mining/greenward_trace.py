@@ -1,0 +1,124 @@
+"""Runs a file of tests in the sandbox and prints which functions each test reaches. Loaded there as text.
+
+For each test that has passed, a line with a JSON list is printed: the name of the test, its CPU seconds, and
+the numbers of the functions that it called. A test that takes too long is ended and has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+from types import FrameType
+from typing import Any
+
+import greenward_tests  # type: ignore[import-not-found]  # the file beside it
+
+TOO_LONG = "it takes too long"
+WALL_PER_CPU = 6  # the wall clock ends sleepers, and not what waits for a busy processor
+
+
+class _TooLong(BaseException):
+    """Ends a test; no test expects it."""
+
+
+class Tracer:
+    """Records the calls of `targets` (place → first line → number) during a test of `seconds` of CPU time."""
+
+    def __init__(self, targets: dict[str, dict[str, int]], seconds: float) -> None:
+        self._lines = {
+            os.path.join(root, place): {int(line): number for line, number in lines.items()}
+            for place, lines in targets.items()
+            for root in (os.getcwd(), os.path.dirname(unittest.__path__[0]))
+        }
+        self._seconds, self._out = seconds, os.dup(1)
+        self._reached: set[int] = set()
+        self._started = 0.0
+        signal.signal(signal.SIGPROF, self._end_test)
+        signal.signal(signal.SIGALRM, self._end_test)
+
+    def begin(self) -> None:
+        self._reached, self._started = set(), time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
+        signal.setitimer(signal.ITIMER_REAL, WALL_PER_CPU * self._seconds)
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+
+    def end(self) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def report(self, name: str) -> None:
+        """Prints the functions that a test, which has passed, reached."""
+        if self._reached:
+            row = [name, time.process_time() - self._started, sorted(self._reached)]
+            os.write(self._out, f"{json.dumps(row)}\n".encode())
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> None:
+        lines = self._lines.get(frame.f_code.co_filename)
+        if lines is not None and event == "call":
+            number = lines.get(frame.f_code.co_firstlineno)
+            if number is not None:
+                self._reached.add(number)
+
+    def _end_test(self, *_: Any) -> None:
+        raise _TooLong(TOO_LONG)
+
+
+class _TracedResult(unittest.TestResult):
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        self._tracer.begin()
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        self._tracer.end()
+        self._tracer.report(test.id())
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        self._tracer.end()
+        super().stopTest(test)
+
+
+class _TracedPytest:
+    """A plugin of pytest."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def pytest_runtest_setup(self) -> None:
+        self._tracer.begin()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call":
+            self._tracer.end()
+            if report.passed:
+                self._tracer.report(report.nodeid.partition("[")[0])
+
+
+def trace(test: str, targets: dict[str, dict[str, int]], seconds: float) -> None:
+    """Traces a file of tests for pytest, or a module of cases for unittest. Raises what loading it raises."""
+    tracer = Tracer(targets, seconds)
+    _silence()
+    if test.endswith(".py"):
+        greenward_tests.pytest_main([test], _TracedPytest(tracer))
+        return
+    __import__(test)
+    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[test])
+    suite.run(_TracedResult(tracer))
+
+
+def _silence() -> None:
+    """What the tests print is dropped."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)

@@ -1,0 +1,246 @@
+"""Finds the Python files of a source tree: a folder, a file, an installed package, the standard library.
+
+Nothing is imported or run. A file has a *place*: its path beneath its import root, which is the first folder
+upwards that is no package. Files are copied to their places when their code runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from email import message_from_string
+from functools import cached_property, lru_cache
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from greenward.errors import ProblemError
+from greenward.problems.python_source import parse
+
+STANDARD_LIBRARY = "stdlib"
+MAX_FILE_BYTES = 1 << 20
+_TEST_FOLDERS = {"test", "tests", "testing"}
+# Of the standard library: tests of its own, data, and what needs a terminal, a window or a network.
+_NOT_MINED = {
+    "__phello__", "ensurepip", "encodings", "idlelib", "lib2to3", "pydoc_data", "site-packages",
+    "dist-packages", "test", "tkinter", "turtledemo", "venv",
+}  # fmt: skip
+_BUILD_FOLDERS = {"__pycache__", "build", "dist", "node_modules", "venv"}
+_LICENCE_FILES = ("LICENSE", "LICENCE", "COPYING")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file or function that gives no problem: where it is, the reason, and what was found."""
+
+    where: str
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A Python file as text. `place` is its path beneath its import root, `shown` the path for the reader."""
+
+    place: str
+    shown: str
+    text: str
+    is_test: bool
+
+    @property
+    def module(self) -> str:
+        """The dotted name by which it is imported."""
+        return module_of(self.place)
+
+    @property
+    def is_suite(self) -> bool:
+        """Whether it holds tests itself, by its name, and not only what tests use."""
+        stem = PurePosixPath(self.place).stem
+        return self.is_test and (stem.startswith("test_") or stem.endswith("_test") or stem == "tests")
+
+    @property
+    def top(self) -> str:
+        """The name of the package or module at the import root that it belongs to."""
+        return self.module.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """The files of one tree in the order of their paths, and the facts that problems record of their origin.
+
+    `library` is the folder of the standard library if the tree belongs to it: the sandbox has all of it, and
+    its tests (CPython's package `test`, where it is installed) are not among the files.
+    """
+
+    name: str
+    version: str
+    licence: str
+    files: tuple[SourceFile, ...]
+    left_out: tuple[LeftOut, ...]
+    library: Path | None = None
+
+    @cached_property
+    def suites(self) -> list[str]:
+        """The places of the files that hold tests."""
+        return [file.place for file in self.files if file.is_suite]
+
+    @cached_property
+    def by_place(self) -> dict[str, SourceFile]:
+        """The first file of each place."""
+        return {file.place: file for file in reversed(self.files)}
+
+
+def module_of(place: str) -> str:
+    """The dotted name of the module at a place."""
+    return place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@lru_cache(maxsize=64)
+def syntax_tree(file: SourceFile) -> ast.Module:
+    """The syntax tree of a file; raises as `python_source.parse` does. A few are kept: they are large."""
+    return parse(file.text)
+
+
+def find_tree(source: str) -> SourceTree:
+    """The tree that `source` names: a folder, a file, `stdlib`, or a package that is installed.
+
+    Raises `ProblemError` for what is none of these.
+    """
+    path = Path(source).expanduser()
+    library = Path(sysconfig.get_path("stdlib"))
+    if source == STANDARD_LIBRARY:
+        return _library_tree(library, None)
+    if path.exists():
+        folder = path if path.is_dir() else path.parent
+        name = path.resolve().name.removesuffix(".py")
+        version, licence = _stated_in(folder)
+        return _tree(name, version, licence or _licence_in(folder), path, folder)
+    found = _installed(source)
+    if found is None:
+        raise ProblemError(
+            f"{source}: there is no such path, and no installed package of this name.",
+            remedy="Give a folder, a Python file, the name of an installed package, or stdlib.",
+        )
+    if library in found.parents and not {"site-packages", "dist-packages"} & set(found.parts):
+        return _library_tree(library, found)
+    version, licence = _distribution(source)
+    return _tree(source, version, licence or _licence_in(found), found, found.parent)
+
+
+def _installed(name: str) -> Path | None:
+    """The folder or file of a package or module at top level, which is looked up and not imported."""
+    if not name.isidentifier():
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.has_location and spec.origin else None
+
+
+def _distribution(name: str) -> tuple[str, str]:
+    """(version, licence) that the metadata of an installed package name."""
+    distributions = metadata.packages_distributions().get(name)
+    if not distributions:
+        return "", ""
+    return _stated(metadata.metadata(distributions[0]))
+
+
+def _library_tree(library: Path, part: Path | None) -> SourceTree:
+    version = ".".join(map(str, sys.version_info[:3]))
+    tree = _tree(STANDARD_LIBRARY, version, "PSF-2.0", part or library, library, _NOT_MINED)
+    return SourceTree(tree.name, tree.version, tree.licence, tree.files, tree.left_out, library)
+
+
+def _tree(
+    name: str, version: str, licence: str, path: Path, root: Path, without: Collection[str] = ()
+) -> SourceTree:
+    files, left_out = list[SourceFile](), list[LeftOut]()
+    for file in [path] if path.is_file() else _python_files(path, without):
+        shown = _relative(file, root).encode(errors="surrogateescape").decode(errors="replace")
+        text = _text(file)
+        if isinstance(text, LeftOut):
+            left_out.append(LeftOut(shown, text.reason, text.detail))
+            continue
+        place = _relative(file, _import_root(file))
+        if not all(map(str.isidentifier, module_of(place).split("."))):
+            left_out.append(LeftOut(shown, "cannot be imported by its name"))
+            continue
+        files.append(SourceFile(place, shown, text, not without and _is_test(PurePosixPath(shown))))
+    return SourceTree(name, version, licence, tuple(files), tuple(left_out))
+
+
+def _python_files(folder: Path, without: Collection[str]) -> Iterator[Path]:
+    """The Python files beneath a folder, sorted. Folders that are symbolic links are not followed."""
+    for parent, folders, names in os.walk(folder):
+        at_top = Path(parent) == folder
+        folders[:] = sorted(
+            one
+            for one in folders
+            if not (one.startswith(".") or one in _BUILD_FOLDERS or (at_top and one in without))
+            and not Path(parent, one, "pyvenv.cfg").exists()
+        )
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def _text(file: Path) -> str | LeftOut:
+    try:
+        if file.is_symlink() and not file.resolve().is_relative_to(file.parent.resolve()):
+            return LeftOut("", "symbolic link", f"to {os.readlink(file)}")
+        if not file.is_file():
+            return LeftOut("", "not a file")
+        if (size := file.stat().st_size) > MAX_FILE_BYTES:
+            return LeftOut("", "file too large", f"{size} bytes, of at most {MAX_FILE_BYTES}")
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return LeftOut("", "not UTF-8", f"{error.reason} at byte {error.start}")
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links is a RuntimeError before Python 3.13
+        return LeftOut("", "cannot be read", getattr(error, "strerror", "") or "a loop of symbolic links")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _import_root(file: Path) -> Path:
+    folder = file.parent
+    while (folder / "__init__.py").is_file() and folder.parent != folder:
+        folder = folder.parent
+    return folder
+
+
+def _is_test(path: PurePosixPath) -> bool:
+    """Whether a file is part of a test suite, by its name or that of its folders."""
+    is_named_so = path.stem.startswith("test_") or path.stem.endswith("_test")
+    return is_named_so or path.stem in ("conftest", "tests") or bool(_TEST_FOLDERS & set(path.parts[:-1]))
+
+
+def _relative(file: Path, folder: Path) -> str:
+    return PurePosixPath(os.path.relpath(file, folder)).as_posix()
+
+
+def _stated_in(folder: Path) -> tuple[str, str]:
+    """(version, licence) that a source distribution states in `PKG-INFO`."""
+    file = folder / "PKG-INFO"
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return _stated(message_from_string(text))
+
+
+def _stated(facts: Any) -> tuple[str, str]:
+    licence = facts["License-Expression"] or (facts["License"] or "").partition("\n")[0][:80]
+    return facts["Version"] or "", licence
+
+
+def _licence_in(folder: Path) -> str:
+    """The first line of text of the licence file beside a tree, if there is one."""
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if entry.stem.upper().startswith(_LICENCE_FILES) and entry.is_file():
+            lines = entry.read_bytes()[:2000].decode("utf-8", "replace").splitlines()
+            return next((line.strip()[:80] for line in lines if line.strip()), "")
+    return ""

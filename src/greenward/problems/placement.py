@@ -1,0 +1,135 @@
+"""Puts the function of an answer into its file: for problems that ask for one function of a program.
+
+`Problem.files` holds the answer's own file, too, with the function that is asked for unwritten. An answer is
+this function alone; everything else of the file stays as it is, the function's decorators included.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+
+from greenward.problems.problem import Problem
+from greenward.problems.python_source import FunctionNode, parse, qualified_functions, source_lines
+
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A file around one function: the text before `def`, the text behind its last line, its indentation."""
+
+    head: str
+    tail: str
+    indentation: str
+
+    def filled_with(self, function: str) -> str:
+        return f"{self.head}{function.rstrip()}\n{self.tail}"
+
+    def content(self, code: str) -> str:
+        """The function in a file that was made by `filled_with`; empty for another file."""
+        if len(code) < len(self.head) + len(self.tail) or not code.startswith(self.head):
+            return ""
+        return code[len(self.head) : len(code) - len(self.tail)] if code.endswith(self.tail) else ""
+
+
+def hole_of(problem: Problem) -> Hole | None:
+    """Where the answer's function belongs; None for a problem whose answers are whole programs."""
+    text = (problem.files or {}).get(problem.path)
+    return _hole(text, problem.entry_point) if text is not None and problem.entry_point else None
+
+
+def place(answer: str, problem: Problem, hole: Hole, *, continues: bool) -> str | None:
+    """The file with the function of an answer in its place; None if the answer does not define it.
+
+    If the answer `continues` the starter code, its function ends where the indentation does. Otherwise the
+    last definition of that name counts, on whatever level.
+    """
+    name = problem.entry_point.rpartition(".")[2]
+    answer = answer.replace("\r\n", "\n").replace("\r", "\n")
+    if continues:
+        begun = begun_function(problem)
+        for function in (begun + _indented_part(answer, len(hole.indentation)), begun + answer):
+            found = _definition(function, name)
+            if found is not None:
+                return hole.filled_with(found)
+        return hole.filled_with(begun + _indented_part(answer, len(hole.indentation)))
+    found = _definition(answer, name, hole.indentation)
+    return None if found is None else hole.filled_with(found)
+
+
+def begun_function(problem: Problem) -> str:
+    """The starter code from the line of its last `def` on, without decorators."""
+    name = problem.entry_point.rpartition(".")[2]
+    start = max(problem.starter_code.rfind(f"def {name}"), 0)
+    return problem.starter_code[problem.starter_code.rfind("\n", 0, start) + 1 :]
+
+
+def function_in(problem: Problem, code: str) -> str | None:
+    """The function in a file that an answer has become, empty if there is none; None for whole programs."""
+    hole = hole_of(problem)
+    return None if hole is None else hole.content(code)
+
+
+@lru_cache(maxsize=1024)
+def _hole(text: str, qualified: str) -> Hole | None:
+    try:
+        node = dict(qualified_functions(parse(text))).get(qualified)
+    except _UNREADABLE:
+        node = None
+    if node is None:
+        return None
+    lines = source_lines(text)
+    first = lines[node.lineno - 1]
+    return Hole(
+        "".join(lines[: node.lineno - 1]),
+        "".join(lines[node.end_lineno or 0 :]),
+        first[: len(first) - len(first.lstrip())],
+    )
+
+
+def _indented_part(text: str, indentation: int) -> str:
+    """The text up to the first line that is indented no more than `indentation`."""
+    kept = []
+    for position, line in enumerate(source_lines(text)):
+        if position and line.strip() and len(line) - len(line.lstrip()) <= indentation:
+            break
+        kept.append(line)
+    return "".join(kept)
+
+
+def _definition(code: str, name: str, indentation: str | None = None) -> str | None:
+    """The last definition of a function in code, without decorators, at this indentation; None without one.
+
+    Strings over several lines keep theirs. Without `indentation` that of the code stays.
+    """
+    opening = "if True:\n" if code.lstrip("\n")[:1] in (" ", "\t") else "\n"
+    try:
+        nodes = list(ast.walk(parse(opening + code)))
+    except _UNREADABLE:
+        return None
+    found = [one for one in nodes if isinstance(one, FunctionNode) and one.name == name]
+    if not found:
+        return None
+    node = max(found, key=lambda one: one.lineno)
+    lines = source_lines(opening + code)[node.lineno - 1 : node.end_lineno]
+    if indentation is None:
+        return "".join(lines)
+    inside_strings = {
+        line
+        for one in ast.walk(node)
+        if isinstance(one, (ast.Constant, ast.JoinedStr))
+        for line in range(one.lineno + 1, (one.end_lineno or 0) + 1)
+    }
+    extra = len(indentation) - node.col_offset
+    return "".join(
+        line if number in inside_strings else _shifted(line, extra)
+        for number, line in enumerate(lines, node.lineno)
+    )
+
+
+def _shifted(line: str, extra: int) -> str:
+    if not line.strip():
+        return line
+    return " " * extra + line if extra >= 0 else line[min(-extra, len(line) - len(line.lstrip())) :]

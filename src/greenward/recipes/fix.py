@@ -1,0 +1,289 @@
+"""Repairs a file whose tests fail: a model writes repairs, the tests judge them, the best one is offered."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from greenward.environments.prompts import PromptRenderer
+from greenward.errors import ConfigError, ProblemError, SandboxError
+from greenward.evaluation.selection import Selection, best_of_n
+from greenward.grading.edits.answers import AnswerForm
+from greenward.grading.extraction import Extracted
+from greenward.grading.grader import Grader
+from greenward.grading.verdict import Family, Verdict
+from greenward.http_client import RequestError
+from greenward.policies.devices import resolve_device
+from greenward.policies.endpoint import Endpoint, is_endpoint
+from greenward.policies.engine import SamplingParams
+from greenward.policies.policy import Policy
+from greenward.problems.mining.suites import (
+    RUNNER,
+    files_for,
+    helpers_for,
+    needs_pytest,
+    run_by_runner,
+    sandboxed,
+    without_runner,
+)
+from greenward.problems.mining.tree import SourceFile, SourceTree, find_tree, syntax_tree
+from greenward.problems.problem import Problem
+from greenward.recipes.build import answer_form
+from greenward.recipes.mining import usual_packages
+from greenward.recipes.models import FoundModel, ServedModel, find_model
+from greenward.runs.files import write_atomically, writing
+from greenward.sandbox.isolation import Level
+from greenward.sandbox.protocol import Limits
+from greenward.sandbox.workspace import MAX_FILES, MAX_FILES_CHARS
+
+MOST_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class FixOptions:
+    """How repairs are sampled and judged. None stands for what the model was trained with, or a default.
+
+    `answers` are sampled at `temperature`. `form` is what the model writes: "search_replace" by default, or
+    what its run trained it to write. `timeout` is the CPU time of all tests in seconds.
+    """
+
+    answers: int = 8
+    temperature: float = 0.8
+    max_tokens: int | None = None
+    form: AnswerForm | None = None
+    seed: int = 0
+    timeout: float = 10.0
+    workers: int = 2
+    require: Level = Level.B
+    packages: tuple[str, ...] = ()
+    device: str = "auto"
+    dtype: str = "auto"
+    api_key_env: str | None = None
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What became of a file: the verdict on it, and on the answers, if it failed.
+
+    `changes` are the texts of the files that the best answer changes, before and after, None for a file that
+    is not there; empty where no answer passes more tests than the file itself.
+    """
+
+    problem: Problem
+    before: Verdict
+    selection: Selection | None = None
+    changes: Mapping[Path, tuple[str | None, str | None]] | None = None
+
+    @property
+    def failure(self) -> str:
+        """The first failing test of the file as it was."""
+        return without_runner(self.before.failure)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all tests pass, with the changes where there are any."""
+        if self.selection is None:
+            return self.before.passed
+        return bool(self.changes) and self.selection.verdict is not None and self.selection.verdict.passed
+
+    def diff(self) -> str:
+        """The changes as a unified diff."""
+        parts: list[str] = []
+        for path, (before, after) in (self.changes or {}).items():
+            old, new = ((text or "").splitlines(keepends=True) for text in (before, after))
+            parts += (
+                line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+                for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+            )
+        return "".join(parts)
+
+    def apply(self) -> None:
+        """Write the changes, with the line endings and permissions that the files have.
+
+        Raises `ConfigError` where a file has changed since, before anything is written.
+        """
+        changes = self.changes or {}
+        for path, (before, _) in changes.items():
+            if (path.read_text(encoding="utf-8-sig") if path.exists() else None) != before:
+                raise ConfigError(f"{path} has changed since it was read.", remedy="Run the command again.")
+        with writing("the repair"):
+            for path, (_, after) in changes.items():
+                if after is None:
+                    path.unlink()
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                old, mode = (path.read_bytes(), path.stat().st_mode) if path.exists() else (b"", None)
+                text = after.replace("\n", "\r\n") if b"\r\n" in old else after
+                write_atomically(
+                    path.resolve(), (BOM_UTF8 if old.startswith(BOM_UTF8) else b"") + text.encode()
+                )
+                if mode is not None:
+                    path.chmod(mode)
+
+
+def find_repair(file: Path, tests: Path, model: str, options: FixOptions) -> Repair:
+    """Judge `file` by its tests and, if they fail, the answers of `model`: a run, a model or MODEL@URL.
+
+    Raises `ProblemError` for a file or tests that cannot be used, `ConfigError` for a model that cannot be
+    asked, `SandboxError` where the tests cannot be run here.
+    """
+    problem, folder = repair_problem(file, tests)
+    limits = Limits(cpu_seconds=options.timeout, wall_seconds=3 * options.timeout, file_bytes=4 << 20)
+    packages = (*usual_packages(), *options.packages)
+    with Grader(limits, options.workers, require=options.require, packages=packages) as grader:
+        (before,) = grader.grade([(problem, problem.buggy_code)])
+        if before.status.family is Family.INFRASTRUCTURE:
+            raise SandboxError(f"the tests could not be run: {before.error_message}")
+        if before.passed:
+            return Repair(problem, before)
+        problem = replace(problem, failing_test=Repair(problem, before).failure)
+        selection = best_of_n(problem, answers_to(problem, model, options), grader)
+    best, changes = selection.verdict, {}
+    if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
+        answer = selection.answer
+        found = answer if isinstance(answer, Extracted) else Extracted(answer)
+        known = {problem.path: problem.buggy_code, **(problem.files or {})}
+        after = {problem.path: found.code, **dict(found.files)}
+        changes = {
+            folder / path: (known.get(path), text) for path, text in after.items() if text != known.get(path)
+        }
+    return Repair(problem, before, selection, changes)
+
+
+def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
+    """The problem to repair `file` so that its tests pass, and the folder that its paths are relative to.
+
+    `tests` is a file or folder of unittest or pytest. Files that `file` imports from its own project may be
+    changed, too; those of the tests may not. Raises `ProblemError`.
+    """
+    for path in (file, tests):
+        if not path.exists():
+            raise ProblemError(f"{path}: there is no such file.")
+    if file.is_dir() or file.suffix != ".py":
+        raise ProblemError(f"{file}: expected a Python file.", remedy="Name the file that is to be repaired.")
+    project = Path(
+        os.path.commonpath(
+            [file.resolve().parent, tests.resolve() if tests.is_dir() else tests.resolve().parent]
+        )
+    )
+    tree = find_tree(str(project))
+    own = _at(tree, project, file)
+    suites = [
+        one
+        for one in tree.files
+        if (project / one.shown).is_relative_to(tests.resolve()) and one is not own and any(_tests_in(one))
+    ]
+    names = [name for suite in suites for name in _tests_in(suite)]
+    if not names:
+        raise ProblemError(
+            f"{tests}: no test was found.",
+            remedy="Tests are functions test_… and classes of unittest or Test…, in a file or a folder.",
+        )
+    files = files_for(own, tree)
+    # A repair may import what the file does not, and of one that is not Python no import is known.
+    rest = {one.place: one.text for one in tree.files if one.top == own.top and not one.is_test}
+    if len(rest) < MAX_FILES // 2 and sum(map(len, rest.values())) < MAX_FILES_CHARS // 2:
+        files |= rest
+    test_files = {RUNNER: sandboxed(RUNNER)}
+    for suite in suites:
+        test_files |= helpers_for(suite, tree) | {suite.place: suite.text}
+        files |= {
+            path: text for path, text in files_for(suite, tree).items() if not tree.by_place[path].is_test
+        }
+    test_files = {path: text for path, text in test_files.items() if path != own.place}
+    files = {path: text for path, text in files.items() if path not in test_files and path != own.place}
+    root = (project / own.shown).parents[own.place.count("/")]
+    problem = Problem(
+        task_id=str(file),
+        prompt="",
+        entry_point="",
+        **run_by_runner(names),
+        path=own.place,
+        files=files,
+        test_files=test_files,
+        buggy_code=own.text,
+    )
+    return problem, Path(os.path.relpath(root))
+
+
+def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extracted]:
+    """What a model answers, extracted. Raises `ConfigError`, and `EngineError` for a server that fails."""
+    if is_endpoint(model):
+        with closing(Endpoint(model, key_variable=options.api_key_env)) as endpoint:
+            renderer = _renderer(ServedModel(endpoint), options)
+            asked = renderer.messages(problem) or renderer.prompt_text(problem)
+            params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
+            texts: dict[int, str] = {}
+            prompts = [(asked, options.seed + number) for number in range(options.answers)]
+            for batch in endpoint.ask_all(prompts, params, lambda number, answer: None):
+                for number, answer in batch:
+                    if isinstance(answer, RequestError):
+                        raise endpoint.explained(answer)
+                    texts[number] = answer.text
+        return [renderer.extracted(problem, texts[number]) for number in sorted(texts)]
+    found = find_model(model)
+    renderer = _renderer(found, options)
+    policy = Policy.from_folder(found.folder, dtype=options.dtype, device=resolve_device(options.device))
+    prompt = renderer.prompt_ids(problem)
+    usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
+    room = policy.max_positions - len(prompt)
+    if room < 1:
+        raise ConfigError(
+            f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
+            remedy="Take a model with more positions, or a smaller file.",
+        )
+    params = SamplingParams(
+        max_tokens=min(options.max_tokens or usual, room),
+        temperature=options.temperature,
+        stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
+    )
+    (completions,) = policy.sample([prompt], options.answers, params, seed=options.seed)
+    texts = {n: renderer.completion_text(one.token_ids.tolist()) for n, one in enumerate(completions)}
+    return [renderer.extracted(problem, text) for text in texts.values()]
+
+
+def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRenderer:
+    recipe = model.recipe
+    form: AnswerForm = options.form or (answer_form(recipe) if recipe else "search_replace")
+    return PromptRenderer(
+        model.tokenizer,
+        style=recipe.model.prompt_style if recipe else "auto",
+        system_prompt=recipe.model.system_prompt if recipe else None,
+        show_failing_test=recipe is None or recipe.problems.bugs.show_failing_test,
+        answer=form,
+    )
+
+
+def _at(tree: SourceTree, project: Path, file: Path) -> SourceFile:
+    for one in tree.files:
+        if project / one.shown == file.resolve():
+            return one
+    reason = next((one for one in tree.left_out if project / one.where == file.resolve()), None)
+    raise ProblemError(
+        f"{file}: it cannot be read" + (f" ({reason.reason}: {reason.detail})." if reason else ".")
+    )
+
+
+def _tests_in(file: SourceFile) -> Iterator[str]:
+    """The names of the tests in a file, as its runner takes them; none for a file that is not Python."""
+    try:
+        body = syntax_tree(file).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    by_pytest = needs_pytest(file)
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield f"{file.place}::{node.name}"
+        elif isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith(
+                    "test"
+                ):
+                    between, start = ("::", file.place) if by_pytest else (".", file.module)
+                    yield between.join((start, node.name, method.name))

@@ -1,0 +1,200 @@
+"""`greenward fix`: the tests decide, the best answer is shown, and nothing is written without consent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from greenward.cli.main import cli
+from greenward.errors import ConfigError, ProblemError
+from greenward.recipes.fix import FixOptions, find_repair, repair_problem
+from openai_server import OpenAIServer
+
+PRICES = "from shop.tax import RATE\n\n\ndef total(prices):\n    return sum(prices) * RATE\n"
+TAX = "RATE = 0.2\n"
+UNITTEST = """
+import unittest
+from shop.prices import total
+
+class Prices(unittest.TestCase):
+    def test_empty(self):
+        self.assertEqual(total([]), 0)
+
+    def test_with_tax(self):
+        self.assertAlmostEqual(total([100]), 120)
+"""
+PYTEST = """
+import pytest
+from shop.prices import total
+
+@pytest.fixture
+def price():
+    return 100
+
+def test_empty():
+    assert total([]) == 0
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_with_tax(price, number):
+    assert total([price] * number) == pytest.approx(120 * number)
+"""
+
+
+def block(path: str, search: str, replace: str) -> str:
+    return f"{path}\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n"
+
+
+RIGHT = block("shop/prices.py", "    return sum(prices) * RATE", "    return sum(prices) * (1 + RATE)")
+OTHER_FILE = block("shop/tax.py", "RATE = 0.2", "RATE = 1.2")
+WRONG = block("shop/prices.py", "    return sum(prices) * RATE", "    return sum(prices) - RATE")
+IN_TESTS = block("tests/test_prices.py", "        self.assertAlmostEqual(total([100]), 120)", "        pass")
+MISSING = block("shop/prices.py", "    return max(prices)", "    return 1")
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "shop/__init__.py").write_text("")
+    (tmp_path / "shop/prices.py").write_text(PRICES)
+    (tmp_path / "shop/tax.py").write_text(TAX)
+    (tmp_path / "tests/test_prices.py").write_text(UNITTEST)
+    return tmp_path
+
+
+@pytest.fixture
+def fix(shop: Path) -> Iterator[Callable[..., Result]]:
+    """`fix(answers, *arguments)`: the command with a server that gives these answers, the first to seed 0."""
+    servers = []
+
+    def run(answers: list[str], *arguments: str, text: str | None = None) -> Result:
+        def answer(prompt: str) -> str:
+            return answers[int(prompt.rpartition("#")[2]) % len(answers)]
+
+        servers.append(OpenAIServer(answer))
+        url = servers[-1].__enter__().url
+        count = [] if "--n" in arguments else ["--n", str(len(answers))]
+        command = ["fix", "shop/prices.py", "--tests", "tests", "--model", "tiny", "--base-url", url]
+        return CliRunner().invoke(cli, [*command, *count, *arguments], input=text)
+
+    yield run
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def test_the_answer_that_passes_is_shown_and_applied_on_yes(fix: Callable[..., Result], shop: Path) -> None:
+    shown = fix([WRONG, MISSING, RIGHT, IN_TESTS])
+    assert shown.exit_code == 0, shown.output
+    assert "1 of 2 tests pass" in shown.output and "1 of 4 answers pass all tests" in shown.output
+    assert "-    return sum(prices) * RATE\n+    return sum(prices) * (1 + RATE)" in shown.output
+    assert (shop / "shop/prices.py").read_text() == PRICES and "Nothing was changed" in shown.output
+    applied = fix([WRONG, RIGHT], "--yes")
+    assert applied.exit_code == 0 and "Applied." in applied.output
+    assert (shop / "shop/prices.py").read_text() == PRICES.replace("* RATE", "* (1 + RATE)")
+    again = fix([WRONG])
+    assert again.exit_code == 0 and "all 2 tests pass" in again.output
+
+
+def test_a_repair_of_another_file_of_the_project_is_applied_there(
+    fix: Callable[..., Result], shop: Path
+) -> None:
+    found = fix([OTHER_FILE], "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/tax.py").read_text() == "RATE = 1.2\n"
+    assert (shop / "shop/prices.py").read_text() == PRICES
+
+
+def test_tests_cannot_be_changed_and_what_is_no_better_is_not_offered(
+    fix: Callable[..., Result], shop: Path
+) -> None:
+    found = fix([IN_TESTS, WRONG, MISSING, "I do not know"], "--yes")
+    assert found.exit_code == 1 and "No answer passes more tests" in found.output
+    assert (shop / "shop/prices.py").read_text() == PRICES
+    assert (shop / "tests/test_prices.py").read_text() == UNITTEST
+
+
+def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -> None:
+    found = json.loads(fix([WRONG, RIGHT], "--json").output)
+    assert found.pop("diff").startswith("--- a/shop/prices.py\n+++ b/shop/prices.py\n")
+    assert found == {
+        "passed": True, "before": "failed", "tests": 2, "tests_passed_before": 1, "tests_passed": 2,
+        "answers": 2, "answers_passed": 1, "applied": False,
+    }  # fmt: skip
+
+
+def test_tests_of_pytest_are_run_with_fixtures_and_parameters(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "tests/test_prices.py").write_text(PYTEST)
+    found = fix([WRONG, RIGHT])
+    assert found.exit_code == 0 and "1 of 2 tests pass" in found.output, found.output
+    assert "assert total([price] * number) == pytest.approx(120 * number); AssertionError" in found.output
+
+
+def test_the_prompt_holds_the_file_and_the_failing_test(shop: Path) -> None:
+    with OpenAIServer(lambda prompt: RIGHT) as server:
+        find_repair(Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", FixOptions(answers=1))
+        (message,) = server.payloads[-1]["messages"]
+    assert "shop/prices.py" in message["content"] and PRICES in message["content"]
+    assert "A test fails: " in message["content"] and "120" in message["content"]
+
+
+@pytest.mark.parametrize(
+    ("file", "tests", "message"),
+    [
+        ("shop/none.py", "tests", "there is no such file"),
+        ("shop", "tests", "expected a Python file"),
+        ("shop/prices.py", "none", "there is no such file"),
+        ("shop/prices.py", "shop/tax.py", "no test was found"),
+    ],
+)
+def test_what_cannot_be_repaired_is_refused(file: str, tests: str, message: str, shop: Path) -> None:
+    with pytest.raises(ProblemError, match=message):
+        repair_problem(Path(file), Path(tests))
+
+
+def test_a_file_that_has_changed_meanwhile_is_left_alone(shop: Path) -> None:
+    with OpenAIServer(lambda prompt: RIGHT) as server:
+        repair = find_repair(
+            Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", FixOptions(answers=1)
+        )
+    (shop / "shop/prices.py").write_text("# mine\n")
+    with pytest.raises(ConfigError, match="has changed"):
+        repair.apply()
+    assert (shop / "shop/prices.py").read_text() == "# mine\n"
+
+
+def test_a_file_that_is_not_python_or_does_not_import_is_repaired_like_any_other(
+    fix: Callable[..., Result], shop: Path
+) -> None:
+    (shop / "shop/prices.py").write_text(PRICES.replace("def total(prices):", "def total(prices)"))
+    whole = f"```python\n{PRICES.replace('* RATE', '* (1 + RATE)')}```"
+    found = fix([whole], "--form", "function", "--yes")
+    assert found.exit_code == 0, found.output
+    assert "(1 + RATE)" in (shop / "shop/prices.py").read_text()
+
+
+def test_the_first_failure_is_told_without_the_runner(shop: Path) -> None:
+    broken = PRICES.replace("total(prices):", "total(prices)")
+    for text, said in ((PRICES, "test_prices.Prices.test_with_tax: AssertionError"), (broken, "SyntaxError")):
+        (shop / "shop/prices.py").write_text(text)
+        with OpenAIServer(lambda prompt: "?") as server:
+            repair = find_repair(
+                Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", FixOptions(answers=1)
+            )
+        assert said in repair.failure and "greenward_tests" not in repair.failure
+
+
+def test_a_repair_keeps_line_endings_byte_order_mark_and_permissions(
+    fix: Callable[..., Result], shop: Path
+) -> None:
+    file = shop / "shop/prices.py"
+    file.write_bytes(b"\xef\xbb\xbf" + PRICES.replace("\n", "\r\n").encode())
+    file.chmod(0o755)
+    assert fix([RIGHT], "--yes").exit_code == 0
+    expected = PRICES.replace("* RATE", "* (1 + RATE)").replace("\n", "\r\n")
+    assert file.read_bytes() == b"\xef\xbb\xbf" + expected.encode()
+    assert file.stat().st_mode & 0o777 == 0o755
