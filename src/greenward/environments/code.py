@@ -16,9 +16,10 @@ import numpy as np
 from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.prompts import PromptRenderer
+from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
-from greenward.grading.verdict import Family, Verdict
+from greenward.grading.verdict import EDIT_ERRORS, Family, Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem
 from greenward.seeding import shuffled_index
@@ -156,7 +157,7 @@ class CodeDialogue(Dialogue):
     def respond(self, completion: Completion) -> None:
         text = self._renderer.completion_text(completion.token_ids)
         self.answers.append(
-            self._judging.add(completion, text, self._renderer.extracted(self._problem, text).code)
+            self._judging.add(completion, text, self._renderer.extracted(self._problem, text))
         )
 
     def finish(self) -> Episode:
@@ -195,7 +196,7 @@ class CodeDialogue(Dialogue):
             success=verdict.passed,
             scored=verdict.status.family is not Family.INFRASTRUCTURE,
             verdict=verdict,
-            answer=answer.code or "",
+            answer=answer.code or ("" if verdict.status not in EDIT_ERRORS else answer.text),
             transcript=self._transcript() if self._feedback else (),
         )
 
@@ -211,6 +212,7 @@ class CodeDialogue(Dialogue):
             messages=tuple(self._renderer.messages(self._problem)),
             prompt_ids=self._prompt_ids,
             completion_ids=tuple(answer.completion.token_ids.tolist()),
+            files=answer.extracted.files,
         )
 
     @property
@@ -267,9 +269,13 @@ class _Answer:
 
     completion: Completion
     text: str
-    code: str | None
+    extracted: Extracted
     verdicts: Future[list[Verdict]] | None = None
     index: int = 0
+
+    @property
+    def code(self) -> str | None:
+        return self.extracted.code
 
     @property
     def verdict(self) -> Verdict:
@@ -285,14 +291,16 @@ class _Judging:
         self._problem = problem
         self._added: list[_Answer] = []
 
-    def add(self, completion: Completion, text: str, code: str | None) -> _Answer:
-        self._added.append(_Answer(completion, text, code))
+    def add(self, completion: Completion, text: str, extracted: Extracted) -> _Answer:
+        self._added.append(_Answer(completion, text, extracted))
         return self._added[-1]
 
     def submit(self) -> None:
         """Submit what was added since the last call."""
         if self._added:
-            verdicts = self._grader.submit([(self._problem, answer.code) for answer in self._added])
+            verdicts = self._grader.submit(
+                [(self._problem, answer.extracted.answer) for answer in self._added]
+            )
             for index, answer in enumerate(self._added):
                 answer.verdicts, answer.index = verdicts, index
             self._added = []

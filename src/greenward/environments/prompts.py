@@ -8,11 +8,15 @@ tokenizer's chat template, the answer holds a fenced code block (instruction-tun
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, islice
 from typing import Any, Literal, Protocol
 
 from greenward.errors import ConfigError
+from greenward.grading.edits.answers import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
-from greenward.grading.verdict import Verdict
+from greenward.grading.labels import label_question
+from greenward.grading.verdict import EDIT_ERRORS, Verdict
+from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem
 
 Style = Literal["completion", "chat"]
@@ -29,7 +33,31 @@ REPAIR_INSTRUCTION = (
 )
 
 
+IN_FILE_INSTRUCTION = (
+    "Complete the function {name} of the file {path}. Answer with this function alone, as a whole, in one "
+    "```python code block; what it imports, it imports itself.\n\n```python\n{starter}```"
+)
+
+
+EDIT_INSTRUCTION = "{task} in this Python program.{specification} Answer with {form}\n\n{files}{failing_test}"
+_FORMS = {
+    "search_replace": """SEARCH/REPLACE blocks. The lines to search for must be those of the file, whole and \
+exactly, and must occur only once:
+
+path/to/file.py
+<<<<<<< SEARCH
+lines of the file
+=======
+lines in their place
+>>>>>>> REPLACE""",
+    "diff": "one unified diff, with paths and hunks as in `git diff`.",
+}
+MAX_SHOWN_CHARS = 20_000  # of the files beside the one that is wrong
+_EDIT_HEADING = {"search_replace": "# Edit:\n", "diff": "# Diff:\n"}
+
 FEEDBACK = "A test fails: {failure}"
+EDIT_FEEDBACK = "Your edits cannot be applied: {failure}"
+_AGAIN = "\nAnswer again with edits of the original program."
 
 
 class PromptTokenizer(Protocol):
@@ -66,6 +94,7 @@ class PromptRenderer:
         style: Literal["auto", "completion", "chat"] = "auto",
         system_prompt: str | None = None,
         show_failing_test: bool = False,
+        answer: AnswerForm = "function",
     ) -> None:
         if style == "chat" and not tokenizer.chat_template:
             raise ConfigError(
@@ -78,14 +107,15 @@ class PromptRenderer:
         )
         self._system_prompt = system_prompt
         self._show_failing_test = show_failing_test
+        self.answer = answer
 
     def prompt_text(self, problem: Problem) -> str:
         """What is asked, as text: the starter code, or the user message in chat style.
 
         Where there is a buggy program to repair, it stands in comments before the starter code, or in
-        the user message.
+        the user message. Where answers are edits, raises `ProblemError` for a problem without such a program.
         """
-        return question(problem, self.style, show_failing_test=self._show_failing_test)
+        return question(problem, self.style, show_failing_test=self._show_failing_test, answer=self.answer)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The tokens that the policy continues."""
@@ -106,10 +136,12 @@ class PromptRenderer:
         failure = verdict.failure
         for special in self._tokenizer.special_ids:  # a value that an answer returned may hold control tokens
             failure = failure.replace(special, f"{special[:1]} {special[1:]}")
-        feedback = FEEDBACK.format(failure=failure)
+        feedback = (EDIT_FEEDBACK if verdict.status in EDIT_ERRORS else FEEDBACK).format(failure=failure)
+        edit_heading = _EDIT_HEADING.get(self.answer)
         if self.style == "completion":
-            text = f"\n{_commented(feedback)}# Right:\n{problem.starter_code}"
-            return tuple(self._tokenizer.encode(text))
+            heading = edit_heading or f"# Right:\n{problem.starter_code}"
+            return tuple(self._tokenizer.encode(f"\n{_commented(feedback)}{heading}"))
+        feedback += _AGAIN if edit_heading else ""
         message = {"role": "user", "content": feedback}
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
@@ -119,15 +151,32 @@ class PromptRenderer:
 
     def extracted(self, problem: Problem, text: str) -> Extracted:
         """The program extracted from an answer, or the reason why there is none."""
+        if self.answer != "function":
+            return extract_edited(text, problem, self.style, self.answer)
         return extract_code(text, problem, self.style)
 
+    def written(self, problem: Problem, program: str) -> str:
+        """The answer that amounts to this program: what continues the starter code, or edits."""
+        if self.answer != "function":
+            return written_edits(problem, program, self.answer)
+        return program.removeprefix(problem.starter_code)
 
-def question(problem: Problem, style: Style, *, show_failing_test: bool = False) -> str:
+
+def question(
+    problem: Problem, style: Style, *, show_failing_test: bool = False, answer: AnswerForm = "function"
+) -> str:
     """What is asked, as text: see `PromptRenderer.prompt_text`."""
+    if problem.label is not None:
+        return label_question(problem, chat=style == "chat")
+    if answer != "function":
+        return _edit_prompt(problem, problem.failing_test if show_failing_test else "", style, answer)
     if problem.buggy_code:
         return _repair_prompt(problem, problem.failing_test if show_failing_test else "", style)
-    starter = described_starter(problem)
-    return INSTRUCTION.format(starter=_whole_lines(starter)) if style == "chat" else starter
+    starter = problem.context + described_starter(problem)
+    if style == "completion":
+        return starter
+    instruction = INSTRUCTION if hole_of(problem) is None else IN_FILE_INSTRUCTION
+    return instruction.format(starter=_whole_lines(starter), name=problem.entry_point, path=problem.path)
 
 
 def described_starter(problem: Problem) -> str:
@@ -149,6 +198,26 @@ def _repair_prompt(problem: Problem, failing_test: str, style: Style) -> str:
         what="function" if problem.entry_point else "program",
         specification=f" {specification}" if specification else "",
         buggy=buggy,
+        failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
+    )
+
+
+def _edit_prompt(problem: Problem, failing_test: str, style: Style, form: AnswerForm) -> str:
+    files = editable_files(problem)
+    program = next(iter(files.values()))
+    specification = "" if _says(program, problem.prompt) else problem.prompt.strip()
+    if style == "completion":
+        shown = _whole_lines(program)  # as it stands: what is searched for has the same tokens
+        heading = f"{_commented(failing_test)}{_EDIT_HEADING[form]}"
+        return f"{_commented(specification)}# Wrong:\n{shown}{heading}"
+    room = MAX_SHOWN_CHARS - len(program)
+    others = accumulate(len(text) for text in islice(files.values(), 1, None))
+    files = dict(islice(files.items(), 1 + sum(total <= room for total in others)))
+    return EDIT_INSTRUCTION.format(
+        task="Fix the bug" if problem.buggy_code else f"Write the function {problem.entry_point}",
+        specification=f" {specification}" if specification else "",
+        form=_FORMS[form],
+        files="\n".join(f"{path}\n```python\n{_whole_lines(text)}```" for path, text in files.items()),
         failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
     )
 

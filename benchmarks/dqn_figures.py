@@ -1,0 +1,137 @@
+"""Makes the figures and tables of docs/dqn.md from runs of the recipe `dqn_code_generation`.
+
+    .venv/bin/greenward train dqn_code_generation
+    .venv/bin/python benchmarks/dqn_figures.py runs/dqn_code_generation
+
+Several runs (one for each seed) are drawn together. The tables of CartPole and of the ablation come from
+`results/dqn_cartpole.json` and `results/dqn_ablation.json`, which the programs of these names write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from figures import RESULTS, replaced
+from greenward.intervals import proportion
+from greenward.reports.document import Chart, Role, Series
+from greenward.reports.figures import duration, percent
+from greenward.reports.svg import standalone
+from greenward.reports.token_programs import RANDOM_SEARCH
+from greenward.runs.metrics import read_metrics
+from greenward.runs.reading import read_evaluations, read_sessions
+
+DOCS = Path(__file__).parents[1] / "docs"
+ROLES: tuple[Role, ...] = ("main", "second", "third", "fourth", "fifth")
+FIGURES = {
+    "dqn_td_error": ("TD error (mean of a batch)", {"td_error": ""}),
+    "dqn_values": (
+        "First token: value, and value less return",
+        {"q/start": "Q", "q/overestimation": "Q − return"},
+    ),
+    "dqn_solved": ("Problems whose greedy program passes", {"problems/solved": ""}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    runs: list[Path] = parser.parse_args().runs
+    (DOCS / "figures").mkdir(exist_ok=True)
+    for name, (title, signals) in FIGURES.items():
+        (DOCS / "figures" / f"{name}.svg").write_text(standalone(chart(runs, title, signals), 640, 320))
+    page = DOCS / "dqn.md"
+    text = page.read_text(encoding="utf-8")
+    text = replaced(text, "results", results_block(runs))
+    for block in (ablation_block, cartpole_block):
+        name = block.__name__.removesuffix("_block")
+        file = RESULTS / f"dqn_{name}.json"
+        if file.is_file():
+            text = replaced(text, name, block(json.loads(file.read_text(encoding="utf-8"))))
+    page.write_text(text, encoding="utf-8")
+
+
+def chart(runs: Sequence[Path], title: str, signals: dict[str, str]) -> Chart:
+    """A line for each signal of the first run, or for each run of the only signal, over episodes."""
+    series = []
+    for number, run in enumerate(runs if len(signals) == 1 else runs[:1]):
+        rows = read_metrics(run / "metrics.jsonl").rows
+        for place, (signal, label) in enumerate(signals.items()):
+            points = [(float(row["episodes"]), float(row[signal])) for row in rows if signal in row]
+            step = max(1, len(points) // 150)
+            means = [
+                (points[i][0], statistics.fmean(value for _, value in points[i : i + step]))
+                for i in range(0, len(points), step)
+            ]
+            name = label or (f"seed {number}" if len(runs) > 1 else "")
+            series.append(Series(name, ROLES[(number + place) % len(ROLES)], tuple(means)))
+    return Chart(title, "episodes", tuple(series))
+
+
+def results_block(runs: Sequence[Path]) -> str:
+    heads = ("run", "episodes", "training time", "classics solved greedily", "unseen solved greedily")
+    heads += ("random search, as many episodes", "as much time")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for run in runs:
+        rows = read_metrics(run / "metrics.jsonl").rows
+        own, unseen = read_evaluations(run)[-1], read_evaluations(run, "unseen_problems")[-1]
+        search = run / RANDOM_SEARCH
+        found = json.loads(search.read_text(encoding="utf-8")) if search.is_file() else None
+        cells = [
+            run.name,
+            f"{int(rows[-1]['episodes']):,}",
+            duration(sum(float(row["time/step"]) for row in rows)),
+            *(solved(one) for one in (own, unseen)),
+            *(beside(found, key, len(own["greedy_rows"])) for key in ("at_episodes", "at_seconds")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    device = read_sessions(runs[0])[-1].get("device", "")
+    lines += ["", f"By hidden tests, with Wilson's 95 % intervals over problems. On {device}."]
+    lines += ["", *programs(runs[0])]
+    return "\n".join(lines) + "\n"
+
+
+def beside(search: dict[str, Any] | None, key: str, number: int) -> str:
+    return f"{search[key]['solved']:.0f} of {number}" if search else "–"
+
+
+def solved(evaluation: dict[str, Any]) -> str:
+    rows = evaluation["greedy_rows"]
+    right = sum(row["status"] == "passed" for row in rows)
+    return f"{right} of {len(rows)}, {percent(proportion(right, len(rows)))}"
+
+
+def programs(run: Path) -> list[str]:
+    """The greedy programs of a run."""
+    evaluations = (read_evaluations(run)[-1], read_evaluations(run, "unseen_problems")[-1])
+    found = [row for one in evaluations for row in one["greedy_rows"]]
+    text = "\n".join(f"# {row['task_id']}: {row['status']}\n{row['code'].strip()}\n" for row in found)
+    return [f"The greedy programs of {run.name}:", "", "```python", text.strip(), "```"]
+
+
+def ablation_block(record: dict[str, Any]) -> str:
+    seeds, episodes = record["seeds"], record["episodes"]
+    lines = [f"| | {' | '.join(f'seed {seed}' for seed in seeds)} |", "| --- " * (1 + len(seeds)) + "|"]
+    for name, found in record["solved"].items():
+        lines.append(f"| {name} | {' | '.join(f'{one} of 8' for one in found)} |")
+    lines += ["", f"Classics solved greedily, by hidden tests, after {episodes:,} episodes each."]
+    return "\n".join(lines) + "\n"
+
+
+def cartpole_block(record: dict[str, Any]) -> str:
+    lines = ["| | seeds that reach 475 | median environment steps | all |", "| --- | --- | --- | --- |"]
+    for name, label in (("ours", "greenward"), ("peer", "stable-baselines3 2.9, tuned")):
+        steps = [one["step"] for one in record.get(name, ())]
+        reached = [step for step in steps if step is not None]
+        median = statistics.median(step if step is not None else float("inf") for step in steps)
+        shown = ", ".join(f"{step:,}" if step else "not reached" for step in steps)
+        lines.append(f"| {label} | {len(reached)} of {len(steps)} | {median:,.0f} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Deep Q-learning from top to bottom: network, target, agent, and the loop over a gymnasium environment.
+
+    y = r_1 + γ r_2 + … + γ^(n-1) r_n + γ^n max_a Q_target(s_n, a)        loss = Huber(y - Q(s, a))
+
+DQN (Mnih et al., Nature 518, 2015), Double (van Hasselt et al., arXiv 1509.06461), dueling (Wang et al.,
+1511.06581), prioritised replay (Schaul et al., 1511.05952) and n-step returns, together as in Rainbow (Hessel
+et al., 1710.02298). `AgentConfig` documents every setting. Which actions are legal is part of every
+observation: neither exploration nor a maximum looks at others.
+
+Shape suffixes: B transitions or environments, D entries of an observation, A actions, H hidden size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from greenward.algorithms.replay import Batch, NStepWindow, ReplayBuffer, Transition
+from greenward.config.dqn import AgentConfig
+from greenward.errors import CheckpointError
+
+WEIGHTS = "q_network.pt"
+
+
+class QNetwork(nn.Module):
+    """Q(s, ·) for all actions: observation -> H -> H -> actions, ReLU and dropout after each hidden layer.
+
+    The dueling form adds a value V(s) and advantages A(s, ·) whose mean over all actions is 0 (equation 9 of
+    arXiv 1511.06581). `encoder` maps an observation to the vector that the first layer reads.
+    """
+
+    def __init__(
+        self, inputs: int, actions: int, config: AgentConfig, encoder: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        hidden = config.hidden_dim
+        self.encoder = encoder or nn.Identity()
+        self.body = nn.Sequential(
+            nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(config.dropout),
+            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(config.dropout),
+        )  # fmt: skip
+        self.advantage = nn.Linear(hidden, actions)
+        self.value = nn.Linear(hidden, 1) if config.dueling else None
+
+    def forward(self, observations_BD: Tensor) -> Tensor:
+        hidden_BH = self.body(self.encoder(observations_BD))
+        advantages_BA = self.advantage(hidden_BH)
+        if self.value is None:
+            return advantages_BA
+        return self.value(hidden_BH) + advantages_BA - advantages_BA.mean(dim=1, keepdim=True)
+
+
+def only_legal(values_BA: Tensor, legal_BA: Tensor) -> Tensor:
+    """The values, minus infinity where the action is illegal."""
+    return values_BA.masked_fill(~legal_BA, -torch.inf)
+
+
+def q_targets(
+    rewards_B: Tensor,
+    discounts_B: Tensor,
+    online_BA: Tensor,
+    target_BA: Tensor,
+    legal_BA: Tensor,
+    *,
+    double: bool,
+) -> Tensor:
+    """What Q(s, a) should be. `online_BA` and `target_BA` are both networks' values of the next state.
+
+    The target network values the best legal action: its own best one, or with `double` the online network's,
+    which takes away the upward bias of a maximum over noise. Where nothing is legal next, or the episode
+    ended (discount 0), the rewards alone remain.
+    """
+    chosen_B1 = only_legal(online_BA if double else target_BA, legal_BA).argmax(dim=1, keepdim=True)
+    values_B = target_BA.gather(1, chosen_B1).squeeze(1)
+    goes_on_B = legal_BA.any(dim=1) & (discounts_B > 0)
+    return rewards_B + torch.where(goes_on_B, discounts_B * values_B, torch.zeros_like(values_B))
+
+
+def margin_loss(q_BA: Tensor, actions_B: Tensor, margin: float) -> Tensor:
+    """How far the given actions are from being worth `margin` more than all others (DQfD, equation 2)."""
+    others_BA = q_BA + margin * (1.0 - nn.functional.one_hot(actions_B, q_BA.shape[1]))
+    return (others_BA.max(dim=1).values - q_BA.gather(1, actions_B[:, None]).squeeze(1)).mean()
+
+
+class DQNAgent:
+    """A Q-network with its target, its optimizer and its memory of transitions.
+
+    `version` counts the updates behind the weights. `dtype` is that of the observations in memory.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        actions: int,
+        config: AgentConfig,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        encoder: Callable[[], nn.Module] | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        torch.manual_seed(seed)
+        self.config = config
+        self.device = torch.device(device)
+        self.actions = actions
+        self.online, self.target = (
+            QNetwork(observation_size, actions, config, encoder and encoder()).to(self.device)
+            for _ in range(2)
+        )
+        self.target.load_state_dict(self.online.state_dict())
+        self.target.requires_grad_(False).eval()
+        self.online.eval()
+        self.optimizer = torch.optim.AdamW(
+            self.online.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+        exponent = config.priority_exponent if config.prioritized else 0.0
+        self.memory = ReplayBuffer(
+            config.buffer_capacity, observation_size, actions, priority_exponent=exponent, dtype=dtype
+        )
+        self.successes = ReplayBuffer(
+            max(1, config.buffer_capacity // 10) if config.success_share else 1,
+            observation_size, actions, dtype=dtype,
+        )  # fmt: skip
+        self.version = 0
+
+    def remember(self, transitions: Sequence[Transition], *, success: bool = False) -> None:
+        """Keep the transitions of an episode; of one that succeeded, for `success_share` as well."""
+        self.memory.extend(transitions)
+        if success and self.config.success_share:
+            self.successes.extend(transitions)
+
+    def draw(self, rng: np.random.Generator) -> Batch:
+        """A batch of the memory, with its share of successes as soon as there are any."""
+        config = self.config
+        exponent = config.importance(self.version) if config.prioritized else 0.0
+        kept = round(config.batch_size * config.success_share) if len(self.successes) else 0
+        batch = self.memory.sample(config.batch_size - kept, exponent, rng)
+        return batch.joined(self.successes.sample(kept, 0.0, rng)) if kept else batch
+
+    @torch.no_grad()
+    def q_values(self, observations_BD: np.ndarray) -> np.ndarray:
+        """Q of every action, of shape (B, A)."""
+        observations = torch.as_tensor(observations_BD, dtype=torch.float32, device=self.device)
+        return self.online(observations).cpu().numpy()
+
+    def act(
+        self,
+        observations_BD: np.ndarray,
+        legal_BA: np.ndarray,
+        epsilon: float = 0.0,
+        rng: np.random.Generator | None = None,
+    ) -> np.ndarray:
+        """The best legal action of each row or, with probability `epsilon`, any legal one."""
+        actions_B = np.where(legal_BA, self.q_values(observations_BD), -np.inf).argmax(axis=1)
+        if rng is not None and epsilon > 0:
+            random_B = np.where(legal_BA, rng.random(legal_BA.shape), -1.0).argmax(axis=1)
+            actions_B = np.where(rng.random(len(actions_B)) < epsilon, random_B, actions_B)
+        return actions_B
+
+    def learn(self, rng: np.random.Generator, batch: Batch | None = None) -> dict[str, float]:
+        """One update, on a batch of the memory; what it measured, by name."""
+        config = self.config
+        batch = batch or self.draw(rng)
+        self.online.train()
+        q_BA = self.online(batch.observations_BD.to(self.device))
+        q_B = q_BA.gather(1, batch.actions_B[:, None].to(self.device)).squeeze(1)
+        self.online.eval()
+        with torch.no_grad():
+            following_BD = batch.next_observations_BD.to(self.device)
+            target_BA = self.target(following_BD)
+            online_BA = self.online(following_BD) if config.double else target_BA
+            targets_B = q_targets(
+                batch.rewards_B.to(self.device), batch.discounts_B.to(self.device), online_BA, target_BA,
+                batch.next_legal_BA.to(self.device), double=config.double,
+            )  # fmt: skip
+        losses_B = nn.functional.huber_loss(q_B, targets_B, reduction="none", delta=config.huber_delta)
+        loss = (batch.weights_B.to(self.device) * losses_B).mean()
+        if config.success_margin and batch.successes:
+            own = slice(-batch.successes, None)
+            loss = loss + margin_loss(q_BA[own], batch.actions_B[own].to(self.device), config.success_margin)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.online.parameters(), config.max_grad_norm)
+        self.optimizer.step()
+        self.version += 1
+        self._update_target()
+        errors_B = (targets_B - q_B.detach()).cpu().numpy()
+        self.memory.update_priorities(batch.indices, errors_B[: len(batch.indices)])
+        return {
+            "loss": float(loss.detach()),
+            "grad_norm": float(norm),
+            "q/mean": float(q_B.detach().mean()),
+            "q/max": float(q_B.detach().max()),
+            "td_error": float(np.abs(errors_B).mean()),
+            "replay/age": float(batch.ages.mean()),
+        }
+
+    def layer_gradients(self) -> dict[str, float]:
+        """The norm of the newest gradient of each layer, by name."""
+        named = self.online.named_parameters()
+        return {f"grad_norm/{name}": float(one.grad.norm()) for name, one in named if one.grad is not None}
+
+    def _update_target(self) -> None:
+        tau, interval = self.config.tau, self.config.target_update_interval
+        if tau is None and self.version % interval:
+            return
+        with torch.no_grad():
+            for old, new in zip(self.target.parameters(), self.online.parameters(), strict=True):
+                old.lerp_(new, 1.0 if tau is None else tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights of the online network."""
+        return self.online.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the online network. Raises `CheckpointError` where layers have other sizes."""
+        own = self.online.state_dict()
+        for name in own.keys() | state.keys():
+            found = tuple(state[name].shape) if name in state else "nothing"
+            expected = tuple(own[name].shape) if name in own else "nothing"
+            if found != expected:
+                raise CheckpointError(
+                    f"The Q-network of the checkpoint does not fit: {name} is {found}, and the recipe asks "
+                    f"for {expected}.",
+                    remedy="Keep vocab_size, agent.hidden_dim, agent.dueling and the embeddings of the run.",
+                )
+        self.online.load_state_dict(state)
+
+    def training_state(self) -> dict[str, Any]:
+        """What an exact resume needs besides the weights: target, optimizer, memory."""
+        return {
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "memory": self.memory.state_dict(),
+            "successes": self.successes.state_dict(),
+            "version": self.version,
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.memory.load_state_dict(state["memory"])
+        self.successes.load_state_dict(state["successes"])
+        self.version = state["version"]
+
+    def save(self, folder: Path | str) -> None:
+        """Write the weights into a folder."""
+        torch.save(self.online.state_dict(), Path(folder) / WEIGHTS)
+
+    def load(self, folder: Path | str) -> None:
+        """Read the weights from a folder. Raises `CheckpointError` where they are missing or do not fit."""
+        file = Path(folder) / WEIGHTS
+        if not file.is_file():
+            raise CheckpointError(f"{folder} has no {WEIGHTS}: it is no checkpoint of kind dqn.")
+        self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
+
+
+def learn_environment(
+    agent: DQNAgent,
+    environment: Any,
+    *,
+    steps: int,
+    seed: int,
+    train_every: int = 1,
+    updates: int = 1,
+    on_training: Callable[[int], bool] = lambda step: False,
+) -> list[float]:
+    """Q-learning in a gymnasium environment with discrete actions, for at most `steps` steps.
+
+    After every `train_every` steps come `updates` updates. Legal actions are `info["action_mask"]`, and all
+    without one. `on_training` is called with the number of steps done after each training, and ends it by
+    True. Returns the return of each episode.
+    """
+    config, rng = agent.config, np.random.default_rng(seed)
+    everything = np.ones(agent.actions, bool)
+    returns: list[float] = []
+    step = 0
+    for episode in itertools.count():
+        observation, info = environment.reset(seed=seed if episode == 0 else None)
+        legal = np.asarray(info.get("action_mask", everything), bool)
+        window = NStepWindow(config.n_step, config.gamma)
+        total, over = 0.0, False
+        while not over:
+            (action,) = agent.act(observation[None], legal[None], config.epsilon(episode), rng)
+            following, reward, terminated, truncated, info = environment.step(int(action))
+            legal = np.asarray(info.get("action_mask", everything), bool)
+            complete: list[Transition] = window.push(
+                observation, int(action), float(reward), following, legal,
+                terminated=terminated, truncated=truncated,
+            )  # fmt: skip
+            agent.remember(complete)
+            observation, total, over = following, total + float(reward), terminated or truncated
+            step += 1
+            if step % train_every == 0 and step > config.learning_starts:
+                for _ in range(updates):
+                    agent.learn(rng)
+                if on_training(step):
+                    return returns
+            if step == steps:
+                return returns
+        returns.append(total)
+    raise AssertionError("unreachable")

@@ -1,0 +1,1 @@
+"""Programs written one lexeme at a time, as a Markov decision process."""

@@ -1,0 +1,206 @@
+"""The token MDP itself: a program that is being written, action by action, and what may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from greenward.environments.token_mdp import features
+from greenward.environments.token_mdp.embeddings import Embeddings, HashedEmbeddings
+from greenward.environments.token_mdp.grammar import Grammar, Node
+from greenward.environments.token_mdp.prior import TokenPrior
+from greenward.environments.token_mdp.problems import TokenProblem, check_reachable, token_problems
+from greenward.environments.token_mdp.vocabulary import (
+    DEDENT,
+    DELETE,
+    END,
+    INDENT,
+    OPERATIONS,
+    Vocabulary,
+    program,
+)
+from greenward.errors import ConfigError
+from greenward.problems.problem import Problem
+
+ENDED, STEP_LIMIT, DEAD_END = "ended", "step limit", "no legal action"
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """`max_steps` tokens and deletions make an episode.
+
+    `grammar_mask`: only what can become a program is legal.
+    With the mask, a token that is the only legal one is written without asking. `delete` allows to take
+    back the newest decision.
+    """
+
+    max_steps: int = 50
+    grammar_mask: bool = True
+    delete: bool = False
+
+
+class TokenMDP:
+    """What all episodes share: problems, vocabulary, settings and embeddings.
+
+    The token prior is counted in the references of `corpus`. Raises `ProblemError` for problems that the
+    grammar does not know and, with `check`, for those whose reference cannot be written.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        vocabulary: Vocabulary,
+        settings: TokenSettings = TokenSettings(),
+        *,
+        check: bool = True,
+        corpus: Sequence[Problem] = (),
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        if not problems:
+            raise ConfigError("the token MDP needs at least one problem.")
+        self.vocabulary, self.settings = vocabulary, settings
+        self.problems = token_problems(problems, vocabulary)
+        self.references = {
+            one.task_id: check_reachable(one, vocabulary, settings.max_steps)
+            for one in self.problems
+            if check
+        }
+        programs = []
+        for one in token_problems(corpus, vocabulary):
+            programs.append([vocabulary.index[lexeme] for lexeme in check_reachable(one, vocabulary, 10**6)])
+        self.prior = TokenPrior(vocabulary, programs)
+        self.embeddings = embeddings or HashedEmbeddings(vocabulary)
+        self._known: dict[int, np.ndarray] = {}
+
+    def embedding(self, one: TokenProblem) -> np.ndarray:
+        """The problem's part of an observation."""
+        if id(one) not in self._known:
+            self._known[id(one)] = self.embeddings.problem(one)
+        return self._known[id(one)]
+
+    def start(self, one: TokenProblem) -> Writing:
+        return Writing(self, one)
+
+
+class Writing:
+    """A program that is being written. `outcome` is "" until the episode is over, then why it is.
+
+    `legal_V` are the legal actions, and `observation` follows `features.LAYOUT`; both are new arrays after
+    each action. `tested` is what the newest run of the tests gave, if there was one.
+    """
+
+    def __init__(self, mdp: TokenMDP, one: TokenProblem) -> None:
+        self.mdp, self.one = mdp, one
+        self.tokens: list[int] = []
+        self.decisions: list[tuple[int, Node, np.ndarray, int]] = []  # what a deletion restores
+        self.used, self.depth = 0, 0
+        self.outcome = ""
+        self.tested: float | None = None
+        self._grammar: Grammar = one.grammar
+        self._node: Node = one.grammar.start
+        self._code = np.zeros(features.CODE, np.float32)
+        self._operations = tuple(mdp.vocabulary.index[one] for one in OPERATIONS)
+        self._write_forced()
+
+    def act(self, action: int) -> None:
+        """Do an action, which must be legal."""
+        self.used += 1
+        if action == self._operations[3]:
+            length, self._node, self._code, self.depth = self.decisions.pop()
+            del self.tokens[length:]
+        else:
+            if self.mdp.settings.delete:
+                self.decisions.append((len(self.tokens), self._node, self._code.copy(), self.depth))
+            self._write(action)
+        self._write_forced()
+
+    def skip(self) -> None:
+        """Lose a step, as an illegal action does."""
+        self.used += 1
+        self._write_forced()
+
+    def _write(self, token: int) -> None:
+        _, indent, dedent, _, end = self._operations
+        self.tokens.append(token)
+        self.mdp.embeddings.append(self._code, self.tokens)
+        if token in (indent, dedent):
+            self.depth += 1 if token == indent else -1
+        if self.mdp.settings.grammar_mask:
+            following = self._grammar.advance(self._node, token)
+            assert following is not None
+            self._node = following
+        if token == end:
+            self.outcome = ENDED
+
+    def _write_forced(self) -> None:
+        """Write tokens without an alternative, and see whether the episode is over."""
+        settings = self.mdp.settings
+        while not self.outcome:
+            left = settings.max_steps - self.used
+            if not settings.grammar_mask:
+                self.legal_V = np.ones(len(self.mdp.vocabulary), bool)
+                self.legal_V[self._operations[3]] = settings.delete and bool(self.decisions)
+                if left <= 0:
+                    self.outcome = STEP_LIMIT
+                return
+            self.legal_V = self._node.extra_V <= left - self._node.cost
+            if settings.delete and self.decisions and left > self.decisions[-1][1].cost:
+                self.legal_V[self._operations[3]] = True
+            number = int(np.count_nonzero(self.legal_V))
+            if number == 0:
+                self.outcome = DEAD_END
+            if number != 1:
+                return
+            self.used += 1
+            self._write(int(self.legal_V.argmax()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the code so far is a whole program."""
+        return bool(self.outcome == ENDED or self._node.extra_V[self._operations[4]] <= 0)
+
+    @property
+    def code(self) -> str:
+        """The program so far."""
+        return program(self.one.problem, [self.mdp.vocabulary.lexemes[token] for token in self.tokens])
+
+    def _embedded_code(self) -> np.ndarray:
+        embeddings = self.mdp.embeddings
+        return (
+            self._code if isinstance(embeddings, HashedEmbeddings) else embeddings.code(self._code, self.code)
+        )
+
+    @property
+    def observation(self) -> np.ndarray:
+        most = self.mdp.settings.max_steps
+        found = np.empty(features.SIZE, np.float32)
+        found[: features.PROBLEM] = self.mdp.embedding(self.one)
+        found[features.PROBLEM : -features.METADATA] = self._embedded_code()
+        tested = self.tested
+        found[-features.METADATA :] = (
+            self.used / most,
+            max(0, most - self.used - self._node.cost) / most,
+            self.depth / 4,
+            self.complete,
+            tested is not None,
+            tested or 0.0,
+            tested == 1.0,
+            len(self.one.signature.arguments) / 4,
+        )
+        return found
+
+
+__all__ = [
+    "DEAD_END",
+    "DEDENT",
+    "DELETE",
+    "END",
+    "ENDED",
+    "INDENT",
+    "STEP_LIMIT",
+    "TokenMDP",
+    "TokenSettings",
+    "Writing",
+]
