@@ -11,6 +11,7 @@ import pytest
 from greenward.errors import ConfigError
 from greenward.evaluation.suites import BODY_STOPS, SCRIPT_STOPS, SuitePrompts, stable_subset
 from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.problems.vulnerabilities.generate import vulnerability_pairs
 
 
 class Characters:
@@ -156,3 +157,10 @@ def test_all_are_chosen_when_there_are_no_more() -> None:
     problems = problem_set({"lists": 5})
     assert stable_subset(problems, 5) is problems
     assert stable_subset(problems, 500) is problems
+
+
+def test_the_versions_of_a_function_stay_together() -> None:
+    problems = vulnerability_pairs("held_out")
+    for count in (10, 60, 200):
+        pairs = Counter(problem.label.pair for problem in stable_subset(problems, count) if problem.label)
+        assert set(pairs.values()) == {2} and len(pairs) == count // 2

@@ -88,7 +88,7 @@ def test_shipped_sets_and_files_are_taken_whole(tmp_path: Path) -> None:
         ("mbp", "Did you mean 'mbpp'?"),
         ("humanevl+", "Did you mean 'humaneval+'?"),
         ("famillies", "Did you mean 'families'?"),
-        ("zzz", "Known: families, classic_training, classic_evaluation"),
+        ("zzz", "Known: families, modules, vulnerabilities, classic_training, classic_evaluation"),
     ],
 )
 def test_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:

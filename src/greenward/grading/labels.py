@@ -1,0 +1,214 @@
+"""Judges answers that say whether a function is vulnerable, with reasons and, where stated, confidence:
+
+    <think>
+    line 4: os.system
+    </think>
+    <answer>vulnerable CWE-78, 90 %</answer>
+
+The answer is `vulnerable` with a weakness, `safe`, or `unsure`. A reason cites lines, and what is called
+there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from greenward.errors import RewardError
+from greenward.grading.rewards import GradedAnswer, RewardTerm
+from greenward.grading.verdict import Status, Verdict
+from greenward.problems.problem import Label, Problem
+
+if TYPE_CHECKING:
+    from greenward.grading.grader import Grader
+
+Answered = Literal["vulnerable", "safe", "unsure"]
+MAX_CITED = 200
+MAX_CHARS = 1 << 16
+
+_ANSWER = re.compile(
+    r"<answer>\s*(vulnerable|safe|unsure)\b(?:[\s,:(]*CWE-?0*(\d{1,5}))?"
+    r"[^<%\d]{0,200}(?:(\d{1,3})\s*%)?[^<]{0,200}</answer>",
+    re.IGNORECASE,
+)
+_CITED = re.compile(
+    r"\blines?\s{1,9}(\d{1,6}(?:\s{0,9}(?:,|-|and)\s{0,9}\d{1,6}){0,50})(?:\s{0,9}:\s{0,9}([A-Za-z_][\w.]{0,100}))?"
+)
+_RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_TAGS = re.compile(r"</?(?:think|answer)>")
+_SAID: dict[str, Answered] = {"vulnerable": "vulnerable", "safe": "safe", "unsure": "unsure"}
+_STRICT = ["<think>", "</think>", "<answer>", "</answer>"]
+
+LABEL_INSTRUCTION = (
+    "Does this function have a security vulnerability?\n\n{code}\n\nReason between <think> and </think>, "
+    "citing lines as `line 4: os.system`. Then write <answer>vulnerable CWE-78</answer> with the weakness, "
+    "<answer>safe</answer> or <answer>unsure</answer>; you may add your confidence, as in "
+    "<answer>safe, 80 %</answer>."
+)
+
+
+@dataclass(frozen=True)
+class LabelAnswer:
+    """What an answer says. `said` is None without a label that can be read.
+
+    `confidence` is in [0, 1]; `lines` are the cited ones and `sinks` the names beside them. `strict`: the
+    tags are all there, once and in order, with nothing outside of them.
+    """
+
+    said: Answered | None
+    cwe: str | None = None
+    confidence: float | None = None
+    lines: frozenset[int] = frozenset()
+    sinks: tuple[str, ...] = ()
+    strict: bool = False
+
+    def detects(self, label: Label) -> bool:
+        """Whether it is right about there being a vulnerability."""
+        return self.said == ("vulnerable" if label.vulnerable else "safe")
+
+
+def label_question(problem: Problem, *, chat: bool) -> str:
+    """The function with numbered lines, after an instruction for models that follow one."""
+    lines = problem.prompt.rstrip().split("\n")
+    code = "\n".join(f"{number} {line}".rstrip() for number, line in enumerate(lines, start=1))
+    return LABEL_INSTRUCTION.format(code=code) if chat else f"{code}\n"
+
+
+def written_label(label: Label, code: str) -> str:
+    """The answer that gives `label` and cites its lines of `code` with what is called there."""
+    lines = code.split("\n")
+    cited = "".join(f"line {n}: {sink}\n" for n in label.lines or () if (sink := called_in(lines[n - 1])))
+    text = f"vulnerable {label.cwe}" if label.vulnerable else "safe"
+    return f"<think>\n{cited}</think>\n<answer>{text}</answer>"
+
+
+def called_in(line: str) -> str:
+    """The first name of a line that is called, else its first name; empty without one."""
+    names = re.findall(r"[A-Za-z_][\w.]*(?=\()", line) or re.findall(r"[A-Za-z_][\w.]*", line)
+    return names[0] if names else ""
+
+
+def parse_label(text: str) -> LabelAnswer:
+    """Reads an answer, in linear time; only its first `MAX_CHARS` characters count.
+
+    The last label after the reasoning holds.
+    """
+    text = text[:MAX_CHARS].strip()
+    reason, _, after = text.rpartition("</think>")
+    found = list(_ANSWER.finditer(after.partition("<think>")[0]))
+    numbers: set[int] = set()
+    sinks = []
+    for cited, sink in _CITED.findall(reason):
+        for first, last in _RANGE.findall(cited):
+            numbers.update(range(int(first), min(int(last or first), int(first) + MAX_CITED) + 1))
+        sinks += [sink] if sink else []
+        if len(numbers) > MAX_CITED:
+            break
+    strict = _TAGS.findall(text) == _STRICT and text.startswith("<think>") and text.endswith("</answer>")
+    if not found:
+        return LabelAnswer(None, lines=frozenset(numbers), sinks=tuple(sinks[:MAX_CITED]))
+    said, cwe, confidence = found[-1].groups()
+    return LabelAnswer(
+        _SAID[said.lower()],
+        f"CWE-{cwe}" if cwe else None,
+        min(int(confidence), 100) / 100 if confidence else None,
+        frozenset(numbers),
+        tuple(sinks[:MAX_CITED]),
+        strict,
+    )
+
+
+def judge_label(label: Label, text: str | None) -> Verdict:
+    """The verdict on an answer: its first test is the detection, the second one the weakness of a
+    vulnerability.
+
+    It has passed if both are right; an abstention and an answer without a label have statuses of their own.
+    """
+    tests = 2 if label.vulnerable else 1
+    answer = parse_label(text or "")
+    if answer.said is None:
+        message = (
+            "expected <answer>vulnerable CWE-…</answer>, <answer>safe</answer> or <answer>unsure</answer>"
+        )
+        return Verdict(Status.NO_LABEL, (False,) * tests, error_message=message)
+    if answer.said == "unsure":
+        return Verdict(Status.ABSTAINED, (False,) * tests)
+    detected = answer.detects(label)
+    passed = (detected, detected and answer.cwe == label.cwe) if label.vulnerable else (detected,)
+    if all(passed):
+        return Verdict(Status.PASSED, passed)
+    wanted = f"vulnerable {label.cwe}" if label.vulnerable else "safe"
+    given = " ".join(filter(None, (answer.said, answer.cwe if answer.said == "vulnerable" else None)))
+    return Verdict(Status.FAILED, passed, first_failure=f"expected {wanted}, found {given}")
+
+
+def evidence(label: Label, answer: LabelAnswer, code: str) -> float | None:
+    """How well the reason fits what the fix changed, in [0, 1]; None where no line of this version changed.
+
+    0.7 of it is the F1 score of the cited lines against the changed ones, 0.3 the share of the named calls
+    that stand on a changed line.
+    """
+    if not label.lines:
+        return None
+    changed, lines = set(label.lines), code.split("\n")
+    overlap = len(changed & answer.lines)
+    f1 = 2 * overlap / (len(changed) + len(answer.lines))
+    texts = [lines[number - 1] for number in changed if number <= len(lines)]
+    there = [
+        any(re.search(rf"(?<!\w){re.escape(sink)}(?!\w)", text) for text in texts) for sink in answer.sinks
+    ]
+    return 0.7 * f1 + 0.3 * (sum(there) / len(there) if there else 0.0)
+
+
+@dataclass(frozen=True)
+class Detection(RewardTerm):
+    """1 for the right answer to whether there is a vulnerability, 0 for an abstention, else -1."""
+
+    name: str = "detection"
+    weight: float = 1.0
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        return [
+            0.0
+            if answer.verdict.status is Status.ABSTAINED
+            else 1.0
+            if answer.verdict.tests_passed[:1] == (True,)
+            else -1.0
+            for answer in answers
+        ]
+
+
+@dataclass(frozen=True)
+class Weakness(RewardTerm):
+    """1 where a vulnerability is named as the weakness that it is, else 0; for vulnerable functions only."""
+
+    name: str = "weakness"
+    weight: float = 1.0
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        return [float(answer.verdict.passed) if _label(answer).vulnerable else None for answer in answers]
+
+
+@dataclass(frozen=True)
+class Evidence(RewardTerm):
+    """How well the reason fits the lines that the fix changed (`evidence`)."""
+
+    name: str = "evidence"
+    weight: float = 1.0
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        return [
+            evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)
+            for answer in answers
+        ]
+
+
+def _label(answer: GradedAnswer) -> Label:
+    if answer.problem.label is None:
+        raise RewardError(
+            f"{answer.problem.task_id} has tests and no label.",
+            remedy="Take this term for problems to classify (problems.train=vulnerabilities).",
+        )
+    return answer.problem.label

@@ -1,0 +1,83 @@
+"""Generates pairs of a vulnerable function and its fix from templates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from string import Template as Text
+from typing import Literal
+
+from greenward.problems.problem import Label, Problem, ProblemSet
+from greenward.problems.vulnerabilities.templates import Template, templates
+
+VULNERABILITIES = "vulnerabilities"
+TRAINING_PAIRS, HELD_OUT_PAIRS = 3024, 310
+_CONSONANTS, _VOWELS = "bdfghklmnprstvz", "aeiou"
+_NUMBERS = (4, 6, 8, 10, 12, 16, 20, 30)
+
+
+def vulnerability_pairs(part: Literal["train", "held_out"]) -> ProblemSet:
+    """Both versions of each pair, one after the other; the templates of the two parts are different ones."""
+    held_out = part == "held_out"
+    used = [one for one in templates() if one.held_out is held_out]
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    number = 0
+    while len(problems) < 2 * (HELD_OUT_PAIRS if held_out else TRAINING_PAIRS):
+        rng = random.Random(f"{part}/{number}")
+        template = used[number % len(used)]
+        number += 1
+        vulnerable, fixed = _written(template, rng)
+        if vulnerable not in seen:
+            seen.add(vulnerable)
+            problems += pair(f"{part}/{number}", vulnerable, fixed, template.cwe, (template.name,))
+    return ProblemSet(problems, name=f"{VULNERABILITIES}:{part}")
+
+
+def pair(name: str, vulnerable: str, fixed: str, cwe: str, tags: tuple[str, ...] = ()) -> Iterator[Problem]:
+    """The two versions of a function as problems, with the lines in which they differ."""
+    lines = _changed_lines(vulnerable, fixed)
+    for code, own_lines, is_vulnerable in zip((vulnerable, fixed), lines, (True, False), strict=True):
+        yield Problem(
+            task_id=f"{name}/{'vulnerable' if is_vulnerable else 'fixed'}",
+            prompt=code,
+            entry_point="",
+            label=Label(is_vulnerable, cwe, name, own_lines),
+            tags=(cwe, *tags),
+        )
+
+
+def _written(template: Template, rng: random.Random) -> tuple[str, str]:
+    """Both versions with the same names, and the same harmless lines at the start of the function."""
+    words = dict.fromkeys(_word(rng) for _ in range(40))
+    function, value, result, word, other = [one for one in words if one not in template.vulnerable][:5]
+    slots = {"f": function, "x": value, "r": result, "w": word, "n": rng.choice(_NUMBERS)}
+    harmless = [f'"""{other.capitalize()} {word}."""'] * (rng.random() < 0.3)
+    harmless += [f'print("{other}")'] * (rng.random() < 0.3)
+    if "($x" in template.vulnerable.partition("def ")[2].partition(":")[0]:
+        harmless += [f"if not {value}:\n        return None"] * (rng.random() < 0.3)
+    harmless += [f"count = {rng.choice(_NUMBERS)}"] * (rng.random() < 0.2)
+
+    def with_harmless_lines(text: str) -> str:
+        lines = Text(text).substitute(slots).split("\n")
+        start = next(number for number, line in enumerate(lines) if line.startswith("def ")) + 1
+        return "\n".join([*lines[:start], *(f"    {line}" for line in harmless), *lines[start:]])
+
+    return with_harmless_lines(template.vulnerable), with_harmless_lines(template.fixed)
+
+
+def _word(rng: random.Random) -> str:
+    """A name without a meaning, so that nothing but the use of an interface tells two versions apart."""
+    return "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 2, 3))))
+
+
+def _changed_lines(one: str, other: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The numbers of the lines of each text that the other one does not have, counted from 1."""
+    ours, theirs = one.splitlines(), other.splitlines()
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
+    changed = [block for block in blocks if block[0] != "equal"]
+    return (
+        tuple(n + 1 for _, start, end, _, _ in changed for n in range(start, end)),
+        tuple(n + 1 for _, _, _, start, end in changed for n in range(start, end)),
+    )
