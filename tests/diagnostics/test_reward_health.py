@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -15,8 +16,8 @@ from synthetic_runs import healthy, predictions, with_explosion, with_leak, writ
 
 from greenward.cli.rldk import rldk
 from greenward.config.loading import load_recipe
-from greenward.diagnostics.evals import ANSWERS, evaluation_topic
-from greenward.diagnostics.reward_health import TOPICS, diagnose_reward_health
+from greenward.diagnostics.diagnose import topics_of
+from greenward.diagnostics.reward_health import diagnose_reward_health
 from greenward.reports.document import DOCS
 
 FILES = {
@@ -83,7 +84,7 @@ def test_the_command_writes_every_card_and_ends_with_1(faulty, tmp_path):
     assert record["verdict"] == "findings" and len(record["findings"]) >= 3
     for finding in record["findings"]:
         assert finding["measured"] and finding["actions"] and finding["confirm"]
-        assert finding["docs"].endswith(f"#{finding['name']}")
+        assert finding["docs"] == f"docs/findings/{finding['name']}.md"
     metrics = (tmp_path / "code_analysis/training_metrics.jsonl").read_text()
     assert metrics == (faulty / "metrics.jsonl").read_text()
 
@@ -270,12 +271,13 @@ def test_disorder_is_said_and_mended(clean, tmp_path):
         assert note in done.output
     rows = [json.loads(line) for line in (tmp_path / "out/training_metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 501))
-    assert rows[99]["eval/pass@1"] == 0.5 and rows[99]["grad_norm"] == json.loads(lines[99])["grad_norm"]
+    assert rows[99]["evaluation/score"] == 0.5 and rows[99]["grad_norm"] == json.loads(lines[99])["grad_norm"]
 
 
 def test_what_cannot_be_read_is_a_clear_line(tmp_path, clean):
     study = tmp_path / "study"
-    write_run(study / "seed_0", healthy(1, 40))
+    for seed in (0, 1):
+        write_run(study / f"seed_{seed}", healthy(seed, 40))
     empty = tmp_path / "empty"
     empty.mkdir()
     (tmp_path / "file").write_text("")
@@ -342,6 +344,14 @@ def test_the_command_loads_nothing_heavy():
 
 def test_every_finding_is_explained_in_the_documentation():
     text = (Path(__file__).parents[2] / DOCS).read_text(encoding="utf-8")
-    topics = (*TOPICS, ANSWERS, evaluation_topic(None))
-    names = {check.finding for topic in topics for check in topic.checks}
+    names = {check.finding for topic in topics_of([]) for check in topic.checks}
     assert set(re.findall(r'<a id="([a-z-]+)"></a>', text)) == names
+
+
+def test_the_page_of_each_finding_is_the_one_that_its_check_makes():
+    path = Path(__file__).parents[2] / "docs" / "make_findings.py"
+    spec = importlib.util.spec_from_file_location("make_findings", path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    pages = {file.stem: file.read_text(encoding="utf-8") for file in made.FOLDER.glob("*.md")}
+    assert pages == {name: made.page(name, found) for name, found in made.checks().items()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from greenward.diagnostics.readers import read_run_signals
-from greenward.errors import DiagnosticsError, RunError
+from greenward.errors import DiagnosticsError
 
 
 @pytest.fixture
@@ -65,17 +65,18 @@ def test_a_misspelled_name_lists_the_nearest(written):
 
 
 def test_no_metrics_is_an_error_that_names_the_runs_inside(tmp_path):
-    (tmp_path / "seed_0").mkdir()
-    (tmp_path / "seed_0" / "metrics.jsonl").write_text('{"step": 1}\n')
+    for seed in ("seed_0", "seed_1"):
+        (tmp_path / seed).mkdir()
+        (tmp_path / seed / "metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(DiagnosticsError, match="seed_0"):
         read_run_signals(tmp_path)
 
 
-def test_rows_without_steps_and_broken_lines_are_errors(written):
+def test_broken_lines_are_left_out_and_rows_without_steps_are_counted(written):
+    assert written({"loss": 1}, {"loss": 2}).steps.tolist() == [1, 2]
+    assert "1 line(s) cannot be read" in written(tail='nonsense\n{"step": 1}\n').notes[0]
     with pytest.raises(DiagnosticsError, match="no row with a step"):
-        written({"loss": 1})
-    with pytest.raises(RunError, match="line 1"):
-        written(tail='nonsense\n{"step": 1}\n')
+        written(tail="nonsense\n")
 
 
 def test_diagnostics_load_without_torch():

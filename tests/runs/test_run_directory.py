@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from greenward.config.loading import load_recipe
+from greenward.config.recipe import with_defaults
 from greenward.errors import RunError
 from greenward.runs import files
 from greenward.runs.directory import RunDirectory, write_summary
@@ -26,9 +29,9 @@ CONFIG = {
 }
 
 
-def begin(path: Path) -> None:
+def begin(path: Path, config: dict[str, object] = CONFIG) -> None:
     """A run with one row of metrics."""
-    with RunDirectory.create(path, CONFIG) as run:
+    with RunDirectory.create(path, config) as run:
         run.metrics.append(1, {"loss": 1.0})
 
 
@@ -107,6 +110,19 @@ def test_a_run_of_a_version_with_another_name_of_a_key_resumes(tmp_path):
     RunDirectory.create(tmp_path / "run", changed(warm_start={"misconception_rate": 0.7})).close()
     with RunDirectory.create(tmp_path / "run", changed(warm_start={"error_rate": 0.7}), resume=True) as run:
         assert not run.inexact
+
+
+def test_a_run_of_a_version_without_a_key_resumes_with_its_default(tmp_path):
+    resolved = load_recipe("quickstart").model_dump(mode="json")
+    earlier = copy.deepcopy(resolved)
+    del earlier["algorithm"]["importance"], earlier["warm_start"]["schedule"], earlier["rollouts"]
+    begin(tmp_path / "run", earlier)
+    with RunDirectory.create(tmp_path / "run", resolved, resume=True, complete=with_defaults) as run:
+        assert not run.inexact
+    begin(tmp_path / "other", earlier)
+    resolved["warm_start"]["schedule"] = "linear"  # not what runs did before there was the key
+    with pytest.raises(RunError, match="schedule"):
+        RunDirectory.create(tmp_path / "other", resolved, resume=True, complete=with_defaults)
 
 
 def test_resume_with_nothing_there_starts_a_run(tmp_path):

@@ -24,6 +24,14 @@ DIFF_EXIT_CODES = {
 _RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": click.Path(path_type=Path)}
 
 
+def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The mapping of repeated THEIRS=OURS."""
+    pairs = [value.rpartition("=") for value in values]
+    if any(not theirs or not ours for theirs, _, ours in pairs):
+        raise click.BadParameter("expected THEIRS=OURS, such as my_score=reward/mean")
+    return {theirs: ours for theirs, _, ours in pairs}
+
+
 def diagnosis_options(output: str) -> Decorator:
     """The options that `reward-health` and `evals` share; `output` names the files that they write."""
 
@@ -51,6 +59,78 @@ def diagnosis_options(output: str) -> Decorator:
         return command
 
     return decorate
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """RUN of any format as `path`, `--pick` and `--map`."""
+    for option in (
+        click.option(
+            "--map",
+            "mapping",
+            multiple=True,
+            metavar="THEIRS=OURS",
+            callback=_pairs,
+            help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
+        ),
+        click.option("--pick", metavar="NAME", help="The run to take, where RUN has several."),
+        click.argument("path", metavar="RUN", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@run_options
+@click.option(
+    "--fail-on",
+    type=click.Choice(("info", "warning", "critical")),
+    default="warning",
+    show_default=True,
+    help="Exit with 1 for findings of this weight or above.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="The accepted chance of a false finding in a healthy run.",
+)
+@click.option(
+    "--memory-limit-mb", type=click.FloatRange(0, min_open=True), help="MiB, for the time to out-of-memory."
+)
+@folder_option("--output-dir", "Write diagnosis.html, .md and .json here.")
+@json_option
+@click.pass_context
+def diagnose(
+    context: click.Context,
+    *,
+    path: Path,
+    output_dir: Path | None,
+    fail_on: Severity,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Say what is wrong with RUN, since when, and what to do: one verdict with one cause.
+
+    RUN is a run directory, or the log of another trainer, as a file or a folder: trainer_state.json (TRL,
+    transformers), verl, OpenRLHF, prime-rl, Tinker cookbook, TensorBoard, W&B offline, Trackio, SB3, JSON
+    lines,
+    CSV, parquet, printed output. Exit code: 0 healthy, 1 findings at or above --fail-on, 2 an error or too
+    little data to tell.
+
+    \b
+    greenward diagnose runs/one
+    greenward diagnose outputs/checkpoint-500/trainer_state.json --output-dir diagnosis
+    """
+    from greenward.diagnostics.diagnose import diagnose_run
+    from greenward.diagnostics.report import diagnosis_report
+    from greenward.reports.write import write_report
+
+    diagnosis = diagnose_run(path, **settings)
+    written = []
+    if output_dir is not None:
+        written = list(write_report(diagnosis_report(diagnosis), output_dir, "diagnosis").values())
+    _show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)
 
 
 @click.command("reward-health")

@@ -80,12 +80,22 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("eval")
 @click.argument("model", metavar="MODEL", required=False)
 @click.option(
-    "--suite", help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]"
+    "--suite",
+    "--problems",
+    "suite",
+    help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]",
 )
 @click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
 @click.option(
-    "--n", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers each."
+    "--n",
+    "--num-episodes",
+    "samples",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Answers each.",
 )
+@click.option("--epsilon", type=click.FloatRange(0, 1), help="Of kind dqn: share of random tokens.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
 @click.option(
@@ -115,7 +125,8 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
 
     MODEL is a run directory (its newest checkpoint), a model folder, a Hugging Face id, or with --base-url a
     model of that server. A run of self-play is evaluated in its games, or in the one that --suite names; --n
-    is then the number of games of a match.
+    is then the number of games of a match. One of kind dqn writes a greedy program for each problem, and --n
+    (50) with --epsilon.
     All files are in one folder. After an interruption the same command goes on and repeats nothing. Published
     figures differ by prompt, number of examples, temperature and time limit: all are recorded.
 
@@ -166,6 +177,7 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
         click.echo(f"# {task_id}, {shown['style']} style; all prompts: {shown['prompt_hash']}", err=True)
         click.echo(visible(prompt))
         return
+    options["epsilon"] = chosen["epsilon"]
     asked = {name: value for name, value in (options | grading).items() if name in given}
     result = api.evaluate(model, suite, k=chosen["k"], output=chosen["out"], quiet=chosen["quiet"], **asked)
     _finish(result, chosen)

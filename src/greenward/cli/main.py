@@ -12,10 +12,14 @@ from greenward import __version__
 from greenward.cli.arguments import EXIT_INTERRUPTED
 from greenward.cli.audit import audit
 from greenward.cli.comparing import compare, show
-from greenward.cli.diagnosing import diff, evals, reward_health
+from greenward.cli.diagnosing import diagnose, diff, evals, reward_health
 from greenward.cli.evaluating import eval_, grade
+from greenward.cli.fixing import fix
 from greenward.cli.machine import completion, doctor, plan
+from greenward.cli.monitoring import monitor, watch
 from greenward.cli.play import play
+from greenward.cli.problems import problems
+from greenward.cli.proving import bisect, check_determinism, diff_ckpt, replay
 from greenward.cli.publishing import push
 from greenward.cli.report import report, rollouts
 from greenward.cli.sandbox import sandbox
@@ -45,9 +49,11 @@ def cli() -> None:
     """
 
 
-LEARNING = (demo, train, launch, validate_model, sweep, slurm, eval_, grade, show, compare, audit, play)
-DIAGNOSING = (reward_health, evals, diff)
-for command in (*LEARNING, *DIAGNOSING, report, rollouts, push, config, sandbox, doctor, plan, completion):
+LEARNING = (demo, train, launch, validate_model, sweep, slurm, eval_, grade, show, compare, audit, fix, play)
+PROVING = (check_determinism, replay, bisect, diff_ckpt)
+DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
+REPORTING = (report, rollouts, problems, push)
+for command in (*LEARNING, *DIAGNOSING, *REPORTING, config, sandbox, doctor, plan, completion):
     cli.add_command(command)
 
 

@@ -1,23 +1,188 @@
-"""`rldk`: the diagnostics under the command name that users of the RLDK tools know."""
+"""`rldk`: the diagnostics under the command names that users of the RLDK tools know.
+
+The commands that `greenward` has are the same; those below are views of one part of them.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from greenward import __version__
+from greenward.cli.arguments import json_option
+from greenward.cli.diagnosing import run_options
 from greenward.cli.main import DIAGNOSING, InOrder, run
+
+if TYPE_CHECKING:
+    from greenward.diagnostics.findings import Diagnosis
+
+# What `card` and the commands of one check show of a diagnosis: the findings of these names.
+VIEWS = {
+    "drift": ("gradient-", "kl-", "entropy-", "reward-drop", "length-", "held-out-", "large-policy", "clip-"),
+    "reward": ("reward-", "constant-reward", "auxiliary-", "dead-groups", "poor-calibration", "calibration-"),
+    "length-bias": ("length-bias", "length-growth"),
+    "kl-drift": ("kl-", "large-policy", "sampler-"),
+}
 
 
 @click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s (greenward) %(version)s")
 def rldk() -> None:
-    """Diagnose training runs; the same commands as in `greenward`."""
+    """Diagnose training runs; the same commands as in `greenward`, and views of parts of them."""
 
 
 for command in DIAGNOSING:
     rldk.add_command(command)
+
+
+@rldk.command()
+@run_options
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="The file.  [default: standard output]")
+def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path | None) -> None:
+    """Write a log of any known format as JSON lines, one row a step, under greenward's names."""
+    from greenward.diagnostics.readers import read_run_signals
+    from greenward.diagnostics.report import metrics_as_rows
+    from greenward.runs.files import write_atomically
+
+    signals = read_run_signals(path, mapping=mapping, pick=pick)
+    content = metrics_as_rows(signals)
+    if output is None:
+        click.echo(content, nl=False)
+    else:
+        write_atomically(output, content)
+    for note in signals.notes:
+        click.echo(f"! {note}", err=True)
+
+
+@rldk.command("validate-format")
+@run_options
+def validate_format(path: Path, mapping: dict[str, str], pick: str | None) -> None:
+    """Say what a log is read as: its format, steps, and which names are known."""
+    from greenward.diagnostics.readers import read_run_signals
+    from greenward.text import visible
+
+    signals = read_run_signals(path, mapping=mapping, pick=pick)
+    click.echo(f"{signals.format}: {len(signals.steps):,} steps, {signals.steps[0]} to {signals.steps[-1]}")
+    for name in sorted(signals.values):
+        theirs = signals.theirs.get(name)
+        source = f" (from {visible(theirs, 80)})" if theirs else ""
+        click.echo(f"  {visible(name, 80)}{source}: {int(signals.recorded[name].sum()):,} values")
+    for note in signals.notes:
+        click.echo(f"! {note}")
+
+
+def _view(context: click.Context, diagnosis: Diagnosis, names: tuple[str, ...]) -> None:
+    found = [one for one in diagnosis.findings if one.name.startswith(names)]
+    for one in found:
+        since = f" from step {one.onset}" if one.onset else ""
+        click.echo(f"{one.severity.upper()}: {one.title}{since}. {one.measured}")
+    if not found:
+        made = (check.replace(" ", "-") for card in diagnosis.cards for check in card.checked)
+        checked = any(check.startswith(names) for check in made)
+        click.echo(
+            "Nothing wrong was found." if checked else "Not checked: the run has not logged what it needs."
+        )
+    context.exit(1 if any(one.severity != "info" for one in found) else 0)
+
+
+@rldk.command()
+@click.argument("kind", type=click.Choice(("determinism", "drift", "reward")))
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path), required=False)
+@click.pass_context
+def card(context: click.Context, kind: str, run_a: Path, run_b: Path | None) -> None:
+    """Show one part of a diagnosis of RUN_A, or how RUN_B differs from it.
+
+    A card of determinism compares two repetitions. Exit code: 1 findings or a difference, else 0.
+    """
+    from greenward.diagnostics.diagnose import diagnose_run
+
+    if run_b is not None:
+        from greenward.cli.diagnosing import DIFF_EXIT_CODES
+        from greenward.diagnostics.diff import diff_runs
+
+        found = diff_runs(run_a, run_b)
+        click.echo(found.headline)
+        context.exit(DIFF_EXIT_CODES[found.verdict])
+    if kind == "determinism":
+        raise click.UsageError("a card of determinism needs RUN_B, or use check-determinism")
+    _view(context, diagnose_run(run_a), VIEWS[kind])
+
+
+def _view_command(name: str, about: str) -> None:
+    @rldk.command(name, help=about)
+    @run_options
+    @click.pass_context
+    def view(context: click.Context, path: Path, mapping: dict[str, str], pick: str | None) -> None:
+        from greenward.diagnostics.diagnose import diagnose_run
+
+        _view(context, diagnose_run(path, mapping=mapping, pick=pick), VIEWS[name])
+
+
+_view_command("length-bias", "Whether the reward of RUN follows the length of answers.")
+_view_command(
+    "kl-drift", "Whether the policy of RUN runs away from its reference, or sampler and learner differ."
+)
+
+
+@rldk.command("log-scan")
+@run_options
+@click.option("--rules", default="grpo_safe", show_default=True, help="A preset or a YAML file.")
+@click.pass_context
+def log_scan(
+    context: click.Context, path: Path, mapping: dict[str, str], pick: str | None, rules: str
+) -> None:
+    """List the alarms that a monitor would have raised over RUN, as JSON lines."""
+    from dataclasses import asdict
+
+    from greenward.diagnostics.monitor import Monitor
+    from greenward.diagnostics.readers import read_run_signals
+    from greenward.runs.files import dump_json
+
+    signals = read_run_signals(path, mapping=mapping, pick=pick)
+    monitor = Monitor(rules, say=lambda text: None)
+    for place, step in enumerate(signals.steps.tolist()):
+        monitor.log(step, signals.row(place))
+    for alarm in monitor.found:
+        click.echo(dump_json(asdict(alarm)))
+    context.exit(1 if monitor.found else 0)
+
+
+@rldk.command("reward-drift")
+@click.argument("a", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("b", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def reward_drift(a: Path, b: Path, *, as_json: bool) -> None:
+    """Compare the scores that two reward models give to the same prompts.
+
+    A and B are JSON lines with `prompt` and `score`. A shift, a change of scale and a change of order are
+    told
+    apart: the last one changes what is learned.
+    """
+    from greenward.diagnostics.reward_drift import compare_scores
+
+    found = compare_scores(a, b)
+    if as_json:
+        click.echo(json.dumps(vars(found)))
+        return
+    click.echo(found.headline)
+    for name, value in vars(found).items():
+        click.echo(f"  {name.replace('_', ' '):24}{value:.4g}")
+
+
+@rldk.command("env-audit")
+@click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
+def env_audit(path: Path) -> None:
+    """Say what of the environment of RUN keeps it from being repeated: versions, machine, settings of
+    libraries.
+    """
+    from greenward.diagnostics.environment import audit_environment
+
+    for line in audit_environment(path):
+        click.echo(line)
 
 
 def main() -> NoReturn:

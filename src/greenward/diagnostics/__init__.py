@@ -1,1 +1,21 @@
-"""What went wrong with a run, and when: reads run directories, needs numpy and nothing heavier."""
+"""Fault finding: readers of logs, checks, causes, differences of runs, and a monitor for any training
+loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from greenward.diagnostics.monitor import Alarm, Monitor
+
+__all__ = ["Alarm", "Monitor"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the monitor when it is asked for: it needs pydantic."""
+    if name in __all__:
+        from greenward.diagnostics import monitor
+
+        return getattr(monitor, name)
+    raise AttributeError(name)

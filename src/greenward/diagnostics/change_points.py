@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,17 +35,19 @@ KINDS: tuple[Kind, Kind] = ("trend", "shift")
 MIN_POINTS = 30
 MAX_POINTS = 512  # longer series are averaged in blocks
 MIN_EFFECT_SD = 1.0
-SIMULATIONS = 3999  # p ≥ 1/4000, so that up to 100 signals can be told apart after Holm and two tests
+SIMULATIONS = 40_000  # of each null in the table; smaller p-values than 1 in 10,000 are extrapolated
 _SCANNED_AT_ONCE = 128  # series, so that what is computed of them stays in the cache of the processor
 _LOCATION_SIMULATIONS = 200
 _LOCATED_FROM = 0.1  # larger p-values: the interval of the onset is the whole series
-_AUTOCORRELATIONS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.0)
+AUTOCORRELATIONS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.0)
 _EDGE = 0.05  # of the series on both sides, where no shift is sought
 _WINSOR_SIGMAS = 4.0
 _MEDIAN_REACH = 5
 _MAX_EFFECT = 1e6  # standard deviations; a series without noise would give infinitely many
 _ESTIMATE_QUANTILE = 0.1
 _SEED = 20_240_611
+_SIMULATED_AT_ONCE = 4000
+_SMALLEST_LOG = math.log(1e-12)
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -144,6 +147,24 @@ def find_offset(values: Floats) -> tuple[float, float] | None:
     return math.erfc(abs(z) / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
 
 
+def find_bend(x: npt.ArrayLike, y: npt.ArrayLike, *, downwards: bool = False) -> int:
+    """The place at which two lines that meet there fit best; of those that fall after it, if `downwards`."""
+    places, values = np.asarray(x, float), np.asarray(y, float)
+    best, chosen = math.inf, 0
+    stride = max(1, len(values) // MAX_POINTS)
+    for place in range(0, len(values) - 1, stride):
+        after = np.maximum(places - places[place], 0.0)
+        columns = [np.ones(len(places)), after]
+        if place > 1:
+            columns.append(np.minimum(places, places[place]))
+        design = np.stack(columns, 1)
+        found = np.linalg.lstsq(design, values, rcond=None)[0]
+        left = float(((design @ found - values) ** 2).sum()) * (1 + len(columns) / len(values))
+        if left < best and not (downwards and found[1] >= 0):
+            best, chosen = left, place
+    return chosen
+
+
 def flat(onset: Onset | None) -> dict[str, int | None]:
     """The onset and its 95 % interval as fields of a JSON record."""
     step, low, high = (None, None, None) if onset is None else (onset.step, onset.low, onset.high)
@@ -191,42 +212,92 @@ class _Scan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Null:
-    """Sorted statistics of series in which nothing changes; `smaller` are the smaller p-values of both."""
+    """Upper tails of the statistics of series in which nothing changes, from a table of simulations.
+
+    `statistics_KL` are the statistics whose p-value is `levels_L`, falling; `smaller_L` is the chance that
+    the smaller p-value of both kinds is at most the level.
+    """
 
     autocorrelation: float
     low_estimate: float
-    statistics_KN: Floats
-    smaller: Floats
+    levels_L: Floats
+    statistics_KL: Floats
+    smaller_L: Floats
 
     def p_value(self, statistics_K: Floats) -> float:
-        smallest = np.min(_upper_tails(self.statistics_KN, statistics_K[:, None]))
-        return float((1 + np.searchsorted(self.smaller, smallest, side="right")) / (1 + len(self.smaller)))
+        pairs = zip(self.statistics_KL, statistics_K, strict=True)
+        smallest = min(_log_interpolated(float(x), known, self.levels_L) for known, x in pairs)
+        rising = slice(None, None, -1)
+        return min(1.0, _log_interpolated(smallest, self.levels_L[rising], self.smaller_L[rising]))
 
 
-def _upper_tails(sorted_null_KN: Floats, statistics_KN: Floats) -> Floats:
-    """The p-value of each statistic among those of its kind."""
-    total = sorted_null_KN.shape[1]
-    below = list(map(np.searchsorted, sorted_null_KN, statistics_KN))
-    return np.asarray((1 + total - np.stack(below)) / (1 + total), float)
+def _log_interpolated(x: float, known: Floats, values: Floats) -> float:
+    """`values` at `x` on a doubly logarithmic scale; beyond the rising `known` along the outermost slope."""
+    places, logs, at = np.log(known), np.log(values), math.log(max(x, _TINY))
+    if at <= places[0]:
+        slope = (logs[1] - logs[0]) / (places[1] - places[0])
+        return math.exp(min(logs[0] + slope * (at - places[0]), 0.0))
+    if at >= places[-1]:
+        slope = (logs[-1] - logs[-3]) / (places[-1] - places[-3])
+        return math.exp(max(logs[-1] + slope * (at - places[-1]), _SMALLEST_LOG))
+    return math.exp(float(np.interp(at, places, logs)))
 
 
 def _null_for(points: int, measured: float) -> _Null:
-    for autocorrelation in _AUTOCORRELATIONS:
-        null = _null(points, autocorrelation)
+    for place in range(len(AUTOCORRELATIONS)):
+        null = _null(points, place)
         if null.low_estimate >= measured:
             break
     return null
 
 
-@lru_cache(maxsize=64)
-def _null(points: int, autocorrelation: float) -> _Null:
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Floats]:
+    """The simulated nulls, which benchmarks/change_point_nulls.py writes: an entry for each length (N) of
+    series and autocorrelation (A), and statistics for each kind and level.
+    """
+    with np.load(Path(__file__).with_suffix(".npz")) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+@lru_cache(maxsize=256)
+def _null(points: int, place: int) -> _Null:
+    """The null of a length between two of the table, by interpolation over the logarithm of the length."""
+    table = _table()
+    lengths = table["points_N"]
+    after = int(np.clip(np.searchsorted(lengths, points), 1, len(lengths) - 1))
+    low, high = np.log(lengths[after - 1 : after + 1])
+    weight = float(np.clip((math.log(points) - low) / (high - low), 0, 1))
+
+    def between(name: str) -> Floats:
+        pair = table[name][after - 1 : after + 1, place]
+        return np.asarray((1 - weight) * pair[0] + weight * pair[1], float)
+
+    statistics_KL = np.exp(between("log_statistics_NAKL"))
+    estimate, smaller_L = float(between("low_estimate_NA")), between("smaller_NAL")
+    return _Null(AUTOCORRELATIONS[place], estimate, table["levels_L"], statistics_KL, smaller_L)
+
+
+def simulated_null(points: int, autocorrelation: float, levels_L: Floats, count: int) -> dict[str, Floats]:
+    """What the table holds of one length and autocorrelation, from `count` simulations."""
+    statistics, estimates = [], []
     rng = np.random.default_rng((_SEED, points, round(1000 * autocorrelation)))
-    series = simulate_autoregression(rng, SIMULATIONS, points, autocorrelation)
-    scan = _scan(series - series.mean(axis=1, keepdims=True))
-    ordered_KN = np.sort(scan.statistics_KN, axis=1)
-    smaller = np.sort(_upper_tails(ordered_KN, scan.statistics_KN).min(axis=0))
-    estimate = float(np.quantile(scan.autocorrelation_N, _ESTIMATE_QUANTILE))
-    return _Null(autocorrelation, estimate, ordered_KN, smaller)
+    for _ in range(-(-count // _SIMULATED_AT_ONCE)):
+        series = simulate_autoregression(rng, _SIMULATED_AT_ONCE, points, autocorrelation)
+        scan = _scan(series - series.mean(axis=1, keepdims=True))
+        statistics.append(scan.statistics_KN)
+        estimates.append(scan.autocorrelation_N)
+    statistics_KN = np.concatenate(statistics, axis=1)
+    total = statistics_KN.shape[1]
+    ordered_KN = np.sort(statistics_KN, axis=1)
+    at_KL = np.quantile(ordered_KN, 1 - levels_L, axis=1).T
+    below = np.stack([np.searchsorted(o, s) for o, s in zip(ordered_KN, statistics_KN, strict=True)])
+    smaller = np.sort(((1 + total - below) / (1 + total)).min(axis=0))
+    return {
+        "log_statistics_NAKL": np.log(np.maximum(at_KL, _TINY)),
+        "smaller_NAL": np.searchsorted(smaller, levels_L, side="right") / total,
+        "low_estimate_NA": np.asarray(np.quantile(np.concatenate(estimates), _ESTIMATE_QUANTILE)),
+    }
 
 
 def _scan(centred_NP: Floats) -> _Scan:

@@ -55,7 +55,9 @@ class Check:
 
     `text` has the title of the finding in its first line, then the sentence that the measured numbers fill,
     what to do (each action after "- ") and, after "Confirm: ", what would confirm it; other line breaks are
-    spaces. Where a signal in `needs`, or the one that is tested, has too few values, the check is left out,
+    spaces. `brief` says the same in a few words with the size, for the headline. An `optional` check
+    is not missed where its signal was not logged. Where a signal in `needs`, or the one that is tested,
+    has too few values, the check is left out,
     which is said. A check of the run as a whole has the signal "". `critical` tests are corrected for their
     number apart from the others.
     """
@@ -67,6 +69,8 @@ class Check:
     severity: Severity = "warning"
     critical: bool = False
     needs: tuple[str, ...] = ()
+    brief: str = ""
+    optional: bool = False
 
     def finding_of(self, result: Result) -> Finding:
         """The finding that `result` means."""
@@ -82,6 +86,7 @@ class Check:
             confirm,
             result.onset,
             result.p_value,
+            self.brief.format(**result.numbers) or title,
         )
 
 
@@ -149,7 +154,7 @@ def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Ou
             short = [name for name in (*check.needs, signal) if name and run.too_short(name)]
             if not short:
                 yield _Outcome(check, signal, check.test(run, signal, limits))
-            elif not depends_on_recipe(short[0]):
+            elif not depends_on_recipe(short[0]) and not check.optional:
                 yield _Outcome(check, signal, not_made(gap_of(run, short[0])))
 
 

@@ -6,16 +6,26 @@ by their signals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from greenward.diagnostics.change_points import exactly
 from greenward.diagnostics.checks import Check, SignalChart, Topic, examine
 from greenward.diagnostics.findings import Diagnosis, Gap
+from greenward.diagnostics.held_out_tests import (
+    CRITICAL_LOSS,
+    Record,
+    contaminated,
+    estimate_of,
+    held_out_points,
+    regression_from_best,
+    reward_hacking,
+    sound_evaluations,
+    with_sound_rows,
+)
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import (
     ALPHA,
@@ -30,33 +40,20 @@ from greenward.diagnostics.signal_tests import (
 )
 from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, RunSignals
 from greenward.errors import DiagnosticsError
-from greenward.intervals import Estimate
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Table
 from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent, points
 from greenward.reports.results import paired_difference
-from greenward.runs.reading import evaluated_suites, read_evaluations
+from greenward.runs.reading import evaluated_suites
 from greenward.runs.trackers import tracker_name
 
 CODE = "code"
 QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
 CHEATING = "status/cheating"
 # Ways to fail, except failing tests: those are what training is for.
+TIMEOUTS = "status/timeout"
 _USUAL = frozenset({"status/passed", "status/failed", "status/drawn", CHEATING})
-CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning
 GAP = 0.15  # training pass rate over held-out pass@1
 GAP_GROWTH = 0.1
-
-Record = Mapping[str, Any]
-
-
-def sound_evaluations(run: RunSignals, suite: str | None) -> list[Record]:
-    """The evaluations with a step and metrics on a suite, or on what the run holds out, oldest first.
-
-    Raises:
-        RunError: an evaluation cannot be read.
-    """
-    records = read_evaluations(run.path, suite)
-    return [r for r in records if isinstance(r.get("metrics"), dict) and isinstance(r.get("step"), int)]
 
 
 def regression_on(suite: str | None) -> Test:
@@ -65,6 +62,8 @@ def regression_on(suite: str | None) -> Test:
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         records = sound_evaluations(run, suite)
+        if suite is None and not records and held_out_points(run):
+            return regression_from_best(run, signal, limits)
         if not records:
             enable = "Set evaluation.enabled." if suite is None else f"Name {suite} in evaluation.suites."
             return not_made(Gap(subject, "the run was not evaluated on it", enable))
@@ -73,19 +72,23 @@ def regression_on(suite: str | None) -> Test:
             enable = "Set evaluation.at_start, or evaluation.eval_interval_steps."
             reason = "there is one evaluation only, so nothing can be compared"
             return not_made(Gap(subject, reason, enable), **shown)
-        gain = paired_difference(_with_sound_rows(records[0]), _with_sound_rows(records[-1]))
+        gain = paired_difference(with_sound_rows(records[0]), with_sound_rows(records[-1]))
         evaluations = [{"step": record["step"], "metrics": dict(record["metrics"])} for record in records]
         shown["data"] = {"evaluations": evaluations, "paired_change": None if gain is None else asdict(gain)}
         if gain is None:
             reason = "the evaluations list no problems in common, so they cannot be paired"
             return not_made(Gap(subject, reason, "Evaluate the same problems each time."), **shown)
+        shown["facts"] = (Fact("paired change of pass@1", f"{points(gain)} points"),)
         first, last = records[0]["step"], records[-1]["step"]
+        if suite is None and not gain.high < 0:
+            fallen = regression_from_best(run, signal, limits)
+            if fallen.found:
+                return replace(fallen, **shown)
         return Result(
             gain.high < 0,
             {"points": points(gain), "first": first, "last": last},
             "critical" if gain.value <= -CRITICAL_LOSS else "warning",
-            Onset(last, first, last),
-            facts=(Fact("paired change of pass@1", f"{points(gain)} points"),),
+            regression_from_best(run, signal, limits).onset or Onset(last, first, last),
             **shown,
         )
 
@@ -97,7 +100,7 @@ def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Resu
     records = sound_evaluations(run, None)
     if len(records) < 2:
         return Result(made=False)
-    before, after = _estimate(records[0], PRIMARY), _estimate(records[-1], PRIMARY)
+    before, after = estimate_of(records[0], PRIMARY), estimate_of(records[-1], PRIMARY)
     rates = run.series(PASS_RATE)[1]
     change = find_signal_change(run, PASS_RATE)
     if before is None or after is None or change is None:
@@ -110,32 +113,13 @@ def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Resu
     return Result(found, numbers, onset=change.onset)
 
 
-def _estimate(record: Record, metric: str) -> Estimate | None:
-    """A metric of an evaluation; None where it is missing or broken."""
-    found = record["metrics"].get(metric)
-    bounds = [found.get(key) for key in ("value", "low", "high")] if isinstance(found, dict) else []
-    known = [float(b) for b in bounds if isinstance(b, (int, float)) and np.isfinite(b)]
-    return Estimate(*known) if len(known) == 3 else None
-
-
-def _with_sound_rows(record: Record) -> list[Record]:
-    """The record with those rows that count answers."""
-    rows = [
-        row
-        for row in (record["rows"] if isinstance(record.get("rows"), list) else ())
-        if isinstance(row, dict)
-        and all(isinstance(row.get(key), (int, float)) for key in ("passed", "samples"))
-    ]
-    return [{**record, "rows": rows}]
-
-
 def _table(records: Sequence[Record]) -> Table:
     metrics = _metrics(records)
     rows = tuple(
         (
             str(record["step"]),
             str(record.get("problems", NOTHING)),
-            *(percent(_estimate(record, metric)) for metric in metrics),
+            *(percent(estimate_of(record, metric)) for metric in metrics),
         )
         for record in records
     )
@@ -146,7 +130,7 @@ def _table(records: Sequence[Record]) -> Table:
 def _charts(records: Sequence[Record], suite: str | None) -> tuple[Chart, ...]:
     """The first metric over the steps, where it was measured at least twice."""
     for metric in _metrics(records)[:1]:
-        known = [(float(r["step"]), found) for r in records if (found := _estimate(r, metric))]
+        known = [(float(r["step"]), found) for r in records if (found := estimate_of(r, metric))]
         if len(known) > 1:
             points = tuple((step, estimate.value) for step, estimate in known)
             band = tuple((step, estimate.low, estimate.high) for step, estimate in known)
@@ -180,6 +164,17 @@ def worse_answers(run: RunSignals) -> list[str]:
     return [*(failures(run) or ["status"]), TRUNCATED]
 
 
+def cheating_late(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Answers that try to fool the tests, late in the run, dated by where they became many."""
+    found = late_mean(above=0.01)(run, signal, limits)
+    if not found.found:
+        return found
+    change = find_signal_change(run, signal)
+    grew = change is not None and change.p_value <= limits.alpha and change.after > change.before
+    steps, values = run.series(signal)
+    return replace(found, onset=change.onset if change and grew else exactly(steps[values > 0][0]))
+
+
 ANSWERS = Topic(
     "answers",
     "Answers in training",
@@ -200,10 +195,36 @@ ANSWERS = Topic(
             """One way to fail became more frequent and stayed so
             {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
             - Read answers with this status in rollouts/ after the onset.
-            - Timeouts: see whether the machine was loaded (time/grading) before blaming the policy.
             - Go back to a checkpoint from before the onset.
             Confirm: Graded again on an idle machine, the answers have the same status.""",
             worse_answers,
+            brief="{signal} from {before:.0%} to {after:.0%}",
+        ),
+        Check(
+            "sandbox-timeouts",
+            lasting_change(rise=0.05),
+            """More answers run out of time, and go on doing so
+            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
+            - See whether the machine was loaded (time/grading, perf/*) before blaming the policy: lower
+              sandbox.workers to the number of free cores, or raise the time limit.
+            - If it was not: read answers with this status in rollouts/ after the onset.
+            Confirm: Graded again on an idle machine, the answers pass or fail within the limit.""",
+            (TIMEOUTS,),
+            optional=True,
+            brief="Timeouts from {before:.0%} to {after:.0%}",
+        ),
+        Check(
+            "length-collapse",
+            lasting_change(below=0.4, if_passing_more="no finding"),
+            """Answers became short without becoming better
+            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
+            - Go on from the last checkpoint before the onset with a lower training.learning_rate.
+            - In self-play, compare algorithm.advantage=role_baseline: without it reasoning disappears.
+            - Pay for nothing that an empty answer gets, too: a term for brevity or for format alone.
+            Confirm: The newest rollouts are empty or end at once.""",
+            (LENGTH,),
+            optional=True,
+            brief="Length of answers from {before:.3g} to {after:.3g}",
         ),
         Check(
             "length-growth",
@@ -218,7 +239,7 @@ ANSWERS = Topic(
         Check(
             # Right answers to an easy problem are alike; copies that fail are what ends learning.
             "diversity-loss",
-            lasting_change(below=0.5, if_passing_more="info"),
+            lasting_change(below=0.5, if_passing_more="info", ruins=0.3),
             """Answers to one problem became copies of each other
             {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
             - Raise sampling.temperature or algorithm.clip_high.
@@ -228,7 +249,7 @@ ANSWERS = Topic(
         ),
         Check(
             "cheating",
-            late_mean(above=0.01),
+            cheating_late,
             """Answers try to fool the tests
             In the last quarter of the run {late:.1%} of the answers try to fool the tests.
             - Read these answers in rollouts/; the grader gives them no reward.
@@ -236,6 +257,7 @@ ANSWERS = Topic(
             - Keep sandbox.require at the strictest level that the machine has.
             Confirm: Their share falls when the problems they exploit leave the training set.""",
             (CHEATING,),
+            brief="{late:.0%} of the answers try to fool the tests",
         ),
     ),
     (
@@ -258,6 +280,42 @@ TRAIN_HELD_OUT_GAP = Check(
 )
 
 
+REWARD_HACKING = Check(
+    "reward-hacking",
+    reward_hacking,
+    """Training results rise while held-out results fall: the reward is hacked
+                     {signal} went from {first:.3g} to {last:.3g} since step {step}, while the held-out
+                     score fell from
+                     {best:.3g} to {end:.3g}.
+                     - Use the checkpoint of the best evaluation.
+                     - Read the answers with the highest reward after the onset: what do they have that
+                     good ones
+                       have not? greenward audit tries the known tricks on the grader.
+                     - Close the gap in the reward, or add a penalty for leaving the reference:
+                       algorithm.kl.coefficient.
+                     Confirm: Answers from after the onset that earn the full reward fail tests that they have
+                       not seen.""",
+    severity="critical",
+    brief="Training rose to {last:.3g} while held-out fell from {best:.3g} to {end:.3g}",
+)
+CONTAMINATED_EVALUATION = Check(
+    "evaluation-contaminated",
+    contaminated,
+    """Held-out results are better than those in training from the beginning
+                              Held-out pass@1 is {held_out:.0%} where the pass rate in training is
+                              {training:.0%}
+                              (step {step}), and stays above it.
+                              - Search the training data, the corpus of the warm start and the base model's
+                              for the
+                                held-out problems: greenward audit --contamination.
+                              - See whether both are sampled and graded alike: temperature, token limit,
+                              prompts.
+                              Confirm: On problems made after the data was collected the difference is
+                              gone.""",
+    brief="Held-out pass@1 {held_out:.0%} against {training:.0%} in training",
+)
+
+
 def evaluation_topic(suite: str | None) -> Topic:
     """The evaluations on a suite, or on what the run holds out."""
     regression = Check(
@@ -271,7 +329,8 @@ def evaluation_topic(suite: str | None) -> Topic:
                      Confirm: greenward compare of both checkpoints on the same suite says the same.""",
     )
     if suite is None:
-        return Topic("held_out", "Held-out problems", (regression, TRAIN_HELD_OUT_GAP))
+        checks = (REWARD_HACKING, regression, TRAIN_HELD_OUT_GAP, CONTAMINATED_EVALUATION)
+        return Topic("held_out", "Held-out problems", checks)
     return Topic(f"suite_{suite}", f"Suite {suite}", (regression,))
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Finding, Severity, Table
+
+if TYPE_CHECKING:
+    from greenward.diagnostics.causes import Cause
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 HealthVerdict = Literal["healthy", "findings", "cannot tell"]
@@ -56,7 +59,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A run diagnosed. `unanswered` says why it cannot be called healthy even without findings."""
+    """A run diagnosed. `unanswered` says why it cannot be called healthy even without findings.
+
+    `causes` are the findings as causes with their consequences, where those were sought.
+    """
 
     command: str
     run: RunSignals
@@ -64,6 +70,7 @@ class Diagnosis:
     alpha: float
     thresholds: dict[str, float | None]
     unanswered: str | None = None
+    causes: tuple[Cause, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -93,6 +100,10 @@ class Diagnosis:
         if self.verdict == "cannot tell":
             return f"CANNOT TELL: {self.unanswered}."
         if self.verdict == "findings":
+            if self.causes:
+                others = len(self.causes) - 1
+                also = f" ({others} other cause{'s' if others > 1 else ''} found)" if others else ""
+                return f"{self.causes[0].severity.upper()}: {self.causes[0].headline}{also}."
             severities = [finding.severity for finding in self.findings]
             counts = (f"{severities.count(one)} {one}" for one in dict.fromkeys(severities))
             text = f"{severities[0].upper()}: {', '.join(counts)} in {self.checks} checks"

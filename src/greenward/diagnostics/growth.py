@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps, find_change_point, onset_at
+from greenward.diagnostics.change_points import (
+    MIN_POINTS,
+    Floats,
+    Steps,
+    exactly,
+    find_change_point,
+    onset_at,
+)
 from greenward.intervals import Z_95
 from greenward.reports.document import Onset
 
@@ -23,7 +30,10 @@ _SUSTAINED_SHARE = 0.5
 _LASTING = 0.05  # of the steps, for which the memory of two runs must differ up to the end
 _WARM_UP = 0.1  # of the run: allocators and caches fill up
 _ENVELOPE_POINTS = 60
-_LATE_SHARE = 0.25  # the second half must grow at least this fast, compared with the whole
+_QUARTER_SHARE = 0.12  # of the growth, which each quarter after the onset must add to the one before
+_MIDWAY = 0.15  # of the run; what begins to grow earlier grows from the start
+_BURST_RATIO = 4.0  # to the median of the run
+_BURST_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,8 @@ class MemoryGrowth:
 
     `factor` is the fitted memory at the last step over that at the first one (`at_start`), with its 95 %
     interval; warm-up is not in the fit. `per_step` is the slope in the unit of the series. `steps_to_limit`
-    counts from the last step until the line meets the limit, None without one, or without growth.
+    counts from the last step until the line meets the limit, None without one, or without growth. `onset` is
+    the first step that grows.
     """
 
     at_start: float
@@ -68,6 +79,7 @@ class MemoryGrowth:
     p_value: float
     steps_to_limit: float | None
     is_leak: bool
+    onset: Onset
 
 
 def large_where(not_finite: npt.NDArray[np.bool_], norms: Floats) -> Floats:
@@ -148,39 +160,97 @@ def find_explosion(steps: Steps, norms: Floats, *, alpha: float = 0.05) -> Explo
 def measure_memory_growth(
     steps: Steps, memory: Floats, *, limit: float | None = None, alpha: float = 0.05
 ) -> MemoryGrowth | None:
-    """Fit a line to the lower envelope of `memory`. None: too few values after the warm-up.
+    """Fit a line to the lower envelope of `memory` from where it begins to grow. None: too few values.
 
     The smallest value of each stretch of steps forgets the peaks of long batches and keeps what is never
-    freed. A leak is significant (AR(1) bootstrap), grows by a tenth or more over the run, and still grows
-    in its second half: a cache that fills up and stays, or one allocation that is kept, is none.
+    freed. A leak is significant (AR(1) null), grows by a tenth or more, and goes on in each quarter of what
+    follows its onset, evenly or in steps: a cache that fills up, or single allocations that are kept, are
+    none.
     """
     skipped = int(_WARM_UP * len(memory))
     at, low = lower_envelope(steps[skipped:], memory[skipped:])
     change = find_change_point(low)
     if change is None:
         return None
+    since = change.onset.step if change.onset.step > _MIDWAY * len(low) else 0
+    if _goes_on(low):
+        since = 0 if not since or _goes_on(low[:since]) else since
+    at, low, before = at[since:], low[since:], low[:since]
     slope, slope_low, slope_high = theil_sen(at, low)
-    centre, middle = float(np.median(at)), float(np.median(low - slope * (at - np.median(at))))
-    first, last = float(steps[0]) - centre, float(steps[-1]) - centre
+    middle = float(np.median(low - slope * (at - np.median(at))))
+    centre = float(np.median(at))
+    first, last = float(at[0] if since else steps[0]) - centre, float(steps[-1]) - centre
+    level = float(np.median(before)) if since else middle + slope * first
 
     def factor(rate: float) -> float:
-        start = middle + rate * first
+        start = level if since else middle + rate * first
         return (middle + rate * last) / start if start > 0 else np.inf
 
-    half = len(low) // 2
-    halves = [theil_sen(at[part], low[part])[0] for part in (slice(None, half), slice(half, None))]
-    goes_on = min(halves) >= _LATE_SHARE * slope
     remaining = None if limit is None or slope <= 0 else max(0.0, (limit - middle - slope * last) / slope)
+    grows = slope > 0 and factor(slope) >= MIN_GROWTH_FACTOR and _goes_on(low)
+    dated = exactly(steps[0])
+    if since:
+        every = (int(steps[-1]) - int(steps[skipped])) / max(since + len(at) - 1, 1)
+        places = (since, min(since, change.onset.low), max(since, change.onset.high))
+        dated = Onset(*(int(steps[skipped] + every * place) for place in places))
     return MemoryGrowth(
-        middle + slope * first,
+        level,
         factor(slope),
         factor(slope_low),
         factor(slope_high),
         slope,
         change.p_value,
         remaining,
-        bool(slope > 0 and change.p_value <= alpha and factor(slope) >= MIN_GROWTH_FACTOR and goes_on),
+        bool(grows and change.p_value <= alpha),
+        dated,
     )
+
+
+def _goes_on(low: Floats) -> bool:
+    """Whether each quarter adds to the growth."""
+    if len(low) < 8:
+        return False
+    medians = np.array([np.median(part) for part in np.array_split(low, 4)])
+    return bool(
+        medians[-1] > medians[0] and (np.diff(medians) >= _QUARTER_SHARE * (medians[-1] - medians[0])).all()
+    )
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Norms that left their scale for a stretch of steps and came back."""
+
+    onset: Onset
+    last: int
+    ratio: float
+    steps: int
+
+
+def find_burst(steps: Steps, norms: Floats) -> Burst | None:
+    """The longest stretch of norms above 4 times the median of the run, of 5 steps or more and under a
+    half.
+    """
+    positive = norms > 0
+    steps, norms = steps[positive], norms[positive]
+    if len(norms) < MIN_POINTS:
+        return None
+    middle = float(np.median(norms))
+    kernel = np.ones(3) / 3
+    high = (
+        np.convolve(norms > _BURST_RATIO * middle, kernel, "same") > 0.5
+    )  # one norm in between may be usual
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], high.astype(int), [0]))))
+    stretches = edges.reshape(-1, 2)
+    if not len(stretches):
+        return None
+    first, end = max(stretches.tolist(), key=lambda one: one[1] - one[0])
+    before, after = norms[:first], norms[end:]
+    if not _BURST_STEPS <= end - first < len(norms) / 2 or min(len(before), len(after)) < _BURST_STEPS:
+        return None
+    if not 1 / _BURST_RATIO < np.median(after) / np.median(before) < _BURST_RATIO:
+        return None  # it did not come back
+    onset = Onset(int(steps[first]), int(steps[max(first - 1, 0)]), int(steps[min(first + 1, end - 1)]))
+    return Burst(onset, int(steps[end - 1]), float(np.median(norms[first:end]) / middle), end - first)
 
 
 def first_memory_difference(a: Floats, b: Floats) -> int | None:

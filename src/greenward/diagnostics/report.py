@@ -7,10 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from greenward.diagnostics.calibration_tests import DIAGRAM
 from greenward.diagnostics.findings import Card, Diagnosis
-from greenward.diagnostics.reward_tests import DIAGRAM
+from greenward.diagnostics.rollout_tests import answers_around
 from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import (
+    NOTHING,
     Fact,
     Facts,
     Finding,
@@ -44,6 +46,17 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         "verdict": diagnosis.verdict,
         "steps": steps,
         "findings": _finding_records(diagnosis.findings),
+        "causes": [
+            {
+                "name": one.finding.name,
+                "severity": one.severity,
+                "headline": one.headline,
+                "consequences": [effect.name for effect in one.consequences],
+            }
+            for one in diagnosis.causes
+        ],
+        "format": run.format,
+        "names": dict(run.theirs),
         "not_checked": [asdict(gap) for gap in diagnosis.gaps],
         "unanswered": diagnosis.unanswered,
         "alpha": diagnosis.alpha,
@@ -94,13 +107,45 @@ def _report(
         facts=facts,
         notes=notes,
         sections=(
-            section("Findings", Findings(found.findings) if found.findings else None),
+            *_finding_sections(found, run),
             *details,
             section("What could not be checked", missing),
         ),
         footer=_FOOTER,
         data=to_json(data),
     )
+
+
+def _finding_sections(found: Diagnosis | Card, run: RunSignals) -> list[Section]:
+    """The findings; where causes are known, the first with its consequences and answers, then the others."""
+    if isinstance(found, Card) or not found.causes:
+        return [section("Findings", Findings(found.findings) if found.findings else None)]
+    first, *others = found.causes
+    onset = first.finding.onset
+    remarks = tuple(finding for finding in found.findings if finding.severity == "info")
+    return [
+        section("The cause", Findings((first.finding,)), _consequences(first.consequences)),
+        section(
+            "Answers around the onset", answers_around(run, onset.step) if onset else None, level="detail"
+        ),
+        *(
+            section(
+                "Also found" if place == 0 else "",
+                Findings((other.finding,)),
+                _consequences(other.consequences),
+            )
+            for place, other in enumerate(others)
+        ),
+        section("Remarks", Findings(remarks) if remarks else None, level="detail"),
+    ]
+
+
+def _consequences(findings: tuple[Finding, ...]) -> Table | None:
+    rows = tuple(
+        (one.name, one.severity, NOTHING if one.onset is None else str(one.onset), one.measured)
+        for one in findings
+    )
+    return Table("What followed", ("Finding", "Weight", "From step", "Measured"), rows) if rows else None
 
 
 def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
@@ -124,10 +169,15 @@ def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
 
 
 def _metrics_as_analysed(run: RunSignals) -> bytes:
-    """One row a step, in order, no torn line."""
+    """The file itself where nothing had to be mended."""
     source = run.path / METRICS
     if not run.notes and source.is_file():
         return source.read_bytes()  # nothing was sorted, merged or left out
+    return metrics_as_rows(run)
+
+
+def metrics_as_rows(run: RunSignals) -> bytes:
+    """JSON lines, one row a step in order, under greenward's names."""
     columns = {name: values.tolist() for name, values in run.values.items()}
     rows = (
         {"step": int(step), **{name: columns[name][i] for name in columns if run.recorded[name][i]}}

@@ -5,29 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from greenward.diagnostics.calibration import WARNING_SCORE
+from greenward.diagnostics.calibration_tests import no_discrimination, poor_calibration
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.checks import Check, SignalChart, Topic, examine
 from greenward.diagnostics.findings import Diagnosis
+from greenward.diagnostics.learning_tests import (
+    always_clipped,
+    group_signal_fades,
+    no_learning,
+    scale_jumps,
+    vanished,
+)
+from greenward.diagnostics.policy_checks import POLICY
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.reward_tests import (
     constant_reward,
     dead_groups,
+    dead_term,
     dominance,
-    poor_calibration,
+    group_signals,
+    reward_terms,
     tested_rewards,
 )
-from greenward.diagnostics.signal_tests import (
-    ALPHA,
-    Thresholds,
-    falls_to,
-    lasting_change,
-    late_mean,
-    share_of_steps,
-)
-from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, TRUNCATED, RunSignals
+from greenward.diagnostics.signal_tests import ALPHA, Thresholds, lasting_change
+from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, RunSignals
 from greenward.diagnostics.training_tests import (
     explosion,
-    kl_runaway,
     logged_memories,
     memory_leak,
     not_finite,
@@ -64,6 +67,7 @@ GRADIENTS = Topic(
               learning_rate jumps at the onset if the schedule is to blame.""",
             (GRADIENT,),
             critical=True,
+            brief="Gradient norm ×{ratio:.3g}{recovered}",
         ),
         Check(
             "gradient-spikes",
@@ -80,13 +84,27 @@ GRADIENTS = Topic(
         ),
         Check(
             "gradient-vanished",
-            share_of_steps("==", 0.0, over=0.4, dated=True),
-            """Many steps have no gradient at all
-            grad_norm is 0 at {share:.0%} of {count} steps.
+            vanished,
+            """There is hardly a gradient left, or none at many steps
+            {text}
             - Groups whose answers all pass or all fail teach nothing: set algorithm.dynamic_sampling, or
               choose problems of middle difficulty.
             - Raise training.num_generations or sampling.temperature, so that answers differ.
             Confirm: groups/with_signal is 0 at the same steps.""",
+            (GRADIENT,),
+        ),
+        Check(
+            "gradient-always-clipped",
+            always_clipped,
+            """Clipping decides the size of every update
+            {text}
+            - The direction is kept, the size is not: an update is as large as the learning rate says,
+            whatever
+              the gradient. Set training.max_grad_norm a little above the usual norm.
+            - Or lower training.learning_rate and look for what makes norms large: sums in place of means
+            in the
+              loss, very long answers, unscaled rewards.
+            Confirm: With the limit above the usual norm, the share of clipped steps falls below a tenth.""",
             (GRADIENT,),
         ),
     ),
@@ -110,6 +128,21 @@ CALIBRATION = Topic(
             - Train it on newer answers, with a lower learning rate or more weight decay.
             Confirm: The score of predictions on fresh problems, with the same model frozen, is as low.""",
             critical=True,
+            brief="Calibration of the reward model: {short}",
+        ),
+        Check(
+            "calibration-no-discrimination",
+            no_discrimination,
+            """The reward model does not tell good answers from bad ones
+            A passing answer is ranked above a failing one in {auc:.0%} of the pairs, at most {high:.0%}
+            (95 %); chance
+            is 50 %.
+            - Give it weight 0 until it does: as a reward it is noise.
+            - See what it reads: an answer that is cut off or masked, a head that was never trained, one
+            class only
+              in its training data.
+            Confirm: On its own training answers it is as bad.""",
+            optional=True,
         ),
     ),
 )
@@ -130,6 +163,52 @@ REWARDS = Topic(
             severity="critical",
         ),
         Check(
+            "reward-term-dead",
+            dead_term,
+            """A term of the reward is 0 for every answer
+            {signal} is 0 at each of {count} steps.
+            - Call the reward function on a known good answer: it returns 0, raises, or never finds its input.
+            - Remove it from rewards if it is not meant to count.
+            Confirm: The function returns more than 0 for a hand-written answer of the best kind.""",
+            reward_terms,
+            needs=(REWARD,),
+        ),
+        Check(
+            "reward-scale-jump",
+            scale_jumps,
+            """The size of the reward changed at once, not what answers earn
+            {signal} became {factor:.2g} times as large from one step to the next, while the pass rate
+            moved by
+            {passing:.1%}.
+            - Compare the configs and the code of rewards before and after: a weight, a normalisation or a
+              reward model was changed, or the run was resumed with other settings.
+            - Advantages that are not divided by the spread of a group (dr_grpo, ppo) grow as well: lower
+              training.learning_rate by the same factor.
+            Confirm: Rewards of the rollouts before the onset, computed with the present code, have the new
+              size.""",
+            ("reward/std",),
+            needs=(REWARD,),
+            brief="Reward scale ×{factor:.2g}",
+        ),
+        Check(
+            "no-learning",
+            no_learning,
+            """Nothing was learned
+            {signal} rose by {rise:+.3f} from {start:.3g} over {count} steps, at most by {bound:.3f} (95
+            %); a rise
+            of {unit:.3f} would have been seen.
+            - See whether weights move at all: learning_rate above 0, updates/applied, and greenward
+            diff-ckpt of
+              the first and the last checkpoint.
+            - Grade a known right and a known wrong answer: greenward grade.
+            - Choose easier problems, or more answers per problem (training.num_generations), so that groups
+              differ.
+            - Raise training.learning_rate threefold for fifty steps.
+            Confirm: The pass rate of a few training problems alone, trained on for fifty steps, rises.""",
+            needs=(REWARD,),
+            brief="No learning in {count} steps",
+        ),
+        Check(
             "reward-drop",
             lasting_change(by_sign=-1),
             """A reward fell and did not recover
@@ -141,6 +220,7 @@ REWARDS = Topic(
             Confirm: Held-out evaluations before and after the onset fall, too.""",
             tested_rewards,
             needs=(REWARD,),
+            brief="{signal} fell from {before:.3g} to {after:.3g}",
         ),
         Check(
             "auxiliary-reward-dominates",
@@ -164,8 +244,21 @@ REWARDS = Topic(
             - Either: algorithm.dynamic_sampling, more training.num_generations, or a higher
               sampling.temperature.
             Confirm: groups/with_signal rises with the change in the next twenty steps.""",
+            group_signals,
+            needs=(REWARD,),
+            brief="{dead:.0%} of the groups teach nothing",
+        ),
+        Check(
+            "group-signal-fades",
+            group_signal_fades,
+            """Fewer and fewer groups can teach
+            Groups with signal fell from {before:.3g} to {after:.3g} a step ({ratio:.0%}).
+            - Set algorithm.dynamic_sampling, which draws other groups in place of dead ones.
+            - Mix in harder problems as these are solved.
+            Confirm: groups/dead_all_pass grows as groups/with_signal falls.""",
             ("groups/with_signal",),
             needs=(REWARD,),
+            optional=True,
         ),
     ),
     (
@@ -174,75 +267,6 @@ REWARDS = Topic(
         SignalChart(
             "Groups per step", ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail")
         ),
-    ),
-)
-POLICY = Topic(
-    "policy_card",
-    "Policy",
-    (
-        Check(
-            # no absolute limit: small models begin low
-            "entropy-collapse",
-            falls_to(below=0.1),
-            """The policy has nearly stopped exploring
-            Entropy fell from {before:.3g} to {after:.3g} nats a token, {ratio:.0%} of its start.
-            - Raise algorithm.clip_high (0.28, DAPO's clip-higher) or sampling.temperature.
-            - Add a penalty for leaving the reference: algorithm.kl.coefficient.
-            - Lower training.learning_rate, or stop here if held-out results no longer rise.
-            Confirm: completion/unique falls with it: the answers to a problem become copies.""",
-            ("entropy",),
-        ),
-        Check(
-            "kl-runaway",
-            kl_runaway,
-            """The policy leaves its reference faster and faster without earning more
-            KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step in the
-            second half and {slope_before:.2g} in the first, while the reward did not rise.
-            - Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.
-            - Go back to the checkpoint where the reward was highest.
-            - Read the newest rollouts: reward hacking looks like this.
-            Confirm: The held-out pass rate is flat or falls while kl rises.""",
-            ("kl",),
-        ),
-        Check(
-            # Spinning Up's PPO stops at 0.015
-            "large-policy-steps",
-            share_of_steps(">", 0.03, over=0.2),
-            """Single updates move the policy far
-            approx_kl is above 0.03 in {share:.0%} of the steps (median {median:.3g}).
-            - Lower training.learning_rate, algorithm.updates_per_batch or minibatches.
-            - Set algorithm.max_step_kl, which ends the updates of a batch early.
-            Confirm: approx_kl and clip/fraction fall together.""",
-            ("approx_kl",),
-        ),
-        Check(
-            "truncated-answers",
-            late_mean(above=0.2, dated=True),
-            """Many answers are cut off at the limit
-            In the last quarter of the run {late:.0%} of the answers are cut off at the limit.
-            - Raise sampling.max_tokens, or shorten answers by algorithm.overlong.penalty.
-            - Leave cut answers out of the loss: algorithm.overlong.mask_truncated.
-            Confirm: The cut answers in rollouts/ would have been whole with twice the limit.""",
-            (TRUNCATED,),
-        ),
-        Check(
-            "value-function-useless",
-            share_of_steps("<", 0.0, over=0.75, start=0.5),
-            """The value function predicts worse than the mean return would
-            explained_variance is below 0 in {share:.0%} of the second half (median {median:.2f}).
-            - Raise algorithm.critic.learning_rate or loss_weight, or give it a trunk of its own
-              (algorithm.critic.trunk).
-            - Train it a while with the policy frozen.
-            - Or do without: algorithm.advantage rloo or grpo needs none.
-            Confirm: explained_variance rises above 0 within fifty steps of the change.""",
-            ("explained_variance",),
-        ),
-    ),
-    (
-        SignalChart("Entropy (nats per token)", ("entropy",)),
-        SignalChart("KL to the reference", ("kl",)),
-        SignalChart("Answers cut off at the limit", (TRUNCATED,), "share"),
-        SignalChart("Explained variance of the value function", ("explained_variance",)),
     ),
 )
 COMPUTE = Topic(
@@ -263,6 +287,7 @@ COMPUTE = Topic(
               compare tracemalloc (or torch.cuda.memory_snapshot) of two steps.""",
             logged_memories,
             critical=True,
+            brief="{memory} ×{factor:.2f}",
         ),
         Check(
             "throughput-drop",
@@ -274,6 +299,7 @@ COMPUTE = Topic(
             - If not: another load on the machine, swapping (see the memory), or too few sandbox.workers.
             Confirm: Repeat a few steps from the checkpoint before the drop on an idle machine.""",
             (THROUGHPUT,),
+            brief="Throughput {relative:+.0%}",
         ),
     ),
     (SignalChart("Tokens per second", (THROUGHPUT,)),),
@@ -298,10 +324,10 @@ def diagnose_reward_health(
     run = read_run_signals(path)
     cards = examine(TOPICS, run, Thresholds(alpha, calibration_threshold, memory_limit_mb))
     thresholds = {"calibration": calibration_threshold, "memory_limit_mb": memory_limit_mb}
-    return Diagnosis("reward-health", run, cards, alpha, thresholds, _unanswered(run))
+    return Diagnosis("reward-health", run, cards, alpha, thresholds, unanswered_question(run))
 
 
-def _unanswered(run: RunSignals) -> str | None:
+def unanswered_question(run: RunSignals) -> str | None:
     """Why the run may not be called healthy: that needs tests of the reward and of the gradient."""
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"

@@ -1,39 +1,25 @@
-"""Tests of the reward: whether it varies, which term drives it, and whether a reward model is calibrated."""
+"""Tests of the reward: whether it varies, which term drives it, and how many groups it teaches."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.calibration import (
-    Calibration,
-    Slope,
-    calibration_score,
-    measure_calibration,
-    score_p_value,
-)
-from greenward.diagnostics.change_points import MIN_POINTS, exactly
+from greenward.diagnostics.change_points import MIN_POINTS, Steps, exactly
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, not_made
 from greenward.diagnostics.signals import REWARD, Floats, RunSignals
-from greenward.errors import DiagnosticsError
-from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
-from greenward.runs.metrics import Predictions, read_predictions
+from greenward.reports.document import Onset, Table
 
-NEWEST = 50_000  # predictions that are measured; the older ones of a long run are of an older model
 DOMINANT = 0.5  # share of the variance over steps
 DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only cost)
 # What is said of rewards beside the terms, and terms that are combined of others.
 _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
 _OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
-_PARTS = 4  # of the measured predictions, in the table over time
-DIAGRAM = "reliability_diagram.svg"
-_CALIBRATION = "calibration of the reward model"
+_WITHOUT_SIGNAL = "groups/without_signal"
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -61,6 +47,13 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
     return Result(True, {"text": text}, onset=exactly(since[0]))
+
+
+def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A term that is 0 throughout although the reward counts it."""
+    values = run.series(signal)[1]
+    weight = _weights(run.config or {}).get(signal.removeprefix("reward/"), 1.0)
+    return Result(bool(weight) and not values.any(), {"signal": signal, "count": len(values)})
 
 
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -125,174 +118,49 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
+def group_signals(run: RunSignals) -> list[str]:
+    """What says how many groups teach nothing: their counts, or their share."""
+    share = not len(run.series("groups/with_signal")[1]) and len(run.series(_WITHOUT_SIGNAL)[1])
+    return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
+
+
+def _dead_share(run: RunSignals, signal: str) -> Result:
+    """Groups without signal where their share was logged; right and wrong ones are told apart by the
+    reward.
+    """
+    values = run.series(signal)[1]
+    late = values[int(LATE * len(values)) :]
+    known = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]
+    dead = float(late.mean())
+    if all(map(len, known)):
+        passed, failed = (float(one[int(LATE * len(one)) :].mean()) for one in known)
+    else:
+        rewards = run.series(REWARD)[1]
+        end = float(rewards[int(LATE * len(rewards)) :].mean())
+        passed, failed = (dead, 0.0) if end > np.median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
+    numbers = {"dead": dead, "passed": passed, "failed": failed}
+    return Result(dead > DEAD, numbers, onset=_dead_since(*run.series(signal)))
+
+
+def _dead_since(steps: Steps, dead: Floats) -> Onset | None:
+    places = np.flatnonzero(dead > DEAD)
+    frequent = [place for place in places if (dead[place : place + 15] > DEAD).mean() > DOMINANT]
+    return exactly(steps[frequent[0]]) if frequent else None
+
+
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Groups without signal late in the run, which are worse where all answers fail than where all pass."""
+    """Groups without signal late in the run: all of their answers fail, or all pass."""
+    if signal == _WITHOUT_SIGNAL:
+        return _dead_share(run, signal)
     names = (signal, "groups/dead_all_pass", "groups/dead_all_fail")
     missing = np.full(len(run.steps), np.nan)
     counts = np.array([run.values.get(name, missing) for name in names])
-    counts = counts[:, np.isfinite(counts).all(axis=0)]
-    counts = counts[:, counts.sum(axis=0) > 0]
+    kept = np.isfinite(counts).all(axis=0) & (np.nansum(counts, axis=0) > 0)
+    counts = counts[:, kept]
     if counts.shape[1] < MIN_POINTS:
         return not_made(gap_of(run, signal))
     late = counts[:, int(LATE * counts.shape[1]) :].sum(axis=1)
     with_signal, passed, failed = (late / late.sum()).tolist()
     numbers = {"dead": 1 - with_signal, "passed": passed, "failed": failed}
-    return Result(1 - with_signal > DEAD, numbers, "warning" if failed > passed else "info")
-
-
-def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Whether the newest predictions of the reward model are the rates that come true.
-
-    Raises:
-        RunError: predictions.jsonl cannot be read.
-    """
-    predictions = read_predictions(run.path, newest=NEWEST)
-    if not predictions.steps:
-        reason = "there is no predictions.jsonl: the run has no reward model, or did not log its predictions"
-        enable = (
-            "Train with a reward_model section; or write predictions.jsonl, one row a step: "
-            '{"step": 3, "predicted": [0.8, 0.1], "passed": [1, 0]}.'
-        )
-        return not_made(Gap(_CALIBRATION, reason, enable))
-    try:
-        found = measure_calibration(predictions.predicted, predictions.passed)
-    except DiagnosticsError as error:
-        enable = "Train on until there are enough predictions with outcomes of both kinds."
-        return not_made(Gap(_CALIBRATION, error.message, enable))
-    threshold = limits.calibration_score
-    first, last = min(predictions.steps), max(predictions.steps)
-    parts = _parts(predictions)
-    text, p_value = "", found.ece_p_value
-    severity: Severity = "critical"
-    if found.score < threshold:
-        text = (
-            f"The calibration score is {found.score:.2f}, below {threshold:g}, over steps {first} to {last}; "
-            f"ECE {found.ece:.3f} where a calibrated model would have {found.ece_null_median:.3f}. "
-            f"{_direction(found.slope)}"
-        )
-    elif bad := [part for part in parts if part.is_below(threshold, limits.alpha / _PARTS)]:
-        # What is easy to predict, as in a run that fails throughout, would hide what was wrong before.
-        # A part is a fraction of the predictions, so chance alone takes its score below the threshold.
-        shown = " and ".join(f"{part.score:.2f} over steps {part.first} to {part.last}" for part in bad)
-        text = f"The calibration score of the whole run is {found.score:.2f}, but {shown}."
-        severity = "critical" if len(bad) > 1 else "warning"
-        largest = max(measure_calibration(part.predicted, part.passed).ece_p_value for part in bad)
-        p_value = min(1.0, _PARTS * largest)
-    return Result(
-        bool(text),
-        {"text": text},
-        severity,
-        p_value=p_value,
-        facts=(
-            Fact("calibration score", f"{found.score:.2f}"),
-            Fact("threshold", f"{threshold:g}"),
-            Fact("predictions", f"{found.pairs:,}"),
-            Fact("steps", f"{first} to {last}"),
-        ),
-        tables=(_measures(found), _over_training(parts)),
-        charts=(_reliability_diagram(found),),
-        data={**asdict(found), "threshold": threshold, "first_step": first, "last_step": last},
-    )
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The predictions of a stretch of steps; `score` is None where there are too few, or of one outcome."""
-
-    first: int
-    last: int
-    predicted: Floats
-    passed: Floats
-    score: float | None
-
-    def is_below(self, threshold: float, alpha: float) -> bool:
-        """Whether the score is below the threshold and chance does not explain it."""
-        if self.score is None or self.score >= threshold:
-            return False
-        return score_p_value(self.predicted, self.passed, threshold) <= alpha
-
-
-def _parts(predictions: Predictions) -> list[_Part]:
-    """The predictions in parts of about as many steps each, in order."""
-    steps, parts = np.array(predictions.steps), []
-    predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
-    for stretch in filter(len, np.array_split(np.unique(steps), _PARTS)):
-        inside = (steps >= stretch[0]) & (steps <= stretch[-1])
-        score = None
-        with suppress(DiagnosticsError):
-            score = calibration_score(predicted[inside], passed[inside])
-        parts.append(_Part(int(stretch[0]), int(stretch[-1]), predicted[inside], passed[inside], score))
-    return parts
-
-
-def _over_training(parts: list[_Part]) -> Table:
-    rows = (
-        (
-            f"{part.first} to {part.last}",
-            f"{part.passed.size:,}",
-            NOTHING if part.score is None else f"{part.score:.2f}",
-            f"{part.predicted.mean():.1%}",
-            f"{part.passed.mean():.1%}",
-        )
-        for part in parts
-    )
-    columns = ("Steps", "Predictions", "Score", "Mean prediction", "Passed")
-    return Table("Over training", columns, tuple(rows), "A score needs 50 predictions and both outcomes.")
-
-
-def _interval(slope: Slope) -> str:
-    return f"{slope.slope:.2f} [{slope.low:.2f}, {slope.high:.2f}]"
-
-
-def _direction(slope: Slope | None) -> str:
-    """What the slope says about a forecast that is not calibrated."""
-    if slope is None:
-        return "The outcomes are perfectly separated, so there is no slope."
-    kind, detail = "off by a shift rather than in confidence", ""
-    if slope.low > 1:
-        kind = "underconfident"
-    elif slope.high < 1 and slope.slope > 0:
-        kind, detail = "overconfident", f", its logits are {1 / slope.slope:.1f} times too large"
-    elif slope.high < 1:
-        kind = "worse than its opposite"
-    return f"It is {kind}: slope {_interval(slope)}{detail}."
-
-
-def _measures(found: Calibration) -> Table:
-    null = f"calibrated: {found.ece_null_median:.3f}, at most {found.ece_null_95:.3f} in 95 %"
-    slope = "none: perfectly separated" if found.slope is None else _interval(found.slope)
-    murphy = found.murphy
-    rows = (
-        ("Calibration score", f"{found.score:.3f}", "1 is calibrated"),
-        ("ECE", f"{found.ece:.3f}", f"{null}; p {found.ece_p_value:.2g}"),
-        ("Overconfidence slope", slope, "1 is right, below 1 is overconfident"),
-        ("Brier score", f"{murphy.brier:.3f}", "reliability − resolution + uncertainty + within bins"),
-        ("  reliability", f"{murphy.reliability:.3f}", "0 is calibrated"),
-        ("  resolution", f"{murphy.resolution:.3f}", "how far apart the bins are; larger is better"),
-        ("  uncertainty", f"{murphy.uncertainty:.3f}", "of the outcomes themselves"),
-        ("  within bins", f"{murphy.within_bin:.3f}", "what the spread inside bins adds"),
-    )
-    return Table("Measures", ("Measure", "Value", "Meaning"), rows)
-
-
-def _reliability_diagram(found: Calibration) -> Chart:
-    """Observed over predicted rate of each bin with its 95 % interval, and where they would be equal."""
-    observed = Series(
-        "observed",
-        "main",
-        tuple((b.predicted, b.observed) for b in found.bins),
-        band=tuple((b.predicted, b.low, b.high) for b in found.bins),
-        hints=tuple(
-            f"{b.count} predictions of {b.predicted:.2f} on average: {b.observed:.1%} pass "
-            f"[{b.low:.1%}, {b.high:.1%}]"
-            for b in found.bins
-        ),
-    )
-    return Chart(
-        "Reliability diagram",
-        "predicted probability of passing",
-        (Series("calibrated", "second", ((0.0, 0.0), (1.0, 1.0)), "dashed"), observed),
-        "share",
-        "Share of answers that passed, in bins of equally many predictions, with 95 % intervals.",
-        file=DIAGRAM,
-    )
+    onset = _dead_since(run.steps[kept], 1 - counts[0] / counts.sum(axis=0))
+    return Result(1 - with_signal > DEAD, numbers, onset=onset)

@@ -12,13 +12,25 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from greenward.diagnostics.calibration import WARNING_SCORE
-from greenward.diagnostics.change_points import ChangePoint, exactly, find_change_point, onset_at
+from greenward.diagnostics.change_points import (
+    MIN_POINTS,
+    ChangePoint,
+    exactly,
+    find_change_point,
+    onset_at,
+)
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals
 from greenward.reports.document import Chart, Fact, Onset, Severity, Table
 
 ALPHA = 0.05
+LEAST_RISE = 0.08  # of a rate, or of a reward's size, that counts as one
 LATE = 0.75  # from this share of the run on it is late
+_REFERENCE = 60  # values before a change that say what was usual
+_MIN_REFERENCE = 8
+_OUTSIDE = 2.5
+_LATER_PARTS = (0.33, 0.5, 0.67)
+_AROUND = 20  # steps that are averaged
 _COMPARISONS = {"<": np.less, ">": np.greater, "==": np.equal}
 
 
@@ -69,19 +81,50 @@ def table_of(
 Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 
 
-def find_signal_change(run: RunSignals, name: str) -> ChangePoint | None:
+def find_signal_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint | None:
     """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short.
 
-    The levels are in the unit of the signal, and the onset is a step.
+    The levels are in the unit of the signal, and the onset is a step. `since` is the share of the values that
+    are left out at the beginning.
     """
     steps, values = run.testable(name)
+    steps, values = steps[int(since * len(steps)) :], values[int(since * len(values)) :]
     change = find_change_point(values)
     if change is None:
         return None
     before, after = change.before, change.after
     if RATIO_SCALE.fullmatch(name):
         before, after = np.exp((before, after)).tolist()
-    return replace(change, before=before, after=after, onset=onset_at(steps, change.onset))
+    onset = onset_at(steps, departure(values, change.onset))
+    return replace(change, before=before, after=after, onset=onset)
+
+
+def departure(values: Floats, onset: Onset) -> Onset:
+    """The place at which the values left what they were before, for a change that was located at `onset`.
+
+    A step or a kinked line is fitted to changes of any shape, and a slow one is placed in its middle. From
+    there the values are followed back while they are outside the band of what was before, and on while they
+    are inside it: the line through them, and 2.5 robust standard deviations on both sides.
+    """
+    place = onset.step
+    start = max(0, place - 2 * _REFERENCE)
+    reference = values[start : place - min(_REFERENCE // 2, max(2, place // 3))]
+    if len(reference) < _MIN_REFERENCE:
+        return onset
+    x = np.arange(-len(reference), 0.0)
+    trend = float(np.polyfit(x, reference, 1)[0]) if len(reference) >= MIN_POINTS else 0.0
+    middle = float(np.median(reference - trend * x))
+    spread = 1.4826 * float(np.median(np.abs(reference - trend * x - middle)))
+    offsets = np.arange(len(values)) - (start + len(reference))
+    outside = np.abs(values - middle - trend * offsets) > _OUTSIDE * spread
+    first = place
+    while first > start and outside[max(first - 2, 0) : first].any():
+        first -= 1
+    while first < min(place + _REFERENCE, len(values) - 1) and outside[first : first + 3].sum() < 2:
+        first += 1
+    if first == min(place + _REFERENCE, len(values) - 1):
+        return onset  # it never leaves the band: too small to be followed
+    return Onset(first, min(first, onset.low), max(first, onset.high))
 
 
 def median_of_part(values: Floats, first: float, last: float) -> float:
@@ -97,26 +140,34 @@ def lasting_change(
     below: float = 0.0,
     above: float = np.inf,
     if_passing_more: Severity | Literal["no finding"] | None = None,
+    ruins: float = 0.0,
 ) -> Test:
     """A change for the worse: down or up (`by_sign` -1 or 1), by more than `rise`, or to `below` or `above`
-    so many times the level before. Where the pass rate rose, it may be less severe, or nothing.
+    so many times the level before. Where the pass rate rose, it may be less severe, or nothing, but for a
+    fall
+    to less than `ruins` of the level before.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         change = find_signal_change(run, signal)
         if change is None:
             return not_made(gap_of(run, signal))
-        moved = change.after - change.before
+        if by_sign:  # a fall after a rise is no change of the whole: the later parts are tested, too
+            parts = [change, *(find_signal_change(run, signal, since) for since in _LATER_PARTS)]
+            known = [one for one in parts if one and (one.after - one.before) * by_sign > 0] or [change]
+            change = min(known, key=lambda one: one.p_value)
+            change = replace(change, p_value=min(1.0, len(parts) * change.p_value))
+        moved, level = change.after - change.before, max(change.after, 0.0)  # a fitted line may end below 0
         worse = (
             moved * by_sign > 0
             or moved > rise
-            or change.after < below * change.before
-            or change.after > above * change.before
+            or level < below * change.before
+            or level > above * change.before
         )
         found = worse and change.is_large
         severity: Severity | None = None
-        passing = find_signal_change(run, PASS_RATE) if found and if_passing_more else None
-        if passing and passing.p_value <= limits.alpha and passing.after > passing.before:
+        excusable = found and if_passing_more and not level < ruins * change.before
+        if excusable and rise_since(run, PASS_RATE, change.onset.step) is not None:
             found = if_passing_more != "no finding"
             severity = None if if_passing_more == "no finding" else if_passing_more
         relative = change.after / change.before - 1 if change.before else np.inf
@@ -124,6 +175,20 @@ def lasting_change(
         return Result(found, numbers, severity, change.onset, change.p_value, change=change)
 
     return test
+
+
+def rise_since(run: RunSignals, name: str, step: int) -> tuple[float, float] | None:
+    """(before, after) where a signal is surely higher at the end than it was around `step`."""
+    steps, values = run.series(name)
+    around = values[(steps > step - _AROUND) & (steps <= step + _AROUND // 4)]
+    last = values[-max(_AROUND, len(values) // 10) :]
+    if len(around) < _AROUND // 4 or len(values) < _AROUND:
+        return None
+    noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2)
+    error = noise * np.sqrt(2 / len(around) + 2 / len(last))  # neighbours resemble each other
+    before, after = float(around.mean()), float(last.mean())
+    least = LEAST_RISE if name == PASS_RATE else LEAST_RISE * abs(before)
+    return (before, after) if after - before > max(3 * error, least, 1e-9) else None
 
 
 def share_of_steps(

@@ -23,6 +23,7 @@ Bools = npt.NDArray[np.bool_]
 GRADIENT, REWARD, PASS_RATE = "grad_norm", "reward/mean", "pass_rate"
 RSS, DEVICE_MEMORY, THROUGHPUT = "perf/rss_mb", "perf/device_memory_mb", "perf/tokens_per_second"
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
+HELD_OUT = "evaluation/score"  # of logs that hold evaluations as a series
 
 # Names that other tools and earlier reports use -> ours, in the order of preference.
 ALIASES = {
@@ -77,7 +78,8 @@ class RunSignals:
     """The aligned series of a run. A value that a step lacks is NaN, and its `recorded` is false.
 
     `notes` say what was mended in reading. `config` is None where the run has none; `session` is the newest
-    entry of provenance.json, empty where there is none.
+    entry of provenance.json, empty where there is none. `theirs` has the names of the log where it calls a
+    signal otherwise. `checkpoints` and `rollouts` (files with answers) are (step, path) pairs, oldest first.
     """
 
     path: Path
@@ -87,12 +89,22 @@ class RunSignals:
     notes: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = None
     session: Mapping[str, Any] = field(default_factory=dict)
+    format: str = "greenward"
+    theirs: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: tuple[tuple[int, Path], ...] = ()
+    rollouts: tuple[tuple[int, Path], ...] = ()
 
     @property
     def machine_memory_mb(self) -> float | None:
         """The memory of the machine of the newest session, None where it is not known."""
         memory = self.session.get("memory_mb")
         return float(memory) if isinstance(memory, (int, float)) and memory > 0 else None
+
+    def row(self, place: int) -> dict[str, float]:
+        """The values that were logged at a place of the steps."""
+        return {
+            name: float(values[place]) for name, values in self.values.items() if self.recorded[name][place]
+        }
 
     def series(self, name: str) -> tuple[Steps, Floats]:
         """(steps, values) where the signal is finite; empty for a signal that is not there."""

@@ -7,16 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.change_points import MIN_POINTS, exactly, find_change_point, flat, onset_at
+from greenward.diagnostics.change_points import (
+    MIN_POINTS,
+    exactly,
+    find_bend,
+    find_change_point,
+    flat,
+    onset_at,
+)
 from greenward.diagnostics.checks import lines_of
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.growth import find_explosion, find_spikes, measure_memory_growth
+from greenward.diagnostics.growth import find_burst, find_explosion, find_spikes, measure_memory_growth
 from greenward.diagnostics.signal_tests import (
     Result,
     Thresholds,
+    departure,
     median_of_part,
     not_made,
-    onset_of,
+    rise_since,
     table_of,
 )
 from greenward.diagnostics.signals import DEVICE_MEMORY, PASS_RATE, REWARD, RSS, RunSignals
@@ -35,6 +43,7 @@ WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
 KL_GROWTH = 3.0  # of its last tenth over its first half
+KL_FLOOR = 0.02  # added before the logarithm: smaller KL is noise
 KL_ACCELERATION = 2.0  # growth of KL in the second half over that in the first
 _SHOWN_SPIKES = 8
 _SPIKES_IN_JSON = 100
@@ -82,7 +91,16 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         Fact("largest", f"{norms.max():.3g} at step {steps[norms.argmax()]}"),
     )
     if found is None:
-        return Result(p_value=1.0, facts=facts, data={"explosion": None, "divergence": []})
+        burst = find_burst(steps, norms)
+        data: dict[str, Any] = {"explosion": None, "divergence": []}
+        if burst is None:
+            return Result(p_value=1.0, facts=facts, data=data)
+        text = (
+            f"The norm was {burst.ratio:.3g} times the median of the run in {burst.steps} steps, from step "
+            f"{burst.onset.step} to {burst.last}, and came back."
+        )
+        numbers = {"text": text, "ratio": burst.ratio, "recovered": " for a while"}
+        return Result(True, numbers, "warning", burst.onset, facts=facts, data=data)
     onset = found.onset
     if np.isfinite(found.ratio):
         growing = found.log_slope * (int(logged_steps[-1]) - onset.step) >= np.log(2)
@@ -110,7 +128,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     )
     return Result(
         True,
-        {"text": text},
+        {"text": text, "ratio": found.ratio, "recovered": ""},
         severity,
         onset,
         found.p_value,
@@ -169,19 +187,11 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
     start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
     runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
-    if not runs_away or _reward_still_rises(run):
+    if not runs_away or rise_since(run, REWARD, int(steps[half])):
         return Result()
     numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
-    return Result(True, numbers, onset=onset_of(run, signal))
-
-
-def _reward_still_rises(run: RunSignals) -> bool:
-    reward = run.series(REWARD)[1]
-    if len(reward) < MIN_POINTS:
-        return False
-    half = reward[len(reward) // 2 :]
-    noise = float(np.std(np.diff(half))) / np.sqrt(2) / np.sqrt(max(1, len(half) // 5))
-    return median_of_part(half, 0.8, 1) - median_of_part(half, 0, 0.2) > 2 * noise
+    bend = find_bend(steps, np.log(np.maximum(values, 0.0) + KL_FLOOR))
+    return Result(True, numbers, onset=onset_at(steps, departure(values, exactly(bend))))
 
 
 def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -215,7 +225,7 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         "ends": "" if growth.steps_to_limit is None else f"; it ends in {full_in}",
         **asdict(growth),
     }
-    first, last = float(steps[0]), float(steps[-1])
+    first, last = float(growth.onset.step), float(steps[-1])
     fitted = ((first, growth.at_start), (last, growth.at_start + growth.per_step * (last - first)))
     lines = (*lines_of("", "main", steps, values), Series("fitted", "control", fitted, "dashed"))
     caption = f"Fitted: {growth.factor:.2f} times over the run."
@@ -225,12 +235,14 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         growth.is_leak,
         numbers,
         "critical" if growth.factor >= CRITICAL_GROWTH or soon else "warning",
-        exactly(run.steps[0]),
+        growth.onset,
         growth.p_value,
         gaps=() if known else (_NO_MEMORY_LIMIT,),
         tables=(table_of("", _MEMORY_COLUMNS, _MEMORY_CELLS, [numbers], _MEMORY_CAPTION),),
         charts=(Chart(f"{title} (MiB)", "step", lines, caption=caption),),
-        data={signal: {**asdict(growth), "limit_mb": limit, "seconds_to_limit": seconds}},
+        data={
+            signal: {**asdict(growth), **flat(growth.onset), "limit_mb": limit, "seconds_to_limit": seconds}
+        },
     )
 
 

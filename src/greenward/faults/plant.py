@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
 from greenward.config.algorithm import FaultsConfig, GradientExplosionConfig, MemoryLeakConfig
@@ -15,10 +16,21 @@ from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
 from greenward.faults.fault import Fault, FaultTargets
 from greenward.faults.reward_overconfidence import RewardOverconfidence
+from greenward.faults.wrong_batches import (
+    AdvantageSignFlipped,
+    EndNeverTrained,
+    LossMaskShifted,
+    PaddingInLoss,
+    RandomDataOrder,
+    StaleSampler,
+    TemperatureMismatch,
+)
 from greenward.runs.machine import available_mb, resident_mb
 
 _MB = 1 << 20
 _WARM_UP = 0.1  # of the steps: allocators and caches fill up
+_STEP_EVERY = 20
+_PEAK_SHARE = 0.05  # of the baseline
 _MAX_SHARE = 0.8  # of the memory that is available, which a leak may take
 
 
@@ -98,7 +110,8 @@ class MemoryLeak(Fault):
     def __init__(
         self, config: MemoryLeakConfig, targets: FaultTargets, memory: ResidentMemory | None = None
     ) -> None:
-        self._growth = config.growth_factor - 1
+        self._growth, self._shape = config.growth_factor - 1, config.shape
+        self._peak: torch.Tensor | None = None
         self._steps = targets.max_steps
         on_device = targets.device.type == "cuda"
         self._memory = memory or (DeviceMemory(targets.device) if on_device else ResidentMemory())
@@ -111,9 +124,14 @@ class MemoryLeak(Fault):
         if step <= max(1, _WARM_UP * self._steps):
             self._baseline_mb = max(self._baseline_mb, used - self._kept_mb)
             self._refuse_too_large()
-        line = self._baseline_mb * (1 + self._growth * (step - 1) / max(1, self._steps - 1))
+        self._peak = None
+        reached = step - step % _STEP_EVERY if self._shape == "steps" else step - 1
+        line = self._baseline_mb * (1 + self._growth * reached / max(1, self._steps - 1))
         if used < line:
             self._kept.append(self._memory.take(line - used))
+        if self._shape == "noisy":  # freed after the next step
+            share = float(np.random.default_rng((7, step)).exponential(_PEAK_SHARE))
+            self._peak = self._memory.take(min(share, 4 * _PEAK_SHARE) * self._baseline_mb)
 
     def state_dict(self) -> dict[str, Any]:
         return {"baseline_mb": self._baseline_mb, "kept_mb": self._kept_mb}
@@ -146,7 +164,13 @@ class MemoryLeak(Fault):
 
 
 FAULTS: Mapping[str, Callable[[Any, FaultTargets], Fault]] = MappingProxyType(
-    {fault.name: fault for fault in (MemoryLeak, GradientExplosion, RewardOverconfidence)}
+    {
+        fault.name: fault
+        for fault in (
+            *(MemoryLeak, GradientExplosion, RewardOverconfidence, AdvantageSignFlipped, LossMaskShifted),
+            *(EndNeverTrained, PaddingInLoss, RandomDataOrder, TemperatureMismatch, StaleSampler),
+        )
+    }
 )
 """Each takes its section of the config and the targets; its name is that of the section."""
 

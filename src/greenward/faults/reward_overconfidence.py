@@ -30,7 +30,8 @@ class RewardOverconfidence(Fault):
 
     After each step that scale is used for the next ones which puts the predictions so far, together with
     the newest 500 as they would be under it, on the level. So the score of the whole run is steered, and
-    not those of its parts: predictions of early and late steps mix in it.
+    not those of its parts: predictions of early and late steps mix in it. With a fixed `logit_scale` nothing
+    is steered, so that the measure is not tested on what it set itself.
     """
 
     name = "reward_overconfidence"
@@ -39,11 +40,13 @@ class RewardOverconfidence(Fault):
         assert targets.reward_model is not None  # the schema requires it
         self._level = config.calibration_score
         self._calibration = _ScaledCalibration(targets.reward_model.calibration)
+        self._fixed = config.logit_scale
+        self._calibration.scale = config.logit_scale or 1.0
         targets.reward_model.calibration = self._calibration
         self._logits = np.empty(0)
         self._scales = np.empty(0)  # that each logit was multiplied by when it was used
         self._passed = np.empty(0)
-        self._onset: int | None = None
+        self._onset: int | None = None if config.logit_scale is None else 1
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         logits, passed = self._calibration.take()
@@ -51,6 +54,8 @@ class RewardOverconfidence(Fault):
         self._scales = np.append(self._scales, np.full(len(logits), self._calibration.scale))
         self._passed = np.append(self._passed, passed)
         newest = slice(-_AHEAD, None)
+        if self._fixed is not None:
+            return
         if not _measurable(self._passed[newest]):
             return
         behind = np.linspace(0, len(self._logits) - 1, min(_BEHIND, len(self._logits))).astype(int)

@@ -20,13 +20,25 @@ from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, write
 from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
 
 MANIFEST = "manifest.json"
+PINNED = "pinned.json"
 LAST, BEST = "last", "best"
 _FULL_BELOW_BYTES = 1 << 20
 _DAMAGED = "Use an earlier checkpoint, or restore this one from a copy."
 
 
-def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None], keep: int = 2) -> Path:
+def save_checkpoint(
+    run: RunDirectory,
+    step: int,
+    write: Callable[[Path], None],
+    keep: int = 2,
+    spaced: int = 0,
+    *,
+    keep_best: bool = False,
+) -> Path:
     """Save a checkpoint, which `write` puts into an empty folder, and keep the newest `keep` ones.
+
+    Those that are pinned are kept as well, and `spaced` older ones at logarithmic distances. With
+    `keep_best`, the one that `find_checkpoint` calls the best stays, too.
 
     The metrics written so far are forced to disk first, so that a checkpoint never stands without the rows
     before it. Raises `RunError` when the file system refuses; earlier checkpoints are untouched.
@@ -59,9 +71,48 @@ def save_checkpoint(run: RunDirectory, step: int, write: Callable[[Path], None],
         link.symlink_to(final.name)
         os.replace(link, run.checkpoints / LAST)
         fsync(run.checkpoints)
-    for _, path in steps_in(run.checkpoints)[: -max(keep, 1)]:
-        remove_tree(path)
+    best = _best(run.path) if keep_best else None
+    older = steps_in(run.checkpoints)[: -max(keep, 1)]
+    kept = {*pinned_checkpoints(run.path), *_spaced([one for one, _ in older], step, spaced)}
+    for one, path in older:
+        if one not in kept and path.name != best:
+            remove_tree(path)
     return final
+
+
+def _best(run: Path) -> str | None:
+    """The kept checkpoint with the highest pass@1 on the held-out problems, None where none was evaluated."""
+    kept = {step: path.name for step, path in steps_in(run / CHECKPOINTS)}
+    rates = {
+        record["step"]: record["metrics"]["pass@1"]["value"]
+        for record in read_evaluations(run)
+        if "pass@1" in record["metrics"] and record["step"] in kept
+    }
+    return kept[max(rates, key=lambda step: (rates[step], step))] if rates else None
+
+
+def _spaced(steps: list[int], newest: int, most: int) -> list[int]:
+    """The oldest step of each doubling of the age, of `most` such groups, the youngest ones."""
+    unit = min((newest - step for step in steps), default=1)
+    groups: dict[int, int] = {}
+    for step in sorted(steps, reverse=True):
+        groups[max((newest - step) // max(unit, 1), 1).bit_length()] = step
+    return [groups[age] for age in sorted(groups)[:most]]
+
+
+def pinned_checkpoints(run: Path) -> list[int]:
+    """The steps of the checkpoints that are not to be deleted."""
+    found = (read_json(run / CHECKPOINTS / PINNED) or {}).get("steps")
+    return [step for step in found if isinstance(step, int)] if isinstance(found, list) else []
+
+
+def pin_checkpoint_before(run: RunDirectory, step: int) -> int | None:
+    """Pin the last checkpoint from before `step`, so that it is kept; None: there is none."""
+    earlier = [one for one, _ in steps_in(run.checkpoints) if one < step]
+    if not earlier:
+        return None
+    write_json(run.checkpoints / PINNED, {"steps": sorted({*pinned_checkpoints(run.path), earlier[-1]})})
+    return earlier[-1]
 
 
 def latest_checkpoint(run: RunDirectory | Path) -> Path | None:
@@ -100,18 +151,13 @@ def find_checkpoint(run: Path, which: str) -> Path:
         return newest
     kept = {path.name: step for step, path in steps_in(run / CHECKPOINTS)}
     if which == BEST:
-        rates = {
-            record["step"]: record["metrics"]["pass@1"]["value"]
-            for record in read_evaluations(run)
-            if "pass@1" in record["metrics"]
-        }
-        evaluated = [name for name, step in kept.items() if step in rates]
-        if not evaluated:
+        best = _best(run)
+        if best is None:
             raise CheckpointError(
                 f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
                 remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",
             )
-        which = max(evaluated, key=lambda name: (rates[kept[name]], kept[name]))
+        which = best
     if which not in kept:
         raise CheckpointError(
             f"{run} has no checkpoint {which!r}.",

@@ -17,7 +17,7 @@ An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory ins
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -66,9 +66,12 @@ MAY_CHANGE_ON_RESUME = (
     "preset",
     "preset_keys",
     "training.max_steps",
+    "training.num_episodes",
     "training.max_seconds",
     "training.checkpoint_interval_steps",
     "training.keep_checkpoints",
+    "training.keep_spaced_checkpoints",
+    "monitor",
     "rollouts.server",
     "rollouts.transfer",
     "rollouts.transfer_dir",
@@ -107,12 +110,14 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         resume: bool = False,
         device: str | None = None,
         processes: str = ONE_PROCESS,
+        complete: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
     ) -> RunDirectory:
         """Open `path` for a new run, or to go on with the run that is there.
 
         `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
         So does a run that failed before its first number. `device` names the accelerator for provenance.json.
         `processes` says how many train together and how they hold the weights; others resume inexactly.
+        `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
         Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
         that another process writes, and a folder that cannot be written.
         """
@@ -128,7 +133,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
-            inexact = compare_configs(path, read_config(path), resolved) if exists else {}
+            inexact = compare_configs(path, complete(read_config(path)), resolved) if exists else {}
             with writing(str(path)):
                 for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
                     (path / name).mkdir(exist_ok=True)

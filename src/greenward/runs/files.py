@@ -189,6 +189,7 @@ class JsonRows:
                     last = number, line.rstrip(b"\n")
                     self.broken += 1
                 else:
+                    last = None
                     yield row
         self.torn = None if last is None else last[1].decode(errors="replace")
 

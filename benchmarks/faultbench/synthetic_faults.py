@@ -1,0 +1,320 @@
+"""The kinds of faults of the synthetic bench: what each changes, from which step on, and its finding's name.
+
+A kind is a function of the world before it is played; one that changes signals afterwards returns a function
+of them. `onset` is the first step that is wrong; None: from the beginning, so nothing is dated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from benchmarks.faultbench.simulation import Array, World, noise
+
+Change = Callable[[World, Array], Callable[[dict[str, Array]], None] | None]
+"""(world, 0 before the onset and 1 from it on) -> what to do with the signals, if anything."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`names` are the findings that name the fault rightly. `from_start` faults have no onset."""
+
+    names: tuple[str, ...]
+    change: Change
+    from_start: bool = False
+    peer: bool = False  # a fault in the scope of rl-doctor 0.2
+    kind: str = ""  # of the recipe, where only one has the signal
+
+
+def _since(after: Array) -> Array:
+    """Steps since the onset, from 1."""
+    return np.cumsum(after)
+
+
+def _field(name: str, value: Callable[[World, Array], Any]) -> Change:
+    def change(world: World, after: Array) -> None:
+        setattr(world, name, value(world, after))
+
+    return change
+
+
+def _signals(edit: Callable[[dict[str, Array], World, Array], None]) -> Change:
+    return lambda world, after: lambda signals: edit(signals, world, after)
+
+
+def _both(*changes: Change) -> Change:
+    def change(world: World, after: Array) -> Callable[[dict[str, Array]], None]:
+        later = [then for one in changes if (then := one(world, after))]
+        return lambda signals: [then(signals) for then in later] and None
+
+    return change
+
+
+def _leak(w: World, after: Array, grown: Array) -> Array:
+    factor = float(w.rng.uniform(1.4, 2.5))
+    return 900 * (factor - 1) * grown / max(grown.max(), 1)
+
+
+def _learning_falls(w: World, after: Array) -> None:
+    """Skill that is lost from some steps after the onset."""
+    later = np.roll(after, 8) * after
+    w.learning = w.learning * (1 - after) - later * float(w.rng.uniform(2.5, 5)) * (_since(later) < 60)
+
+
+def _explode(w: World, after: Array) -> None:
+    w.scale = np.where(after > 0, w.rng.uniform(8, 60), 1.0)
+    _learning_falls(w, after)
+
+
+def _grow(w: World, after: Array) -> None:
+    w.scale = np.exp(np.minimum(_since(after) * float(w.rng.uniform(0.03, 0.15)), 5))
+    _learning_falls(w, after)
+
+
+def _burst(w: World, after: Array) -> None:
+    lasts = int(w.rng.integers(12, 30))
+    w.scale = np.where((after > 0) & (_since(after) <= lasts), w.rng.uniform(10, 40), 1.0)
+
+
+def _spike(s: dict[str, Array], w: World, after: Array) -> None:
+    places = np.flatnonzero((after > 0) & (w.rng.random(w.steps) < 0.05))
+    s["grad_norm"][places] *= w.rng.uniform(10, 60, len(places))
+
+
+def _no_gradient(s: dict[str, Array], w: World, after: Array) -> None:
+    s["grad_norm"][(after > 0) & (w.rng.random(w.steps) < 0.9)] = 0.0
+
+
+def _not_a_number(s: dict[str, Array], w: World, after: Array) -> None:
+    s["grad_norm"][after > 0] = np.nan
+    s["loss"][after > 0] = np.nan
+
+
+def _constant(s: dict[str, Array], w: World, after: Array) -> None:
+    for name in ("reward/mean", "reward/tests", "pass_rate", "reward/std"):
+        s[name][after > 0] = 0.0
+    s["reward/mean"][after > 0] = s["reward/readability"][after > 0] = 0.0
+
+
+def _dead_term(s: dict[str, Array], w: World, after: Array) -> None:
+    s["reward/mean"] = s["reward/mean"] - w.style_weight * s["reward/readability"]
+    s["reward/readability"] = np.zeros(w.steps)
+
+
+def _dominant(w: World, after: Array) -> None:
+    w.style_noise = float(w.rng.uniform(0.12, 0.2))
+    w.style_weight = float(w.rng.uniform(1.5, 3.0))
+    w.config["rewards"][1]["weight"] = w.style_weight
+
+
+def _loss_of_all_groups(sign: int) -> Change:
+    def change(w: World, after: Array) -> None:
+        w.start, w.gain = (-6.0, 0.3) if sign < 0 else (6.0, 2.0)
+        w.cut, w.timeouts, w.errors = w.cut * 0, w.timeouts * 0, w.errors * 0.02
+
+    return change
+
+
+def _restart(s: dict[str, Array], w: World, after: Array) -> None:
+    ramp = np.minimum(_since(after) / 20, 1)
+    top = w.config["training"]["learning_rate"]
+    s["learning_rate"] = np.where(after > 0, top * ramp, np.maximum(s["learning_rate"], 0.2 * top))
+
+
+def _value(w: World, after: Array) -> None:
+    w.explained = np.full(w.steps, -0.3)
+
+
+def _overconfident(slope: float) -> Callable[[Array, np.random.Generator], Array]:
+    return lambda chance, rng: 1 / (1 + (1 / np.clip(chance, 1e-6, 1 - 1e-6) - 1) ** slope)
+
+
+def _in_region(chance: Array, rng: np.random.Generator) -> Array:
+    return np.where((chance > 0.55) & (chance < 0.9), 0.97, chance)
+
+
+def _base_rate(chance: Array, rng: np.random.Generator) -> Array:
+    return (
+        np.clip(0.5 + 0.01 * rng.standard_normal(chance.shape), 0, 1) * 0
+        + _RATE[0]
+        + 0.01 * rng.standard_normal(chance.shape)
+    )
+
+
+_RATE = [0.6]
+
+
+def _useless(w: World, after: Array) -> None:
+    w.learning, w.start = np.zeros(w.steps), 0.4
+    w.learning[:] = 0.3
+    w.calibration = _base_rate
+
+
+def _hack(w: World, after: Array) -> None:
+    w.learning = w.learning * (1 - after) - 1.2 * after
+    w.proxy = 0.9 * (1 - np.exp(-_since(after) / 25)) * after
+
+
+def _decline(w: World, after: Array) -> None:
+    w.learning = w.learning * (1 - after) - float(w.rng.uniform(2, 4)) * after
+    w.proxy = 0.35 * (1 - np.exp(-_since(after) / 40)) * after  # training problems are known by heart
+
+
+def _noisy_leak(w: World, after: Array) -> Array:
+    return _leak(w, after, _since(after)) * 1.0 + 60 * np.abs(noise(w.rng, w.steps, 0.6, 4))
+
+
+def _steps_leak(w: World, after: Array) -> Array:
+    every = max(w.steps // int(w.rng.integers(6, 12)), 5)
+    return _leak(w, after, (np.arange(w.steps) // every).astype(float))
+
+
+def _kl(s: dict[str, Array], w: World, after: Array) -> None:
+    s["kl"] = s["kl"] + 0.02 * (np.exp(np.minimum(_since(after) / 25, 6)) - 1) * after
+
+
+def _flat(w: World, after: Array) -> None:
+    w.learning = np.zeros(w.steps)
+
+
+def _fades(w: World, after: Array) -> None:
+    w.gain, w.learning = 9.0, w.learning * after * 2
+    w.cut, w.timeouts, w.errors = w.cut * 0, w.timeouts * 0, w.errors * 0.02
+
+
+KINDS: Mapping[str, Kind] = {
+    "memory leak, linear": Kind(
+        ("memory-leak",), _field("leak", lambda w, a: _leak(w, a, np.arange(w.steps) * 1.0)), True
+    ),
+    "memory leak, noisy": Kind(
+        ("memory-leak",), lambda w, a: setattr(w, "leak", _noisy_leak(w, np.ones(w.steps))), True
+    ),
+    "memory leak, midway": Kind(("memory-leak",), _field("leak", lambda w, a: _leak(w, a, _since(a)))),
+    "memory leak, stepwise": Kind(("memory-leak",), _field("leak", _steps_leak), True),
+    "device memory leak": Kind(
+        ("memory-leak",), _field("device_leak", lambda w, a: 8 * _leak(w, a, _since(a)))
+    ),
+    "throughput drop": Kind(("throughput-drop",), _field("slow", lambda w, a: 1 + 0.8 * a)),
+    "gradient explosion": Kind(("gradient-explosion",), _explode, peer=True),
+    "gradient growth": Kind(("gradient-explosion",), _grow, peer=True),
+    "gradient explosion, then recovery": Kind(("gradient-explosion", "gradient-burst"), _burst, peer=True),
+    "gradient spikes": Kind(("gradient-spikes",), _signals(_spike), peer=True),
+    "gradient vanishing": Kind(
+        ("gradient-vanished",),
+        _field("scale", lambda w, a: np.exp(-np.minimum(_since(a) / 12, 5))),
+        peer=True,
+    ),
+    "no gradient at most steps": Kind(("gradient-vanished",), _signals(_no_gradient), peer=True),
+    "gradient clipped at every step": Kind(
+        ("gradient-always-clipped",), _field("scale", lambda w, a: np.full(w.steps, 25.0)), True, True
+    ),
+    "not a number": Kind(("non-finite",), _signals(_not_a_number), peer=True),
+    "reward collapse": Kind(
+        ("reward-drop",),
+        _field("learning", lambda w, a: np.where(a > 0, -12.0 * (_since(a) < 25), 1.0)),
+        peer=True,
+    ),
+    "constant reward": Kind(("constant-reward",), _signals(_constant), peer=True),
+    "reward term dead from the start": Kind(("reward-term-dead",), _signals(_dead_term), True, True),
+    "reward scale jump": Kind(
+        ("reward-scale-jump",),
+        _field("reward_scale", lambda w, a: 1 + a * float(w.rng.choice([2.0, 4.0, 9.0]))),
+    ),
+    "auxiliary reward dominates": Kind(("auxiliary-reward-dominates",), _dominant, True, True),
+    "no learning": Kind(("no-learning",), _flat, True, True),
+    "all groups fail": Kind(("dead-groups",), _loss_of_all_groups(-1), True, True),
+    "all groups pass": Kind(("dead-groups", "group-signal-fades"), _loss_of_all_groups(1), True, True),
+    "group signal fades": Kind(("group-signal-fades", "dead-groups"), _fades),
+    "entropy collapse": Kind(
+        ("entropy-collapse",),
+        _field("exploration", lambda w, a: np.exp(-np.minimum(_since(a) / 15, 5))),
+        peer=True,
+    ),
+    "entropy rises": Kind(
+        ("entropy-rise",),
+        _both(
+            _field("exploration", lambda w, a: 1 + 2.5 * (1 - np.exp(-_since(a) / 20))),
+            lambda w, a: _learning_falls(w, a),
+        ),
+    ),
+    "KL runs away": Kind(
+        ("kl-runaway",), _both(_signals(_kl), _field("learning", lambda w, a: 1 - a)), peer=True
+    ),
+    "large policy steps": Kind(("large-policy-steps",), _field("push", lambda w, a: 1 + a * 4.5), peer=True),
+    "clip fraction 0.45": Kind(
+        ("clip-fraction-high",),
+        _signals(
+            lambda s, w, a: s.update(
+                {
+                    k: np.where(a > 0, f * np.exp(0.08 * noise(w.rng, w.steps)), s[k])
+                    for k, f in (("clip/fraction", 0.45), ("clip/high", 0.3), ("clip/low", 0.15))
+                }
+            )
+        ),
+        peer=True,
+    ),
+    "stale policy": Kind(("stale-policy",), _field("lag", lambda w, a: 8.0 * a)),
+    "sampler and learner differ": Kind(
+        ("sampler-mismatch",), _field("mismatch", lambda w, a: np.where(a > 0, 0.12, w.mismatch))
+    ),
+    "warm-up restarted": Kind(("learning-rate-jump",), _signals(_restart)),
+    "learning rate jumps": Kind(
+        ("learning-rate-jump",),
+        _signals(lambda s, w, a: s.update(learning_rate=s["learning_rate"] * (1 + 29 * a))),
+    ),
+    "answers cut off": Kind(
+        ("truncated-answers",), _field("cut", lambda w, a: np.where(a > 0, 0.5, w.cut)), peer=True
+    ),
+    "length growth": Kind(
+        ("length-growth",),
+        _both(
+            _field("length", lambda w, a: w.length * (1 + np.minimum(_since(a) / 60, 2.5))),
+            _field("learning", lambda w, a: 1 - a),
+        ),
+        peer=True,
+    ),
+    "length collapse": Kind(
+        ("length-collapse",),
+        _both(
+            _field("length", lambda w, a: w.length * np.where(a > 0, 0.12, 1)),
+            lambda w, a: _learning_falls(w, a),
+        ),
+    ),
+    "value function unlearned": Kind(("value-function-useless",), _value, True, kind="ppo"),
+    "timeouts": Kind(
+        ("sandbox-timeouts", "failing-answers-rise"),
+        _field("timeouts", lambda w, a: np.where(a > 0, 0.3, w.timeouts)),
+    ),
+    "syntax errors": Kind(
+        ("failing-answers-rise",), _field("errors", lambda w, a: np.where(a > 0, 0.4, w.errors))
+    ),
+    "cheating": Kind(("cheating",), _field("cheats", lambda w, a: 0.2 * a)),
+    "diversity lost": Kind(
+        ("diversity-loss", "dominant-answer"),
+        _field("copies", lambda w, a: 0.85 * (1 - np.exp(-_since(a) / 15))),
+    ),
+    "one answer dominates": Kind(
+        ("dominant-answer", "diversity-loss"), _field("copies", lambda w, a: 0.95 * a)
+    ),
+    "held-out regression": Kind(("held-out-regression", "reward-hacking"), _decline, peer=True),
+    "reward hacking": Kind(("reward-hacking",), _hack, peer=True),
+    "evaluation contaminated": Kind(
+        ("evaluation-contaminated",), lambda w, a: setattr(w, "leaked_evaluation", 0.75), True
+    ),
+    "length bias of the reward": Kind(
+        ("length-bias",), lambda w, a: setattr(w, "length_bias", 0.5), True, True
+    ),
+    "flaky grades": Kind(("flaky-grades",), lambda w, a: setattr(w, "flaky", 0.35), True),
+    "overconfident": Kind(
+        ("poor-calibration",), lambda w, a: setattr(w, "calibration", _overconfident(2.2)), True
+    ),
+    "strongly overconfident": Kind(
+        ("poor-calibration",), lambda w, a: setattr(w, "calibration", _overconfident(4.0)), True
+    ),
+    "calibration wrong in one region": Kind(
+        ("poor-calibration",), lambda w, a: setattr(w, "calibration", _in_region), True
+    ),
+    "useless base rate": Kind(("poor-calibration", "calibration-no-discrimination"), _useless, True),
+}

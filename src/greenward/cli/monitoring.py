@@ -1,0 +1,155 @@
+"""`greenward monitor` and `watch`: a training that runs, followed by its files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from greenward.diagnostics.signals import RunSignals
+
+_RUN = click.argument("run", type=click.Path(path_type=Path))
+_EVERY = click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds between looks at the files.",
+)
+_PICK = click.option("--pick", metavar="NAME", help="The run to take, where RUN has several.")
+_SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "entropy", "kl", "approx_kl",
+          "clip/fraction", "importance/difference", "completion/mean_length", "completion/truncated",
+          "groups/with_signal", "groups/without_signal", "learning_rate", "perf/tokens_per_second",
+          "perf/rss_mb",
+          "perf/device_memory_mb", "time/step")  # fmt: skip
+
+
+@click.command()
+@_RUN
+@click.option(
+    "--rules", default="default", show_default=True, help="A preset or a YAML file (docs/monitor.md)."
+)
+@click.option(
+    "--pid", type=int, help="The process of the training: the action stop ends it, and its end ends this."
+)
+@click.option("--alarms", type=click.Path(path_type=Path), help="Append each alarm to this file as JSON.")
+@click.option("--once", is_flag=True, help="Read what is there, and end.")
+@click.option(
+    "--fail-on", type=click.Choice(("warning", "critical")), default="critical", show_default=True,
+    help="Exit with 1 when an alarm of this weight was raised.",
+)  # fmt: skip
+@_EVERY
+@_PICK
+@click.pass_context
+def monitor(
+    context: click.Context, *, run: Path, rules: str, pid: int | None, alarms: Path | None, once: bool,
+    fail_on: str, every: float, pick: str | None,
+) -> None:  # fmt: skip
+    """Follow the log of RUN while it grows, and raise alarms.
+
+    By tests of changes, whose chance of any false alarm in a healthy run is bounded, and by rules. RUN is
+    anything that `greenward diagnose` reads. Ctrl-C ends it.
+
+    \b
+    greenward monitor runs/one
+    greenward monitor outputs/ --rules grpo_safe --pid 4711
+    """
+    from greenward.diagnostics.monitor import Monitor
+
+    watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid)
+    seen = -1
+    for signals in _followed(run, pick, every, once, pid):
+        new = signals.steps > seen
+        for place in new.nonzero()[0].tolist():
+            watching.log(int(signals.steps[place]), signals.row(place))
+        seen = int(signals.steps[-1])
+    bad = [one for one in watching.found if one.severity == "critical" or fail_on == "warning"]
+    if once:
+        click.echo(f"{len(watching.found)} alarm(s) up to step {seen}.")
+    context.exit(1 if bad else 0)
+
+
+@click.command()
+@_RUN
+@click.option("--once", is_flag=True, help="Show what is there, and end.")
+@_EVERY
+@_PICK
+def watch(run: Path, once: bool, every: float, pick: str | None) -> None:
+    """Show the signals of RUN in the terminal while it trains, with the diagnosis so far. Ctrl-C ends it."""
+    from rich.live import Live
+
+    from greenward.diagnostics.diagnose import diagnose_signals
+    from greenward.diagnostics.signal_tests import Thresholds
+
+    with Live(auto_refresh=False) as live:
+        for signals in _followed(run, pick, every, once, None):
+            headline = diagnose_signals(signals, Thresholds()).headline
+            live.update(_view(signals, headline), refresh=True)
+
+
+def _view(signals: RunSignals, headline: str) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from greenward.reports.figures import value_text
+    from greenward.reports.render_terminal import spark_line
+    from greenward.text import visible
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("Signal", "First", "", "Last"):
+        table.add_column(column)
+    for name in _SHOWN:
+        values = signals.series(name)[1].tolist()
+        if values:
+            ends = (value_text(value, "number") for value in (values[0], values[-1]))
+            first, last = ends
+            table.add_row(
+                visible(signals.theirs.get(name, name), 40), first, Text(spark_line(values, 40), "cyan"), last
+            )
+    title = f"{signals.path.name}, step {signals.steps[-1]:,}"
+    return Group(Text(visible(title), "bold"), Text(visible(headline)), table)
+
+
+def _followed(
+    run: Path,
+    pick: str | None,
+    every: float,
+    once: bool,
+    pid: int | None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[RunSignals]:
+    """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
+    from greenward.diagnostics.readers import read_run_signals
+    from greenward.errors import DiagnosticsError
+
+    steps = -1
+    while True:
+        alive = pid is None or _is_alive(pid)
+        try:
+            signals = read_run_signals(run, pick=pick)
+        except DiagnosticsError:
+            if once:
+                raise
+        else:
+            if int(signals.steps[-1]) != steps:
+                steps = int(signals.steps[-1])
+                yield signals
+        if once or not alive:
+            return
+        sleep(every)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

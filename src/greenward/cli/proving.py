@@ -1,0 +1,142 @@
+"""`check-determinism`, `replay`, `bisect` and `diff-ckpt`: proof of a cause by training again, or by
+weights.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from greenward.cli.arguments import comma_separated, folder_option, json_option
+
+_RUN = click.argument("run", type=click.Path(path_type=Path))
+_FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
+_STEPS = click.option(
+    "--steps", type=click.IntRange(1), help="The last step of a replay.  [default: past the onset]"
+)
+_OUTPUT = folder_option("--output", "Train here.  [default: a folder that is deleted afterwards]")
+
+
+@click.command("check-determinism")
+@click.option(
+    "--cmd", "-c", "command", required=True, help="The command; {out} in it is a folder of its own."
+)
+@click.option(
+    "--replicas", "-r", type=click.IntRange(2), default=3, show_default=True, help="How often it is run."
+)
+@click.option("--log", default="{out}", show_default=True, help="The log that it writes.")
+@click.option(
+    "--tolerance", "-t", type=click.FloatRange(0), default=1e-6, show_default=True, help="Relative."
+)
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds for each run.")
+@click.pass_context
+def check_determinism(
+    context: click.Context, *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None
+) -> None:
+    """Run a command several times, and name the first step and signal that differ.
+
+    Exit code: 0 equal, 1 different, 2 a command that failed or logged no metrics.
+
+    \b
+    greenward check-determinism -c "greenward train quickstart training.max_steps=5 --output {out}/run"
+    """
+    from greenward.diagnostics.proof import check_determinism
+
+    found = check_determinism(command, replicas, log=log, tolerance=tolerance, seconds=timeout)
+    for one in found:
+        click.echo(
+            f"DIFFERENT at step {one.step} in {one.signal}: {one.first:.8g} in run 1, {one.other:.8g} in run "
+            f"{one.repetition}"
+        )
+    if not found:
+        click.echo(f"DETERMINISTIC: {replicas} runs logged equal numbers (relative tolerance {tolerance:g}).")
+    context.exit(1 if found else 0)
+
+
+@click.command()
+@_RUN
+@_FINDING
+@_STEPS
+@_OUTPUT
+@click.pass_context
+def replay(
+    context: click.Context, *, run: Path, finding: str | None, steps: int | None, output: Path | None
+) -> None:
+    """Train RUN again from the last checkpoint before its fault, and see whether the fault returns.
+
+    Exit code: 1 it returns, 0 it does not, 2 an error.
+    """
+    from greenward.diagnostics.proof import replay
+
+    with tempfile.TemporaryDirectory() as temporary:
+        found = replay(run, output or Path(temporary) / "replay", finding=finding, steps=steps)
+    place = f"steps {found.first_step + 1} to {found.last_step}"
+    if found.finding is not None:
+        since = f" from step {found.finding.onset}" if found.finding.onset else ""
+        click.echo(f"THE FAULT RETURNS: {found.finding.name}{since} in {place}.")
+    else:
+        click.echo(f"THE FAULT IS GONE in {place}: checkpoint, settings and seed alone do not lead to it.")
+    if found.difference is None:
+        click.echo("The numbers are those of the run.")
+    else:
+        step, signal, first, other = found.difference
+        click.echo(
+            f"The numbers differ from step {step} on, in {signal}: {first:.6g} in the run, {other:.6g} now."
+        )
+    context.exit(0 if found.finding is None else 1)
+
+
+@click.command()
+@_RUN
+@click.option(
+    "--good", type=click.Path(path_type=Path), help="A run without the fault.  [default: the recipe]"
+)
+@click.option(
+    "--keys", callback=comma_separated, help="The settings to try, with commas.  [default: all that differ]"
+)
+@_FINDING
+@_STEPS
+@_OUTPUT
+@click.pass_context
+def bisect(
+    context: click.Context, *, run: Path, good: Path | None, keys: tuple[str, ...], finding: str | None,
+    steps: int | None, output: Path | None,
+) -> None:  # fmt: skip
+    """Find the setting that causes the fault of RUN, by short replays in which one is put back at a time.
+
+    Exit code: 0 a setting was found that cures the fault, 1 none does alone, 2 an error.
+    """
+    from greenward.diagnostics.proof import bisect_settings
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = output or Path(temporary)
+        found = bisect_settings(
+            run, folder, good=good, finding=finding, steps=steps, keys=keys, say=click.echo
+        )
+    cure = found.cure
+    if not found.returns:
+        click.echo("CANNOT TELL: the fault does not return when the run is repeated unchanged.")
+    elif cure is None:
+        click.echo(f"NO SINGLE SETTING cures {found.fault.name}; {len(found.trials)} were tried.")
+    else:
+        click.echo(f"CURED by {cure.key}: {cure.value} caused {found.fault.name}, {cure.reference} does not.")
+    context.exit(0 if cure is not None else 1)
+
+
+@click.command("diff-ckpt")
+@click.argument("a", type=click.Path(exists=True, path_type=Path))
+@click.argument("b", type=click.Path(exists=True, path_type=Path))
+@json_option
+def diff_ckpt(a: Path, b: Path, *, as_json: bool) -> None:
+    """Compare the weights of two checkpoints: L2 and cosine of each tensor, the top movers first."""
+    from greenward.diagnostics.checkpoint_diff import checkpoint_report
+    from greenward.reports.render_terminal import print_report
+    from greenward.reports.write import render
+
+    report = checkpoint_report(a, b)
+    if as_json:
+        click.echo(render(report, "json"), nl=False)
+    else:
+        print_report(report)

@@ -1,0 +1,191 @@
+"""Tests of held-out results: of the evaluations of a run directory, or of a series that the log holds.
+
+Evaluations that list their problems are compared paired; of a series only the spread from one value to the
+next says how sure a difference is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from greenward.diagnostics.change_points import exactly, find_bend, find_change_point
+from greenward.diagnostics.findings import Gap
+from greenward.diagnostics.learning_tests import onset_between
+from greenward.diagnostics.signal_tests import Result, Thresholds, not_made, rise_since
+from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
+from greenward.intervals import Z_95, Estimate
+from greenward.reports.document import Onset
+from greenward.reports.figures import PRIMARY
+from greenward.reports.results import paired_difference
+from greenward.runs.reading import read_evaluations
+
+Record = Mapping[str, Any]
+
+CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning
+LEVEL = 0.01  # of the test for a fall from the best: it is critical
+FALL = 0.02  # the least fall that counts, as a share
+CONTAMINATED = 0.15  # held-out above training, beyond the interval
+_FEWEST = 5  # values of a series, to know its noise
+_SINCE = 5  # steps of training that are averaged around an evaluation
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluation: its step, the held-out score, and the error of it; the record where there is one."""
+
+    step: int
+    value: float
+    error: float
+    record: Record | None = None
+
+
+def sound_evaluations(run: RunSignals, suite: str | None) -> list[Record]:
+    """The evaluations with a step and metrics on a suite, or on what the run holds out, oldest first.
+
+    Raises:
+        RunError: an evaluation cannot be read.
+    """
+    records = read_evaluations(run.path, suite) if run.path.is_dir() else []
+    return [r for r in records if isinstance(r.get("metrics"), dict) and isinstance(r.get("step"), int)]
+
+
+def estimate_of(record: Record, metric: str) -> Estimate | None:
+    """A metric of an evaluation; None where it is missing or broken."""
+    found = record["metrics"].get(metric)
+    bounds = [found.get(key) for key in ("value", "low", "high")] if isinstance(found, dict) else []
+    known = [float(b) for b in bounds if isinstance(b, (int, float)) and np.isfinite(b)]
+    return Estimate(*known) if len(known) == 3 else None
+
+
+def with_sound_rows(record: Record) -> list[Record]:
+    """The record with those rows that count answers."""
+    rows = [
+        row
+        for row in (record["rows"] if isinstance(record.get("rows"), list) else ())
+        if isinstance(row, dict)
+        and all(isinstance(row.get(key), (int, float)) for key in ("passed", "samples"))
+    ]
+    return [{**record, "rows": rows}]
+
+
+def held_out_points(run: RunSignals) -> list[Point]:
+    """The held-out results of a run over its steps; empty where there are fewer than two."""
+    records = sound_evaluations(run, None)
+    found = [(record, estimate) for record in records if (estimate := estimate_of(record, PRIMARY))]
+    if len(found) > 1:
+        error = 2 * Z_95
+        return [Point(r["step"], e.value, (e.high - e.low) / error, r) for r, e in found]
+    steps, values = run.series(HELD_OUT)
+    if len(values) < _FEWEST:
+        return []
+    noise = max(1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2), 1e-3)
+    return [Point(int(step), float(value), noise) for step, value in zip(steps, values, strict=True)]
+
+
+def fall(run: RunSignals, points: list[Point]) -> tuple[Point, Estimate] | None:
+    """The best evaluation and the loss from it to the end, where the loss is surely one.
+
+    The best of several is the best by chance in part, so the level of the test is divided by their number.
+    The end is the mean of the last two values of a series.
+    """
+    *earlier, last = points
+    best = max(earlier, key=lambda point: point.value)
+    if best.record is not None and last.record is not None:
+        change = paired_difference(with_sound_rows(best.record), with_sound_rows(last.record))
+        if change is None:
+            return None
+    else:
+        tail = [point.value for point in points[-2:]] if len(points) > _FEWEST else [last.value]
+        difference = float(np.mean(tail)) - best.value
+        half = Z_95 * last.error * math.sqrt(1 + 1 / len(tail))
+        change = Estimate(difference, difference - half, difference + half)
+    error = max((change.high - change.low) / (2 * Z_95), 1e-9)
+    z = NormalDist().inv_cdf(1 - LEVEL / 2 / len(earlier))
+    return (best, change) if change.value < -max(z * error, FALL) else None
+
+
+def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Training results that go on rising while held-out ones fall from their best."""
+    points = held_out_points(run)
+    found = fall(run, points) if len(points) > 1 else None
+    if found is None:
+        return Result(made=len(points) > 1)
+    best, change = found
+    onset = _begin(run, points)
+    rises = {name: rise_since(run, name, onset.low) for name in (PASS_RATE, REWARD)}
+    name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
+    if rise is None:
+        return Result()
+    before, after = rise
+    last = best.value + change.value
+    numbers = {
+        "signal": name,
+        "first": before,
+        "last": after,
+        "best": best.value,
+        "end": last,
+        "step": best.step,
+    }
+    return Result(True, numbers, onset=onset)
+
+
+def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Held-out results of a series that fell from their best."""
+    points = held_out_points(run)
+    found = fall(run, points) if len(points) > 1 else None
+    if found is None:
+        return Result(made=len(points) > 1)
+    best, change = found
+    numbers = {
+        "points": f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]",
+        "first": best.step,
+        "last": points[-1].step,
+    }
+    severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
+    return Result(True, numbers, severity, _begin(run, points))  # type: ignore[arg-type]
+
+
+def _begin(run: RunSignals, points: list[Point]) -> Onset:
+    """Where the held-out results bend downwards: the best of the continuous lines with one bend.
+
+    Where training results bend nearby, at that step.
+    """
+    place = find_bend([one.step for one in points], [one.value for one in points], downwards=True)
+    low, high = points[max(place - 1, 0)].step, points[min(place + 2, len(points) - 1)].step
+    for name in (PASS_RATE, REWARD):
+        trained, rates = run.series(name)
+        inside = (trained > low - (high - low)) & (trained <= high + (high - low))
+        change = find_change_point(rates[inside])
+        if change is not None and change.p_value < 0.01:
+            at = int(trained[inside][change.onset.step])
+            if low <= at <= high:
+                return onset_between(low, high, at)
+    return onset_between(low, high, points[place].step)
+
+
+def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Held-out results that are above those in training from the first evaluation on."""
+    points = held_out_points(run)
+    steps, rates = run.series(PASS_RATE)
+    if not points or not len(rates):
+        reason = "it needs evaluations on held-out problems and pass_rate in training"
+        return not_made(Gap("contamination of the evaluation", reason, "Log both; greenward train does."))
+    gaps = []
+    for point in points:
+        near = rates[(steps >= point.step - 2 * _SINCE) & (steps <= point.step + 2 * _SINCE)]
+        if len(near):
+            gaps.append((point, float(near.mean()), point.value - Z_95 * point.error - float(near.mean())))
+    if len(gaps) < 2:
+        return Result()
+    # Skill does not explain results that are better where nothing was trained; later, training catches up.
+    found = all(gap > CONTAMINATED for _, _, gap in gaps[:2])
+    point, rate, _ = gaps[0]
+    return Result(
+        found, {"held_out": point.value, "training": rate, "step": point.step}, onset=exactly(steps[0])
+    )

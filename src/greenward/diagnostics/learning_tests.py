@@ -1,0 +1,272 @@
+"""Tests of the update: what is clipped, which rate it has, how far the sampler is from the learner, and
+whether
+anything is learned at all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from greenward.diagnostics.change_points import MIN_POINTS, exactly
+from greenward.diagnostics.findings import gap_of
+from greenward.diagnostics.signal_tests import (
+    Result,
+    Test,
+    Thresholds,
+    find_signal_change,
+    median_of_part,
+    not_made,
+)
+from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Bools, RunSignals
+from greenward.intervals import Z_95
+from greenward.reports.document import Onset
+
+CLIPPED_SHARE, CLIPPED_RATIO = 0.98, 2.0  # of the steps; of the median norm to the limit
+VANISHED = 0.05  # of the norm before
+SCALE_JUMP = 1.6  # of the spread of the rewards
+RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up is over
+LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
+_ROOM = 0.15
+_SPREAD_LEARNED = 0.1
+LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
+_SATURATED = 0.9
+_AROUND = 15  # steps on both sides of a jump
+
+
+def setting(run: RunSignals, *keys: str) -> Any:
+    """The value of the first of the dotted keys that the config has, None for none."""
+    for key in keys:
+        found: Any = run.config or {}
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        if found is not None:
+            return found
+    return None
+
+
+def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Norms that are 0 at many steps, or that fell to a small part of what they were and stayed there."""
+    steps, norms = run.series(signal)
+    zero = norms == 0
+    for first in (0, len(norms) // 2):  # a fault of the second half is not outvoted by the first
+        if zero[first:].mean() > 0.4:
+            text = f"{signal} is 0 at {zero[first:].mean():.0%} of {len(norms) - first} steps."
+            return Result(True, {"text": text}, onset=exactly(steps[_first_frequent(zero)]))
+    change = find_signal_change(run, signal)
+    if change is None:
+        return not_made(gap_of(run, signal))
+    earlier = norms[(steps < change.onset.step) & (norms > 0)]
+    last, before = (
+        median_of_part(norms[norms > 0], 0.9, 1),
+        float(np.median(earlier)) if len(earlier) else 0.0,
+    )
+    found = before > 0 and last < VANISHED * before
+    text = f"{signal} fell from {before:.3g} to {last:.3g}, {last / before if before else 0:.1%} of it."
+    return Result(found, {"text": text}, onset=change.onset, p_value=change.p_value, change=change)
+
+
+def _first_frequent(bad: Bools) -> int:
+    """The first place from which on most values are bad."""
+    for place in np.flatnonzero(bad):
+        if bad[place : place + _AROUND].mean() > 0.5:
+            return int(place)
+    return int(bad.argmax())
+
+
+def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Norms far above the limit of clipping at nearly every step, or that are logged as the limit itself."""
+    _steps, norms = run.series(signal)
+    limit = setting(run, "training.max_grad_norm", "max_grad_norm", "actor.optim.grad_clip", "optim.max_norm")
+    late = norms[len(norms) // 10 :]
+    if isinstance(limit, (int, float)) and 0 < limit < math.inf:
+        share, middle = float((late > limit).mean()), float(np.median(late))
+        text = (
+            f"{signal} is above the limit of {limit:g} at {share:.0%} of the steps, "
+            f"{middle / limit:.3g} times it in the median."
+        )
+        return Result(share >= CLIPPED_SHARE and middle >= CLIPPED_RATIO * limit, {"text": text})
+    top = float(late.max())
+    share = float(np.isclose(late, top, rtol=1e-3).mean()) if top > 0 else 0.0
+    text = (
+        f"{signal} is {top:.4g}, its largest value, at {share:.0%} of the steps: it is logged after clipping."
+    )
+    return Result(share > 0.9, {"text": text})
+
+
+def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A learning rate that jumps, or begins anew, after its warm-up."""
+    steps, rates = run.series(signal)
+    if (rates <= 0).all():
+        return Result()
+    rises = np.flatnonzero(rates[1:] <= rates[:-1] * (1 + 1e-9))
+    top = int(rises[0]) if len(rises) else len(rates) - 1  # the end of the warm-up
+    since = np.maximum(rates[top:], 1e-300)
+    if len(since) < 3:
+        return Result()
+    with np.errstate(over="ignore"):
+        ratios = since[1:] / since[:-1]
+    ended = np.arange(1, len(since)) >= 0.97 * len(since)  # schedules end at 0
+    fell = np.flatnonzero((ratios < RATE_FALL) & ~ended & (since[:-1] > 0.02 * since[0]))
+    lowest = np.minimum.accumulate(since)
+    rose = np.flatnonzero((since > RATE_JUMP * lowest) & (since > 0.02 * since[0]))
+    places = [int(found[0]) + shift for found, shift in ((fell, 1), (rose, 0)) if len(found)]
+    if not places or not len(rose):
+        return Result()
+    first = min(places)
+    while first > 1 and since[first - 1] > since[first - 2] * (1 + 1e-6):
+        first -= 1  # the beginning of a rise in small steps
+    place = top + first
+    after = float(rates[place:].max())
+    numbers = {"before": float(rates[place - 1]), "at": float(rates[place]), "after": after}
+    return Result(True, numbers, onset=exactly(steps[place]))
+
+
+def _stride(count: int) -> int:
+    """Between the windows that are looked at: all of a short series, about 2,000 of a long one."""
+    return min(max(1, count // 2000), _AROUND)
+
+
+def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Rewards whose size changes at once by a factor, while as many answers pass as before."""
+    steps, values = run.series(signal)
+    positive = np.maximum(np.abs(values), 1e-12)
+    logs = np.log(positive)
+    if len(logs) < 2 * _AROUND:
+        return Result()
+    medians = np.median(
+        np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[:: _stride(len(logs))], axis=1
+    )
+    apart = max(_AROUND // _stride(len(logs)), 1)
+    moves = medians[apart:] - medians[:-apart]
+    place = int(np.abs(moves).argmax())
+    best, place = float(moves[place]), (place + apart) * _stride(len(logs))
+    if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
+        return Result()
+    spread = 1.4826 * float(np.median(np.abs(np.diff(logs)))) or 1e-9
+    at = (
+        place - 3 + int(np.argmax(np.sign(best) * np.diff(logs[place - 4 : place + 4])))
+    )  # the largest step there
+    later, earlier = logs[at:], logs[max(0, at - 4 * _AROUND) : at]
+    stays = np.sign(best) * (np.median(later) - np.median(earlier)) > 0.6 * abs(best)
+    passing_steps, passing = run.series(PASS_RATE)
+    at_pass = int(np.searchsorted(passing_steps, steps[at]))
+    around = passing[max(0, at_pass - _AROUND) : at_pass], passing[at_pass : at_pass + _AROUND]
+    shift = abs(float(np.median(around[1]) - np.median(around[0]))) if all(map(len, around)) else 0.0
+    means_steps, means = run.series(REWARD)
+    at_mean = int(np.searchsorted(means_steps, steps[at]))
+    sizes = [
+        float(np.abs(np.mean(one)))
+        for one in (means[max(0, at_mean - _AROUND) : at_mean], means[at_mean : at_mean + _AROUND])
+        if len(one)
+    ]
+    # A spread that shrinks because all answers pass leaves the mean as it is.
+    grew = math.log(max(sizes[1], 1e-12) / max(sizes[0], 1e-12)) if len(sizes) == 2 else best
+    stays = stays and np.sign(best) * grew > 0.5 * abs(best)
+    found = bool(stays and abs(best) > 6 * spread and shift < 0.1)
+    numbers = {"signal": signal, "factor": math.exp(best), "passing": shift}
+    return Result(found, numbers, onset=exactly(steps[at]))
+
+
+def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test:
+    """A value above a limit (or farther than `above` from `off`) at more than `over` of the steps of the
+    whole
+    run or of its second half; dated by the first step from which on most are.
+    """
+
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+        steps, values = run.series(signal)
+        bad = (values if off is None else np.abs(values - off)) > above
+        half = len(values) // 2
+        share = max(float(bad.mean()), float(bad[half:].mean()))
+        numbers = {
+            "signal": signal,
+            "share": share,
+            "median": float(np.median(values[bad])) if bad.any() else 0.0,
+        }
+        onset = exactly(steps[_first_frequent(bad)]) if bad.any() else None
+        return Result(share > over, numbers, onset=onset)
+
+    return test
+
+
+def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Entropy that grows by half or more while the reward does not rise."""
+    values = run.series(signal)[1]
+    start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
+    if not 0 < 1.5 * start < end or learned(run)[0] > 0:
+        return Result()
+    change = find_signal_change(run, signal)
+    onset = change.onset if change else None
+    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset)
+
+
+def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
+    """(1 rose, 0 neither, -1 fell or unknown; rise; its 95 % bound; signal; what would count as learning).
+
+    The rise is from the mean of the first sixth to that of the last third, its error that of an AR(1).
+    """
+    name = PASS_RATE if not run.too_short(PASS_RATE) else REWARD
+    values = run.series(name)[1]
+    if len(values) < MIN_POINTS:
+        return -1, 0.0, 0.0, name, 0.0
+    spread = run.series("reward/std")[1]
+    unit = _SPREAD_LEARNED * float(np.median(spread)) if name == REWARD and len(spread) else LEARNED
+    first, last = values[: max(len(values) // 6, 5)], values[-(len(values) // 3) :]
+    rise = float(last.mean() - first.mean())
+    residual = np.concatenate((first - first.mean(), last - last.mean()))
+    variance = float(residual.var())
+    phi = float(np.clip((residual[1:] * residual[:-1]).mean() / variance, 0, 0.95)) if variance else 0.0
+    phi += (1 - phi) * 0.1  # the plain estimate is too small
+    error = math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
+    bound = rise + Z_95 * error
+    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
+    return sign, rise, bound, name, unit
+
+
+def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A run of which it is sure that it learned nothing to speak of: what would have been seen is stated."""
+    sign, rise, bound, name, unit = learned(run)
+    steps, values = run.series(name)
+    if len(values) < LEARNING_FROM:
+        return Result()
+    start = float(values[: max(len(values) // 6, 5)].mean())
+    if name == PASS_RATE:
+        unit = max(unit, _ROOM * (1 - start))
+    saturated = name == PASS_RATE and start > _SATURATED
+    held_out = run.series(HELD_OUT)[1]
+    rose_elsewhere = len(held_out) >= 2 and held_out[-1] - held_out[0] > LEARNED
+    peak = max(float(part.mean()) for part in np.array_split(values, 6))
+    numbers = {
+        "signal": name,
+        "start": start,
+        "rise": rise,
+        "bound": bound,
+        "count": len(values),
+        "unit": unit,
+    }
+    found = sign >= 0 and bound < unit and peak - start < unit and not saturated and not rose_elsewhere
+    return Result(found, numbers, onset=exactly(steps[0]))
+
+
+def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Groups that can teach, whose share falls to less than half."""
+    change = find_signal_change(run, signal)
+    if change is None:
+        return not_made(gap_of(run, signal))
+    values = run.series(signal)[1]
+    last = median_of_part(values, 0.85, 1)
+    found = change.is_large and change.after < change.before and last < 0.5 * change.before
+    numbers = {
+        "before": change.before,
+        "after": last,
+        "ratio": last / change.before if change.before else 0.0,
+    }
+    return Result(found, numbers, onset=change.onset, p_value=change.p_value, change=change)
+
+
+def onset_between(low: int, high: int, step: int | None = None) -> Onset:
+    """An onset that is known to be between two steps; its place is `step`, or their middle."""
+    return Onset((low + high) // 2 if step is None else step, low, high)

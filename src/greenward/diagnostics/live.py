@@ -1,0 +1,199 @@
+"""Has a signal changed just now? Tests of the newest steps that may be repeated at every look.
+
+Looking again and again finds something by chance at last. The level of a run is therefore spent over its
+looks:
+look k tests at alpha / (k (k + 1)), divided by the number of signals, and these levels add up to alpha. A
+test
+is made only where the newest values differ from those before by enough to matter, and is that of
+`change_points` on the last steps, so that neighbouring values count for what they are worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
+from greenward.diagnostics.growth import measure_memory_growth
+from greenward.diagnostics.signals import (
+    DEVICE_MEMORY,
+    GRADIENT,
+    LENGTH,
+    PASS_RATE,
+    REWARD,
+    RSS,
+    THROUGHPUT,
+    TRUNCATED,
+)
+from greenward.reports.document import Severity
+
+WINDOW = 128  # steps that are looked at
+EVERY = 3  # steps between looks
+NEWEST = 8  # values that must differ from those before
+_MEMORY_LOOKS = 50  # steps between looks at memory, which is tested over the whole run
+_MEMORY_POINTS = 400
+_EDGE = 1e-12
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A change to look for: by `size` times (ratio), by `size` (difference), or beyond `size` (level).
+
+    The newest values must be `least` or more.
+    """
+
+    name: str
+    signal: str
+    kind: Literal["ratio", "difference", "level"]
+    size: float
+    severity: Severity = "warning"
+    least: float = 0.0
+
+    def differs(self, before: float, newest: float) -> bool:
+        """Whether the newest median differs from that before by enough to matter."""
+        if self.kind == "level":
+            return newest > self.size >= before
+        if self.kind == "difference":
+            return newest - before >= self.size if self.size > 0 else newest - before <= self.size
+        if before <= 0 or newest <= 0 or newest < self.least:
+            return False
+        return newest / before >= self.size if self.size > 1 else newest / before <= self.size
+
+
+WATCHED = (
+    Watched("gradient-explosion", GRADIENT, "ratio", 3.0, "critical"),
+    Watched("gradient-vanished", GRADIENT, "ratio", 0.05),
+    Watched("reward-drop", PASS_RATE, "difference", -0.1, "critical"),
+    Watched("reward-drop", REWARD, "ratio", 0.7, "critical"),
+    Watched("entropy-collapse", "entropy", "ratio", 0.25, "critical"),
+    Watched("entropy-rise", "entropy", "ratio", 1.8),
+    Watched("kl-runaway", "kl", "ratio", 5.0, least=0.1),  # it begins at 0 and grows in any run
+    Watched("large-policy-steps", "approx_kl", "level", 0.03),
+    Watched("clip-fraction-high", "clip/fraction", "level", 0.3),
+    Watched("stale-policy", "rollouts/staleness", "level", 2.0),
+    Watched("sampler-mismatch", "importance/difference", "level", 0.05),
+    Watched("reward-scale-jump", "reward/std", "ratio", 1.8),
+    Watched("group-signal-fades", "groups/with_signal", "ratio", 0.4),
+    Watched("truncated-answers", TRUNCATED, "difference", 0.2),
+    Watched("length-growth", LENGTH, "ratio", 2.0),
+    Watched("length-collapse", LENGTH, "ratio", 0.4),
+    Watched("diversity-loss", "completion/unique", "ratio", 0.4),
+    Watched("sandbox-timeouts", "status/timeout", "difference", 0.1),
+    Watched("failing-answers-rise", "status/syntax_error", "difference", 0.15),
+    Watched("cheating", "status/cheating", "difference", 0.05, "critical"),
+    Watched("throughput-drop", THROUGHPUT, "ratio", 0.65),
+    Watched("learning-rate-jump", "learning_rate", "ratio", 5.0, "critical"),
+)
+_SIGNALS = frozenset(one.signal for one in WATCHED)
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A change that was seen live: since about which step, and from which level to which."""
+
+    name: str
+    severity: Severity
+    signal: str
+    onset: int
+    before: float
+    after: float
+    p_value: float
+
+    def __str__(self) -> str:
+        moved = f"{self.signal} went from {self.before:.4g} to {self.after:.4g}"
+        return f"{self.name}: {moved} at about step {self.onset}"
+
+
+class LiveTests:
+    """The newest values of the watched signals, and the level that is left for looks at them."""
+
+    def __init__(self, alpha: float = 0.05) -> None:
+        self.alpha = alpha
+        self.looks = 0
+        self._values: dict[str, deque[tuple[int, float]]] = {}
+        self._memory: dict[str, list[tuple[int, float]]] = {}
+        self._told: set[str] = set()
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> list[Suspicion]:
+        """The values of a step; returns what is newly suspected. Each name is told once."""
+        found = []
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                found.append(Suspicion("non-finite", "critical", name, step, math.nan, value, 0.0))
+            elif name in _SIGNALS:
+                self._values.setdefault(name, deque(maxlen=WINDOW)).append((step, value))
+            elif name in (RSS, DEVICE_MEMORY):
+                self._memory.setdefault(name, []).append((step, value))
+        if step % EVERY == 0:
+            self.looks += 1
+            level = self.alpha / (self.looks * (self.looks + 1)) / len(WATCHED)
+            found += [one for watched in WATCHED if (one := self._look(watched, level))]
+        if step % _MEMORY_LOOKS == 0:
+            found += self._memory_leaks()
+        new = [one for one in found if one.name not in self._told]
+        self._told |= {one.name for one in new}
+        return list({one.name: one for one in reversed(new)}.values())
+
+    def forget(self, name: str) -> None:
+        """Tell a name again when it is suspected again."""
+        self._told.discard(name)
+
+    def _look(self, watched: Watched, level: float) -> Suspicion | None:
+        held = self._values.get(watched.signal)
+        if watched.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
+            return None
+        steps, values = (np.array(column) for column in zip(*held, strict=True))
+        newest, before = float(np.median(values[-NEWEST:])), float(np.median(values[:-NEWEST]))
+        if not watched.differs(before, newest):
+            return None
+        tested = np.log(np.maximum(values, _EDGE)) if watched.kind == "ratio" else values.astype(float)
+        change = find_change_point(tested)
+        if change is None or change.p_value > level or not change.is_large:
+            return None
+        onset = int(steps[change.onset.step])
+        return Suspicion(
+            watched.name, watched.severity, watched.signal, onset, before, newest, change.p_value
+        )
+
+    def _memory_leaks(self) -> list[Suspicion]:
+        found = []
+        for name, held in self._memory.items():
+            steps, values = (
+                np.array(column) for column in zip(*held[:: -(-len(held) // _MEMORY_POINTS)], strict=True)
+            )
+            looks = max(1, int(steps[-1]) // _MEMORY_LOOKS)
+            growth = measure_memory_growth(
+                steps, values.astype(float), alpha=self.alpha / (looks * (looks + 1))
+            )
+            if growth is not None and growth.is_leak and len(values) >= 2 * MIN_POINTS:
+                last = growth.at_start * growth.factor
+                onset = growth.onset.step
+                found.append(
+                    Suspicion("memory-leak", "warning", name, onset, growth.at_start, last, growth.p_value)
+                )
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain data, for an exact resume."""
+        return {
+            "looks": self.looks,
+            "values": {name: list(held) for name, held in self._values.items()},
+            "memory": {name: list(held) for name, held in self._memory.items()},
+            "told": sorted(self._told),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`, which is empty for a run of a version that did not save it."""
+        self.looks = state.get("looks", 0)
+        pairs = {
+            part: {name: [(int(step), float(value)) for step, value in one] for name, one in held.items()}
+            for part, held in (("values", state.get("values", {})), ("memory", state.get("memory", {})))
+        }
+        self._values = {name: deque(one, maxlen=WINDOW) for name, one in pairs["values"].items()}
+        self._memory = pairs["memory"]
+        self._told = set(state.get("told", ()))

@@ -1,0 +1,182 @@
+"""A monitor of a training that runs: alarms by tests of changes and by rules, and what is done about them.
+
+monitor = Monitor()
+for step, metrics in enumerate(training, start=1):
+    monitor.log(step, metrics)          # any loop; names of other trainers are understood
+
+trainer.add_callback(Monitor().hf_callback())           # TRL, transformers
+model.learn(100_000, callback=Monitor().sb3_callback())  # Stable-Baselines3
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from greenward.diagnostics.live import LiveTests
+from greenward.diagnostics.readers.names import renamed
+from greenward.diagnostics.rules import Action, Rule, Rules, Run, Webhook, load_rules
+from greenward.reports.document import Severity
+from greenward.runs.files import append_line, dump_json
+from greenward.text import visible
+
+_REQUEST_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that was seen at `step`, and began at about `onset`. `source` is `test` or `rule`."""
+
+    step: int
+    name: str
+    severity: Severity
+    text: str
+    onset: int
+    source: str
+    value: float
+
+
+class Monitor:
+    """Watches the metrics of a training.
+
+    `rules` is a preset, a YAML file or `Rules`. `say` gets each alarm as a line of text, `alarms` is a file
+    to which each is appended as JSON. `stop` is what the action `stop` does, `pid` the process that it ends
+    otherwise; `stopped` says that a rule asked for it. A value that is NaN counts as one.
+    """
+
+    def __init__(
+        self,
+        rules: str | Path | Rules = "default",
+        *,
+        say: Callable[[str], object] = lambda text: print(text, file=sys.stderr),
+        alarms: str | Path | None = None,
+        stop: Callable[[], object] | None = None,
+        pid: int | None = None,
+        on_alarm: Callable[[Alarm], object] = lambda alarm: None,
+    ) -> None:
+        self.rules = rules if isinstance(rules, Rules) else load_rules(str(rules))
+        self.tests = LiveTests(self.rules.alpha)
+        self.stopped = False
+        self.found: list[Alarm] = []
+        self._say, self._stop, self._pid, self._on_alarm = say, stop, pid, on_alarm
+        self._file = None if alarms is None else Path(alarms)
+        self._names: dict[str, tuple[str, float, float]] = {}
+        self._windows = {rule.id: deque[float](maxlen=rule.window) for rule in self.rules.rules}
+        self._last: dict[str, int] = {}
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> list[Alarm]:
+        """Look at the metrics of a step (numbers; the rest is ignored); returns new alarms, after acting."""
+        numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
+        if not numbers.keys() <= self._names.keys():
+            self._names = renamed([*self._names, *(numbers.keys() - self._names.keys())], {})[0]
+        ours = {}
+        for name, value in numbers.items():
+            known, scale, shift = self._names[name]
+            ours[known] = scale * value + shift
+        alarms = []
+        if self.rules.tests:
+            for seen in self.tests.add(step, ours):
+                alarm = Alarm(step, seen.name, seen.severity, str(seen), seen.onset, "test", seen.after)
+                alarms.append((alarm, self.rules.actions))
+        for rule in self.rules.rules:
+            found = ours.get(rule.signal, numbers.get(rule.signal))
+            if found is not None and (alarm_of_rule := self._judge(rule, step, found)) is not None:
+                alarms.append((alarm_of_rule, rule.actions))
+        for alarm, actions in alarms:
+            self._act(alarm, actions)
+        return [alarm for alarm, _ in alarms]
+
+    def _judge(self, rule: Rule, step: int, value: float) -> Alarm | None:
+        window = self._windows[rule.id]
+        window.append(value)
+        if (
+            len(window) < rule.window
+            or step <= rule.grace
+            or step - self._last.get(rule.id, -(10**9)) <= rule.cooldown
+        ):
+            return None
+        broken = rule.broken_by(list(window))
+        if broken is None:
+            return None
+        self._last[rule.id] = step
+        limit = f"above {rule.above:g}" if rule.above is not None else f"below {rule.below:g}"
+        text = f"rule {rule.id}: {rule.signal} is {broken:.4g}, {limit} over {rule.window} step(s)"
+        return Alarm(step, rule.id, rule.severity, text, step - rule.window + 1, "rule", broken)
+
+    def _act(self, alarm: Alarm, actions: tuple[Action, ...]) -> None:
+        self.found.append(alarm)
+        self._on_alarm(alarm)
+        record = dump_json(asdict(alarm))
+        if self._file is not None:
+            append_line(self._file, record)
+        for action in actions:
+            try:
+                if action == "warn":
+                    self._say(visible(f"Step {alarm.step}: {alarm.severity}: {alarm.text}", 300))
+                elif action == "stop":
+                    self.stopped = True
+                    if self._stop is not None:
+                        self._stop()
+                    elif self._pid is not None:
+                        os.kill(self._pid, signal.SIGTERM)
+                elif isinstance(action, Webhook):
+                    _post(action.webhook, record)
+                elif isinstance(action, Run):
+                    environment = {**os.environ, "GREENWARD_ALARM": record}
+                    subprocess.Popen(shlex.split(action.run), env=environment, stdin=subprocess.DEVNULL)
+            except (OSError, ValueError) as error:  # a training must not die of its monitor
+                self._say(visible(f"Step {alarm.step}: the action {action!r} failed: {error}", 300))
+
+    def hf_callback(self) -> Any:
+        """A `TrainerCallback` for TRL and transformers; a rule with `stop` ends the training after the
+        step.
+        """
+        from transformers import TrainerCallback
+
+        monitor = self
+
+        class MonitorCallback(TrainerCallback):
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+                if logs and "train_runtime" not in logs:
+                    monitor.log(int(state.global_step), logs)
+                    control.should_training_stop = control.should_training_stop or monitor.stopped
+
+        return MonitorCallback()
+
+    def sb3_callback(self) -> Any:
+        """A callback for Stable-Baselines3: it reads what the logger holds after each rollout."""
+        from stable_baselines3.common.callbacks import BaseCallback
+
+        monitor = self
+
+        class MonitorCallback(BaseCallback):
+            _rollouts = 0
+
+            def _on_step(self) -> bool:
+                return not monitor.stopped
+
+            def _on_rollout_start(self) -> None:
+                self._rollouts += 1
+                monitor.log(self._rollouts, dict(self.logger.name_to_value))
+
+        return MonitorCallback()
+
+
+def _post(url: str, record: str) -> None:
+    from urllib.request import Request, urlopen
+
+    request = Request(url, record.encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=_REQUEST_SECONDS):
+        pass
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

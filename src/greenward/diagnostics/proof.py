@@ -1,0 +1,289 @@
+"""Proof of a cause by training again: is a command deterministic, does a fault return, which setting cures
+it.
+
+Trainings run as commands in processes of their own, in folders of their own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.diff import TOLERANCE
+from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.signals import RunSignals
+from greenward.errors import ConfigError, DiagnosticsError
+from greenward.reports.document import Finding
+from greenward.runs.fork import fork_run
+from greenward.runs.metrics import TIMING_PREFIXES
+from greenward.runs.reading import CHECKPOINTS, flattened, is_run, read_config, steps_in
+
+HORIZON = 30  # steps after the onset that a replay takes
+_OUT = "{out}"
+_LOG_CHARACTERS = 400
+# Settings that are tried first for a finding; the others follow in the order of the config.
+_SUSPECTS = {
+    "gradient-": ("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
+    "learning-rate": ("training.learning_rate", "training.schedule", "training.warmup_steps"),
+    "kl-": ("algorithm.kl", "training.learning_rate"),
+    "entropy-": ("algorithm.entropy", "sampling.temperature", "training.learning_rate"),
+    "sampler-": ("sampling", "rollouts", "algorithm.importance"),
+    "stale-": ("rollouts", "algorithm.updates_per_batch"),
+    "truncated": ("sampling.max_tokens", "algorithm.overlong"),
+    "value-": ("algorithm.critic",),
+    "": ("training", "algorithm", "sampling", "rewards", "rollouts", "reward_model"),
+}
+_IRRELEVANT = (
+    *("name", "seed", "tracking", "preset", "evaluation", "sandbox", "monitor", "faults", "training.threads"),
+    *("training.checkpoint", "training.keep", "training.max_s", "model.cache", "model.offline"),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two repetitions first differ."""
+
+    repetition: int
+    step: int
+    signal: str
+    first: float
+    other: float
+
+
+def first_difference(
+    a: RunSignals, b: RunSignals, tolerance: float = TOLERANCE
+) -> tuple[int, str, float, float] | None:
+    """(step, signal, values) of the first difference at common steps that no clock explains."""
+    common, in_a, in_b = np.intersect1d(a.steps, b.steps, return_indices=True)
+    found = []
+    for name in a.values.keys() & b.values.keys():
+        if name.startswith(TIMING_PREFIXES):
+            continue
+        left, right = a.values[name][in_a], b.values[name][in_b]
+        unequal = np.flatnonzero(~np.isclose(left, right, rtol=tolerance, atol=1e-12, equal_nan=True))
+        if len(unequal):
+            place = int(unequal[0])
+            found.append((int(common[place]), name, float(left[place]), float(right[place])))
+    return min(found, default=None)
+
+
+def check_determinism(
+    command: str,
+    repetitions: int,
+    *,
+    log: str = _OUT,
+    tolerance: float = TOLERANCE,
+    seconds: float | None = None,
+) -> list[Difference]:
+    """Run a command several times and compare what each logged with the first; empty: no difference.
+
+    `{out}` in the command and in `log` is a folder of its own for each repetition; without it, the command
+    runs in that folder.
+
+    Raises:
+        DiagnosticsError: the command failed, or logged no metrics: that is no proof of anything.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = []
+        for number in range(repetitions):
+            out = Path(temporary) / str(number)
+            out.mkdir()
+            arguments = shlex.split(command.replace(_OUT, str(out)))
+            done = _finished(arguments, out if _OUT not in command else None, seconds)
+            if done.returncode:
+                said = done.stderr.strip()[-_LOG_CHARACTERS:]
+                raise DiagnosticsError(f"repetition {number + 1} ended with {done.returncode}: {said}")
+            try:
+                runs.append(read_run_signals(out / log.replace(_OUT, str(out))))
+            except DiagnosticsError as error:
+                raise DiagnosticsError(
+                    f"repetition {number + 1} logged no metrics: {error.message}",
+                    remedy="Let the command write its log into {out}, or name the log by --log.",
+                ) from None
+        differences = (
+            (i + 2, first_difference(runs[0], other, tolerance)) for i, other in enumerate(runs[1:])
+        )
+        return [Difference(number, *found) for number, found in differences if found is not None]
+
+
+def _finished(
+    arguments: list[str], folder: Path | None, seconds: float | None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            arguments, cwd=folder, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DiagnosticsError(f"{shlex.join(arguments)[:200]} could not be run: {error}") from None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A part of a run that was trained again. `finding` is the fault there, None where it is gone."""
+
+    folder: Path
+    first_step: int
+    last_step: int
+    finding: Finding | None
+    difference: tuple[int, str, float, float] | None
+
+
+def replay(
+    run: Path,
+    target: Path,
+    *,
+    changes: Mapping[str, Any] = {},
+    steps: int | None = None,
+    finding: str | None = None,
+) -> Replay:
+    """Train again from the last checkpoint before the onset of the cause (or of `finding`), up to `steps`.
+
+    Raises:
+        DiagnosticsError: nothing is wrong with the run, or the training failed.
+        RunError: the run cannot be copied.
+    """
+    signals, fault = _fault_of(run, finding)
+    onset = fault.onset.low if fault.onset else 0
+    begin = max((step for step, _ in steps_in(run / CHECKPOINTS) if step < onset), default=0)
+    # From the beginning, as far as the fault was to be seen; from a checkpoint, beyond the onset.
+    late = (
+        fault.onset.high + max(HORIZON, int(0.1 * len(signals.steps)))
+        if begin and fault.onset
+        else int(signals.steps[-1])
+    )
+    last = min(steps or late, int(signals.steps[-1]))
+    fork_run(run, begin, target, changes)
+    training = [sys.executable, "-m", "greenward", "train", str(target / "config.yaml")]
+    options = [f"training.max_steps={last}", "--output", str(target), "--resume", "--quiet"]
+    done = _finished([*training, *options], None, None)
+    if done.returncode:
+        raise DiagnosticsError(
+            f"the replay ended with {done.returncode}: {done.stderr.strip()[-_LOG_CHARACTERS:]}"
+        )
+    again = diagnose_run(target)
+    same = [one for one in again.findings if one.name == fault.name and one.severity != "info"]
+    return Replay(target, begin, last, same[0] if same else None, first_difference(signals, again.run))
+
+
+def _fault_of(run: Path, name: str | None) -> tuple[RunSignals, Finding]:
+    if not is_run(run):
+        raise DiagnosticsError(f"{run} is no run directory of greenward, so it cannot be trained again")
+    found = diagnose_run(run)
+    if name is not None:
+        named = [one for one in found.findings if one.name == name]
+        if not named:
+            raise DiagnosticsError(f"{run} has no finding {name!r}")
+        return found.run, named[0]
+    if not found.causes:
+        raise DiagnosticsError(f"nothing is wrong with {run}: {found.headline}")
+    return found.run, found.causes[0].finding
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting put back to its reference: whether the fault is gone."""
+
+    key: str
+    value: Any
+    reference: Any
+    cured: bool
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """What a bisection tried. `cure` is the setting that cures the fault, None where none does alone."""
+
+    fault: Finding
+    returns: bool
+    trials: tuple[Trial, ...]
+
+    @property
+    def cure(self) -> Trial | None:
+        return next((trial for trial in self.trials if trial.cured), None)
+
+
+def bisect_settings(
+    run: Path,
+    folder: Path,
+    *,
+    good: Path | None = None,
+    finding: str | None = None,
+    steps: int | None = None,
+    keys: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Bisection:
+    """Put one suspected setting after the other back to that of `good` (or the default), and train again.
+
+    The fault must return in a replay without any change first: what does not return cannot be bisected. Ends
+    with the first setting that cures it.
+
+    Raises:
+        DiagnosticsError: nothing is wrong, there is no suspect, or a training failed.
+    """
+    _, fault = _fault_of(run, finding)
+    suspects = list(_suspects(read_config(run), _reference(run, good), fault.name, keys))
+    if not suspects:
+        raise DiagnosticsError(
+            "no setting differs from its reference, so none is suspected", remedy="Give --good RUN."
+        )
+    say(f"{fault.name}; suspects: {', '.join(key for key, _, _ in suspects)}")
+    again = replay(run, folder / "unchanged", steps=steps, finding=fault.name)
+    if again.finding is None:
+        return Bisection(fault, False, ())
+    trials: list[Trial] = []
+    for number, (key, value, reference) in enumerate(suspects):
+        found = replay(
+            run, folder / f"{number}_{key}", changes={key: reference}, steps=steps, finding=fault.name
+        )
+        trials.append(Trial(key, value, reference, found.finding is None))
+        outcome = "the fault is gone" if trials[-1].cured else "the fault is still there"
+        say(f"{key}: {value} -> {reference}: {outcome}")
+        if trials[-1].cured:
+            break
+    return Bisection(fault, True, tuple(trials))
+
+
+def _reference(run: Path, good: Path | None) -> dict[str, Any]:
+    """The config to compare with: of a good run, else of the shipped recipe of that name, else the
+    defaults.
+    """
+    if good is not None:
+        return read_config(good)
+    from greenward.config.loading import load_recipe, shipped_recipes
+    from greenward.config.recipe import KINDS
+
+    config = read_config(run)
+    if config.get("name") in shipped_recipes():
+        return load_recipe(config["name"]).model_dump(mode="json")
+    kind = KINDS.get(str(config.get("kind")))
+    if kind is None:
+        raise ConfigError(f"{run} has a config of an unknown kind")
+    return kind.model_validate({"kind": config["kind"]}).model_dump(mode="json")
+
+
+def _suspects(
+    config: Mapping[str, Any], reference: Mapping[str, Any], finding: str, keys: Sequence[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    """(key, value, reference) of the settings that differ, the likeliest first."""
+    known = dict(flattened(reference))
+    differ = {
+        key: (value, known[key]) for key, value in flattened(config) if key in known and value != known[key]
+    }
+    wanted = [key for key in differ if (key in keys if keys else not key.startswith(_IRRELEVANT))]
+    first = next(prefixes for start, prefixes in _SUSPECTS.items() if finding.startswith(start))
+
+    def rank(key: str) -> tuple[int, int]:
+        places = [place for place, prefix in enumerate(first) if key.startswith(prefix)]
+        return (min(places) if places else len(first)), wanted.index(key)
+
+    for key in sorted(wanted, key=rank):
+        yield key, *differ[key]

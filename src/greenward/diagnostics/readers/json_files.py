@@ -1,0 +1,109 @@
+"""Logs of JSON: greenward's own, trainer_state.json, and rows in lines.
+
+Rows may be flat (prime-rl, Tinker cookbook), nested (verl's `{"step": 1, "data": {…}}`) or events
+(`{"step": 1, "name": "kl", "value": 0.1}`). Sources of the formats: transformers/trainer_callback.py
+(TrainerState), verl/utils/tracking.py (FileLogger), tinker_cookbook/utils/ml_log.py (JsonLogger),
+prime_rl/utils/monitor, verifiers/utils/save_utils.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from greenward.diagnostics.readers.log import Format, Log, Row, flat
+from greenward.errors import DiagnosticsError, RunError
+from greenward.runs.files import JsonRows, read_json
+from greenward.runs.reading import CONFIG, METRICS, read_config, read_sessions
+from greenward.user_text import parse_json_text
+
+STEP_KEYS = (
+    "step", "global_step", "train/global_step", "trainer/global_step", "training/global_step", "_step",
+    "training_step", "iteration", "progress/batch", "update", "Step",
+)  # fmt: skip
+# Planted faults are the truth that diagnostics are measured against: they must find it themselves.
+_HIDDEN = "faults"
+_STATE = "trainer_state.json"
+_MOST_BYTES = 1 << 30
+
+
+def _read_greenward(files: list[Path], run: str | None) -> Log:
+    folder = files[0].parent
+    config = read_config(folder) if (folder / CONFIG).is_file() else None
+    if config is not None:
+        config.pop(_HIDDEN, None)
+    sessions = read_sessions(folder)
+    log = _read_lines(files, run)
+    log.format, log.config, log.session = "greenward", config, sessions[-1] if sessions else {}
+    return log
+
+
+def _read_lines(files: list[Path], run: str | None) -> Log:
+    notes: list[str] = []
+    config = None
+    if (beside := files[0].parent / "config.json").is_file():
+        try:
+            config = read_json(beside)
+        except RunError:
+            notes.append("config.json cannot be read and was left out")
+    return Log("JSON lines", _line_rows(files, notes), STEP_KEYS, config, notes=notes)
+
+
+def _line_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
+    for path in files:
+        source = JsonRows(path, lenient=True)
+        for row in source:
+            row = flat(row)
+            if "name" in row and "value" in row:
+                row = {**{key: row[key] for key in STEP_KEYS if key in row}, str(row["name"]): row["value"]}
+            yield row
+        broken = source.broken - (source.torn is not None)
+        if broken:
+            notes.append(f"{path.name}: {broken} line(s) cannot be read and were left out")
+        if source.torn is not None:
+            notes.append("the last line is torn and was left out")
+
+
+def _read_document(files: list[Path], run: str | None) -> Log:
+    """One JSON document: the newest trainer_state.json of a run, a list of rows, or rows under a key."""
+    notes: list[str] = []
+    states = [(path, _document(path, notes)) for path in files]
+    found = [(path, state) for path, state in states if state is not None]
+    if not found:
+        raise DiagnosticsError(f"{files[0]} is not a JSON document that can be read")
+    # Each checkpoint holds the whole history up to it.
+    path, newest = max(found, key=lambda one: _global_step(one[1]))
+    rows = newest if isinstance(newest, list) else None
+    for key in ("log_history", "history", "metrics", "rows", "logs"):
+        if rows is None and isinstance(newest, dict) and isinstance(newest.get(key), list):
+            rows = newest[key]
+    if rows is None:
+        raise DiagnosticsError(f"{path} holds no list of rows, such as log_history")
+    kept = (flat(row) for row in rows if isinstance(row, dict) and "train_runtime" not in row)
+    name = "HF trainer" if isinstance(newest, dict) and "log_history" in newest else "JSON"
+    settings = newest if isinstance(newest, dict) else {}
+    config = {key: value for key, value in settings.items() if isinstance(value, (int, float, str))}
+    return Log(name, kept, STEP_KEYS, config or None, notes=notes)
+
+
+def _document(path: Path, notes: list[str]) -> Any:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError("it is too large")
+        return parse_json_text(path.read_bytes())
+    except (ValueError, json.JSONDecodeError):
+        notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out")
+        return None
+
+
+def _global_step(state: Any) -> float:
+    step = state.get("global_step", 0) if isinstance(state, dict) else 0
+    return step if isinstance(step, (int, float)) else 0
+
+
+GREENWARD = Format("greenward", METRICS.replace(".", r"\."), _read_greenward)
+HF_TRAINER = Format("HF trainer", _STATE.replace(".", r"\."), _read_document)
+JSON_LINES = Format("JSON lines", r".*\.(jsonl|ndjson)", _read_lines, whole_folder=False)
+JSON = Format("JSON", r".*\.json", _read_document, whole_folder=False)

@@ -1,0 +1,66 @@
+"""What a reader gives: the rows of a log, and what else the files say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MAX_NAME = 256  # characters; longer names are left out
+MAX_CELL = 10_000_000  # characters of one row
+_MAX_DEPTH = 8
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Log:
+    """The rows of a run, under the names of its tracker, oldest first.
+
+    `step_keys` are the names under which the format counts steps, the best first; rows without any are
+    counted where there are none. A row may hold a part of a step only. `notes` are complete once all rows
+    were taken.
+    """
+
+    format: str
+    rows: Iterator[Row]
+    step_keys: tuple[str, ...] = ("step",)
+    config: Mapping[str, Any] | None = None
+    session: Mapping[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of logs: `file_names` is a pattern of them, `magic` the first bytes where there are any.
+
+    `runs` gives the names of the runs in files of the format, where one file may hold several; `read` reads
+    the files of one run in their order. `whole_folder` says that the files of a folder belong to one run.
+    """
+
+    name: str
+    file_names: str
+    read: Callable[[list[Path], str | None], Log]
+    magic: bytes = b""
+    whole_folder: bool = True
+    runs: Callable[[Path], list[str]] | None = None
+
+
+def flat(row: Row) -> Row:
+    """The row with nested mappings as `outer/inner`; those named `data` or `metrics` give no name."""
+    if dict not in map(type, row.values()):
+        return row
+    found: Row = {}
+
+    def collect(values: Mapping[str, Any], prefix: str, depth: int) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict):
+                if depth < _MAX_DEPTH:
+                    container = key in ("data", "metrics", "logs", "history") and not prefix
+                    collect(value, prefix if container else f"{prefix}{key}/", depth + 1)
+            else:
+                found.setdefault(f"{prefix}{key}", value)
+
+    collect(row, "", 0)
+    return found

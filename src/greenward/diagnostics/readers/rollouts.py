@@ -1,0 +1,130 @@
+"""The answers that a run kept, whoever wrote them, as one kind of record.
+
+greenward's `rollouts/step_000012.jsonl`, TRL's `completions/completions_00012.parquet`, verl's `12.jsonl`
+(`trainer.rollout_data_dir`), Tinker cookbook's `iteration_000012/train_rollout_summaries.jsonl`, and
+`traces.jsonl` of prime-rl (`rollouts/step_12/…`) and verifiers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from greenward.runs.files import JsonRows
+
+_PLACES = (
+    (re.compile(r"step_(\d{1,15})\.jsonl"), ("rollouts",)),
+    (re.compile(r"completions_(\d{1,15})\.parquet"), ("completions", ".")),
+    (re.compile(r"(\d{1,15})\.jsonl"), ("rollouts", "rollout_data", "rollout", "rollout_data_dir", ".")),
+)
+_FOLDERS = (
+    (re.compile(r"iteration_(\d{1,15})"), ".", "train_rollout_summaries.jsonl"),
+    (re.compile(r"step_(\d{1,15})"), "rollouts", "**/traces.jsonl"),
+)
+_MOST_FILES = 10_000
+_CHARACTERS = 20_000  # of an answer that are kept
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """An answer. `length` is in tokens where those were counted, else in characters; None: not known."""
+
+    task: str
+    answer: str
+    reward: float | None
+    length: float | None
+    status: str = ""
+
+
+def find_rollouts(folder: Path) -> tuple[tuple[int, Path], ...]:
+    """(step, file) of the answers of a run, oldest first."""
+    for pattern, places in _PLACES:
+        for place in places:
+            if found := _numbered(folder / place, pattern):
+                return found
+    for pattern, place, inner in _FOLDERS:
+        inside = [
+            (step, file)
+            for step, one in _numbered(folder / place, pattern)
+            for file in islice(one.glob(inner), 100)
+            if "eval" not in file.parts
+        ]
+        if inside:
+            return tuple(inside)
+    return ()
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> tuple[tuple[int, Path], ...]:
+    if not folder.is_dir():
+        return ()
+    entries = islice(folder.iterdir(), _MOST_FILES)
+    found = ((int(match[1]), one) for one in entries if (match := pattern.fullmatch(one.name)))
+    return tuple(sorted((step, one) for step, one in found if not one.is_symlink()))
+
+
+def read_rollouts(file: Path, most: int = 512) -> Iterator[Rollout]:
+    """The first answers of a file; what cannot be read is left out.
+
+    Raises:
+        DiagnosticsError: a parquet file without pyarrow, or a broken one.
+    """
+    if file.suffix == ".parquet":
+        from greenward.diagnostics.readers.tables import parquet_rows
+
+        rows: Iterator[Mapping[str, Any]] = parquet_rows(file)
+    else:
+        rows = iter(JsonRows(file, lenient=True))
+    for row in islice(rows, most):
+        yield _rollout(row)
+
+
+def _rollout(row: Mapping[str, Any]) -> Rollout:
+    rewards = row.get("rewards")
+    reward = next(
+        (row[key] for key in ("reward", "score", "total_reward", "advantage") if _is_number(row.get(key))),
+        None,
+    )
+    if reward is None and isinstance(rewards, Mapping):
+        reward = next((value for value in rewards.values() if _is_number(value)), None)
+    terms = [value for key, value in row.items() if key.endswith("_reward") and _is_number(value)]
+    if terms and not _is_number(row.get("reward")) and not _is_number(row.get("score")):
+        reward = sum(terms)  # TRL has a column for each function
+    answer = _text(row, "answer", "completion", "output", "response")
+    length = row.get("tokens", row.get("completion_tokens"))
+    if not _is_number(length):
+        steps = row.get("steps")
+        counted = (
+            [s["ac_len"] for s in steps if isinstance(s, Mapping) and _is_number(s.get("ac_len"))]
+            if isinstance(steps, list)
+            else []
+        )
+        length = sum(counted) if counted else len(answer) or None
+    status = row.get("status")
+    return Rollout(
+        _text(row, "problem", "prompt", "input", "example_id", "task"),
+        answer,
+        None if reward is None else float(reward),
+        None if length is None else float(length),
+        status if isinstance(status, str) else "",
+    )
+
+
+def _text(row: Mapping[str, Any], *keys: str) -> str:
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, (int, float)) and key == "answer":
+            continue
+        if isinstance(value, (str, int)):
+            return str(value)[:_CHARACTERS]
+        if isinstance(value, list):  # messages of a chat
+            parts = [one.get("content") for one in value if isinstance(one, Mapping)]
+            return "\n".join(str(part) for part in parts if part)[:_CHARACTERS]
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

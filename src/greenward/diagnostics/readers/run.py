@@ -1,0 +1,87 @@
+"""One run as aligned signals under greenward's names, with its config, checkpoints and answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from greenward.diagnostics.readers.columns import Columns
+from greenward.diagnostics.readers.find import find_log
+from greenward.diagnostics.readers.json_files import GREENWARD
+from greenward.diagnostics.readers.names import renamed
+from greenward.diagnostics.readers.rollouts import find_rollouts
+from greenward.diagnostics.signals import RunSignals
+from greenward.errors import DiagnosticsError
+from greenward.text import visible
+
+_CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_?|step_)(\d{1,15})")
+_SHOWN = 12
+
+
+def read_run_signals(
+    run: str | Path, *, mapping: Mapping[str, str] | None = None, pick: str | None = None
+) -> RunSignals:
+    """Read the run at `run`: a folder or a file of any known format (docs/diagnostics.md).
+
+    `mapping` gives greenward's names for names of the log; `pick` chooses one of several runs.
+
+    Raises:
+        DiagnosticsError: there is no log, there are several runs, or a file is not what it seems.
+        RunError: a file of a run directory that cannot be read.
+    """
+    path = Path(run)
+    found = find_log(path, pick)
+    log = found.format.read(list(found.files), found.run)
+    try:
+        columns = Columns.of(log.rows, log.step_keys)
+    except OSError as error:
+        raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not len(columns.steps):
+        raise DiagnosticsError(f"{found.files[0]} has no row with a step")
+    names, unknown = renamed(columns.values, mapping or {})
+    values, recorded = {}, {}
+    for theirs, (ours, scale, shift) in names.items():
+        column = columns.values[theirs]
+        values[ours] = column if (scale, shift) == (1, 0) else scale * column + shift
+        recorded[ours] = columns.recorded[theirs]
+    notes = [*log.notes, *columns.notes]
+    own = found.format is GREENWARD and log.config is not None
+    if unknown and not own:
+        shown = ", ".join(visible(name, 60) for name in unknown[:_SHOWN])
+        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+        notes.append(f"{len(unknown)} name(s) are not known and no check uses them: {shown}{more} (--map)")
+    folder = found.files[0].parent
+    if _CHECKPOINT.fullmatch(folder.name):  # trainer_state.json lies in checkpoints, too
+        folder = folder.parent
+    return RunSignals(
+        folder if own else path,
+        columns.steps.astype(np.int64),
+        values,
+        recorded,
+        tuple(notes),
+        log.config,
+        log.session,
+        log.format,
+        {ours: theirs for theirs, (ours, _, _) in names.items() if ours != theirs},
+        _checkpoints(folder),
+        find_rollouts(folder),
+    )
+
+
+def _checkpoints(folder: Path) -> tuple[tuple[int, Path], ...]:
+    """(step, path) of the checkpoints in a folder, or in its folder `checkpoints`, oldest first."""
+    found = []
+    for place in (folder, folder / "checkpoints"):
+        try:
+            names = [entry for entry in place.iterdir() if _CHECKPOINT.fullmatch(entry.name)]
+        except OSError:
+            continue
+        found += [
+            (int(match[1]), one)
+            for one in names
+            if (match := _CHECKPOINT.fullmatch(one.name)) and one.is_dir()
+        ]
+    return tuple(sorted(found))

@@ -1,0 +1,51 @@
+"""What a training printed: TRL's `{'loss': 0.1, …}` lines and verl's `step:1 - actor/entropy:0.6 - …`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from greenward.diagnostics.readers.log import Format, Log, Row
+
+_NUMBER = r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)"
+_TRL = re.compile(rf"['\"]([^'\"]{{1,256}})['\"]:\s*['\"]?({_NUMBER})['\"]?")
+_VERL = re.compile(rf"([\w/@.-]{{1,256}}):(?:np\.\w+\()?({_NUMBER})")
+_LINE = 100_000  # characters that are looked at
+
+
+def _read(files: list[Path], run: str | None) -> Log:
+    notes: list[str] = []
+    return Log("printed lines", _rows(files, notes), notes=notes)
+
+
+def _rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
+    step = 0
+    for path in files:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                for part in line[:_LINE].split("\r"):
+                    text = part.strip()
+                    if "step:" in text and " - " in text:
+                        row: Row = {name: _number(value) for name, value in _VERL.findall(text)}
+                        if "step" in row:
+                            yield row
+                    elif (start := text.find("{'")) >= 0 and text.endswith("}"):
+                        row = {name: _number(value) for name, value in _TRL.findall(text[start:])}
+                        if not row or "train_runtime" in row:
+                            continue
+                        # Evaluations are printed after the step that they follow.
+                        step += not all(name.startswith(("eval_", "epoch")) for name in row)
+                        yield {"step": step, **row}
+    if step:
+        notes.append("the printed lines name no steps; lines are counted")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+STDOUT = Format("printed lines", r".*\.(log|out|txt)", _read, whole_folder=False)

@@ -1,0 +1,147 @@
+"""Tests of the answers that a run kept: length bias of the reward, one answer for everything, flaky
+grades.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from greenward.diagnostics.change_points import exactly
+from greenward.diagnostics.findings import Gap
+from greenward.diagnostics.readers.rollouts import Rollout, read_rollouts
+from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
+from greenward.diagnostics.signals import RunSignals
+from greenward.errors import DiagnosticsError
+from greenward.reports.document import AnsweredTask, Answers, ShownAnswer
+from greenward.reports.figures import value_text
+
+LENGTH_CORRELATION = 0.3
+DOMINANT_ANSWER = 0.5  # of the answers to different tasks
+FLAKY = 0.05  # of the answers that were given and graded more than once
+_FILES = 12  # that are read
+_ANSWERS = 256  # of each
+_FEWEST = 60  # answers
+_FLAKY_CASES = 3
+_SHOWN_CHARACTERS = 1200
+
+_NO_ROLLOUTS = Gap(
+    "the answers themselves",
+    "no answers were kept",
+    "Keep them: greenward train does; TRL log_completions, verl trainer.rollout_data_dir.",
+)
+
+
+@lru_cache(maxsize=8)
+def sampled_rollouts(files: tuple[tuple[int, Path], ...]) -> Mapping[int, tuple[Rollout, ...]]:
+    """Step -> answers, of files that are spread evenly over the run."""
+    chosen = files[:: max(1, -(-len(files) // _FILES))]
+    found = {}
+    for step, path in chosen:
+        try:
+            found[step] = tuple(read_rollouts(path, _ANSWERS))
+        except (DiagnosticsError, OSError):
+            continue
+    return found
+
+
+def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Rewards that follow the length of answers to one task that fare alike.
+
+    Rewards and the logarithms of lengths are compared within groups of one task (and status, where known), so
+    that neither the difficulty of tasks nor right and wrong play a part; p by Fisher's z.
+    """
+    sampled = sampled_rollouts(run.rollouts)
+    rewards: list[float] = []
+    lengths: list[float] = []
+    groups = 0
+    for _step, answers in sampled.items():
+        by_task = defaultdict(list)
+        for answer in answers:
+            if answer.reward is not None and answer.length and answer.length > 0:
+                by_task[answer.task, answer.status].append((answer.reward, math.log(answer.length)))
+        for members in by_task.values():
+            if len(members) > 1:
+                reward, length = (np.array(column) for column in zip(*members, strict=True))
+                rewards += (reward - reward.mean()).tolist()
+                lengths += (length - length.mean()).tolist()
+                groups += 1
+    free = len(rewards) - groups
+    if free < _FEWEST:
+        return not_made(_NO_ROLLOUTS) if not sampled else Result(made=False)
+    x, y = np.array(lengths), np.array(rewards)
+    if y.std() < 1e-12 or x.std() < 1e-12:
+        return Result(numbers={"correlation": 0.0, "count": len(x)}, p_value=1.0)
+    correlation = float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum()))
+    z = math.atanh(min(max(correlation, -0.999999), 0.999999)) * math.sqrt(max(free - 3, 1))
+    numbers = {
+        "correlation": correlation,
+        "count": len(x),
+        "direction": "longer" if correlation > 0 else "shorter",
+    }
+    return Result(
+        abs(correlation) > LENGTH_CORRELATION,
+        numbers,
+        p_value=math.erfc(abs(z) / math.sqrt(2)),
+        data={"length_bias": numbers},
+    )
+
+
+def dominant_answer(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """One text that answers most tasks, late in the run and more than at its beginning."""
+    shares: list[tuple[int, float, str]] = []
+    for step, answers in sampled_rollouts(run.rollouts).items():
+        texts = {(one.task, one.answer.strip()) for one in answers if one.answer.strip()}
+        tasks = {task for task, _ in texts}
+        if len(tasks) >= 4:
+            ((text, count),) = Counter(text for _, text in texts).most_common(1)
+            shares.append((step, count / len(tasks), text))
+    if len(shares) < 3:
+        return Result(made=False)
+    late = shares[-max(2, len(shares) // 4) :]
+    share = float(np.mean([one[1] for one in late]))
+    first = next((step for step, one, _ in shares if one > DOMINANT_ANSWER), shares[-1][0])
+    numbers = {"share": share, "answer": " ".join(late[-1][2].split())[:60]}
+    return Result(share > DOMINANT_ANSWER, numbers, onset=exactly(first))
+
+
+def flaky_grades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Equal answers to one task that were graded differently."""
+    differ = repeated = 0
+    for answers in sampled_rollouts(run.rollouts).values():
+        grades = defaultdict(list)
+        for one in answers:
+            if one.answer and one.status:
+                grades[one.task, one.answer].append(one.status)
+        for found in grades.values():
+            repeated += len(found) - 1
+            differ += len(found) - max(Counter(found).values())
+    if repeated < _FEWEST // 4:
+        return Result(made=False)
+    return Result(
+        differ >= _FLAKY_CASES and differ > FLAKY * repeated, {"differ": differ, "repeated": repeated}
+    )
+
+
+def answers_around(run: RunSignals, step: int) -> Answers | None:
+    """The best and the worst answer kept before and after a step, as plain text."""
+    before = [one for one in run.rollouts if one[0] < step][-1:]
+    after = [one for one in run.rollouts if one[0] >= step][:1]
+    tasks = []
+    for label, found in (("before", before), ("from the onset on", after)):
+        for at, path in found:
+            try:
+                answers = [one for one in read_rollouts(path, _ANSWERS) if one.answer]
+            except (DiagnosticsError, OSError):
+                continue
+            ordered = sorted(answers, key=lambda one: -(one.reward or 0.0))
+            for one in dict.fromkeys((*ordered[:1], *ordered[-1:])):
+                reward = "" if one.reward is None else f"reward {value_text(one.reward, 'number')}"
+                shown = ShownAnswer(one.answer[:_SHOWN_CHARACTERS], one.status or "kept", remark=reward)
+                tasks.append(AnsweredTask(one.task[:80], "", (shown,), f"step {at}, {label}"))
+    return Answers(tuple(tasks)) if tasks else None

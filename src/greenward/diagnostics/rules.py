@@ -1,0 +1,132 @@
+"""Rules of a monitor: limits that the user sets for signals, as YAML, and the presets that are shipped.
+
+rules:
+  - {id: kl, signal: kl, above: 0.3, window: 5, actions: [warn, stop]}
+  - {id: length, signal: completion/mean_length, below: 5, grace: 50, actions: [{run: "./notify.sh"}]}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from greenward.config.sections import ConfigSection, NonNegativeInt, PositiveInt
+from greenward.errors import DiagnosticsError
+from greenward.user_text import parse_yaml_text
+
+
+class Webhook(ConfigSection):
+    """Send the alarm as JSON by a POST request."""
+
+    webhook: str = Field(pattern=r"https?://.+")
+
+
+class Run(ConfigSection):
+    """Run a command, split as a shell would, with the alarm as JSON in the variable GREENWARD_ALARM."""
+
+    run: str
+
+
+Action = Literal["warn", "stop"] | Webhook | Run
+
+
+class Rule(ConfigSection):
+    """An alarm when a signal is above or below a limit over a window of steps."""
+
+    id: str
+    signal: str = Field(description="greenward's name, or the log's own")
+    above: float | None = None
+    below: float | None = None
+    window: PositiveInt = Field(1, description="newest values that count")
+    aggregate: Literal["all", "mean", "last", "min", "max", "range"] = Field(
+        "all", description="all: each value of the window is beyond the limit"
+    )
+    grace: NonNegativeInt = Field(0, description="steps at the beginning without alarms")
+    cooldown: NonNegativeInt = Field(50, description="steps after an alarm without another of this rule")
+    severity: Literal["warning", "critical"] = "warning"
+    actions: tuple[Action, ...] = ("warn",)
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Rule:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give one of above and below")
+        return self
+
+    def broken_by(self, values: list[float]) -> float | None:
+        """The value that breaks the rule, of a full window; None: it holds."""
+        beyond = (lambda v: v > self.above) if self.above is not None else (lambda v: v < self.below)
+        if self.aggregate == "all":
+            return values[-1] if all(map(beyond, values)) else None
+        made = {
+            "mean": lambda: sum(values) / len(values),
+            "last": lambda: values[-1],
+            "min": lambda: min(values),
+            "max": lambda: max(values),
+            "range": lambda: max(values) - min(values),
+        }[self.aggregate]()
+        return made if beyond(made) else None
+
+
+class Rules(ConfigSection):
+    """A file of rules. `tests` turns the statistical tests of changes on; `alpha` is their level for a
+    run.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    tests: bool = True
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    actions: tuple[Action, ...] = Field(("warn",), description="of an alarm by a test")
+
+
+def _rule(id: str, signal: str, **limits: Any) -> Rule:
+    return Rule(id=id, signal=signal, **limits)
+
+
+_KL = _rule("kl", "kl", above=0.3, window=3, grace=10)
+_DEAD = _rule("dead groups", "groups/without_signal", above=0.9, window=10, grace=10)
+_CUT = _rule("truncation", "completion/truncated", above=0.5, window=5, grace=10)
+_STEP = _rule("step KL", "approx_kl", above=0.05, window=3, severity="critical")
+_VALUE = _rule("value function", "explained_variance", below=0.0, window=30, aggregate="mean", grace=100)
+_MISMATCH = _rule("mismatch", "importance/difference", above=0.05, window=5)
+PRESETS = {
+    "default": Rules(),
+    "grpo_safe": Rules(rules=(_KL, _DEAD, _CUT, _MISMATCH)),
+    "grpo_strict": Rules(
+        rules=tuple(
+            rule.model_copy(update={"actions": ("warn", "stop")}) for rule in (_KL, _DEAD, _CUT, _MISMATCH)
+        )
+    ),
+    "ppo_safe": Rules(rules=(_KL, _STEP, _VALUE, _CUT)),
+    "ppo_strict": Rules(
+        rules=tuple(
+            rule.model_copy(update={"actions": ("warn", "stop")}) for rule in (_KL, _STEP, _VALUE, _CUT)
+        )
+    ),
+}
+
+
+def load_rules(name: str) -> Rules:
+    """A preset by its name, or a YAML file.
+
+    Raises:
+        DiagnosticsError: neither, or a file whose rules cannot be right.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    path = Path(name)
+    if not path.is_file():
+        raise DiagnosticsError(
+            f"there are no rules {name!r}", remedy=f"Presets: {', '.join(PRESETS)}; or a YAML file."
+        )
+    try:
+        found = parse_yaml_text(path.read_text(encoding="utf-8", errors="replace"))
+        return Rules.model_validate(found or {})
+    except yaml.YAMLError as error:
+        raise DiagnosticsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DiagnosticsError(f"{path}: {place}: {first['msg']}") from None

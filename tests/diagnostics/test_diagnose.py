@@ -1,0 +1,297 @@
+"""`greenward diagnose`: one verdict with one cause, for runs of every tracker."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from synthetic_runs import healthy, predictions, with_explosion, write_run
+from test_readers import RUNS, fixture, needs_fixtures
+
+from greenward.cli.main import cli
+from greenward.cli.rldk import rldk
+from greenward.diagnostics.causes import EXPLAINS, causes_of
+from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.report import diagnosis_report
+from greenward.reports.document import Finding, Onset
+from greenward.reports.write import render
+
+STEPS = 300
+T = np.arange(1, STEPS + 1)
+LATE = T >= 150
+RNG = np.random.default_rng(0)
+
+
+def command(*arguments, program=cli):
+    return CliRunner().invoke(program, ["diagnose", *map(str, arguments)])
+
+
+def diagnosed(folder, changed, predicted=None, **config):
+    return diagnose_run(write_run(folder, {**healthy(3, STEPS), **changed}, predicted, **config))
+
+
+@needs_fixtures
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("form", ["hf", "tensorboard", "wandb", "trackio", "verl"])
+def test_the_same_run_gets_the_right_verdict_in_every_format(form, run):
+    path, pick = fixture(form, run)
+    found = diagnose_run(path, pick=pick)
+    if run == "healthy":
+        assert found.verdict == "healthy" and found.exit_code("warning") == 0, found.headline
+        return
+    cause = found.causes[0].finding
+    assert cause.name == {"memory_leak": "memory-leak"}.get(run, "gradient-explosion")
+    assert abs(cause.onset.step - {"memory_leak": 1}.get(run, 41)) <= 2
+    assert found.exit_code("critical") == 1
+
+
+def noisy(level, spread=0.05):
+    return level * np.exp(spread * RNG.standard_normal(STEPS))
+
+
+FAULTS = {
+    "gradient-always-clipped": {"grad_norm": noisy(6.0, 0.2)},
+    "gradient-explosion": {"grad_norm": np.where((T > 150) & (T <= 170), 20, 1) * noisy(0.5, 0.2)},
+    "gradient-vanished": {"grad_norm": np.exp(-np.clip(T - 150, 0, 90) / 15) * noisy(0.5, 0.2)},
+    "reward-term-dead": {"reward/readability": np.zeros(STEPS)},
+    "reward-scale-jump": {
+        "reward/std": np.where(LATE, 4, 1) * noisy(0.4),
+        "reward/mean": np.where(LATE, 4, 1) * noisy(0.6),
+    },
+    "no-learning": {
+        name: 0.3 + 0.02 * RNG.standard_normal(STEPS)
+        for name in ("pass_rate", "reward/mean", "reward/code_score", "reward/correctness", "status/passed")
+    },
+    "group-signal-fades": {"groups/with_signal": np.where(LATE, 3, 12) + np.round(RNG.random(STEPS))},
+    "entropy-rise": {
+        "entropy": 0.4 * np.where(LATE, 1 + (T - 150) / 50, 1) * noisy(1),
+        "pass_rate": noisy(0.4),
+    },
+    "clip-fraction-high": {"clip/fraction": np.where(LATE, noisy(0.45), noisy(0.02))},
+    "learning-rate-jump": {"learning_rate": np.where(LATE, np.minimum((T - 149) / 20, 1), 1.0) * 1e-4},
+    "stale-policy": {"rollouts/staleness": np.where(LATE, 8.0, 0.0)},
+    "sampler-mismatch": {"importance/difference": np.where(LATE, noisy(0.12), noisy(0.005))},
+    "sandbox-timeouts": {"status/timeout": np.where(LATE, 0.3, 0.01) + 0.01 * RNG.random(STEPS)},
+    "length-collapse": {"completion/mean_length": np.where(LATE, 3, 30) * noisy(1), "pass_rate": noisy(0.4)},
+    "memory-leak": {"perf/rss_mb": 900 + 8 * np.clip(T - 150, 0, None) + 5 * RNG.random(STEPS)},
+}
+FROM_START = {"gradient-always-clipped", "reward-term-dead", "no-learning"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_named_and_dated(tmp_path, name):
+    found = diagnosed(tmp_path / "run", FAULTS[name], training={"max_grad_norm": 1.0, "learning_rate": 1e-4})
+    by_name = {finding.name: finding for finding in found.findings if finding.severity != "info"}
+    assert name in by_name, found.headline
+    if name not in FROM_START:
+        assert abs(by_name[name].onset.step - 150) <= 12
+    assert found.exit_code("warning") == 1
+
+
+def test_a_leak_in_steps_is_one_and_two_allocations_are_none(tmp_path):
+    flat = 900 + 5 * RNG.random(STEPS)
+    steps = diagnosed(tmp_path / "steps", {"perf/rss_mb": flat + 100 * (T // 37)})
+    assert [cause.finding.name for cause in steps.causes] == ["memory-leak"]
+    kept = diagnosed(tmp_path / "kept", {"perf/rss_mb": flat + 200 * (T > 90) + 200 * (T > 220)})
+    assert "memory-leak" not in {finding.name for finding in kept.findings}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_healthy_runs_are_healthy(tmp_path, seed):
+    found = diagnose_run(
+        write_run(tmp_path / "run", healthy(100 + seed, STEPS), predictions(seed, steps=STEPS))
+    )
+    assert found.exit_code("warning") != 1, found.headline
+
+
+def test_calibration_is_judged_by_region_and_by_discrimination(tmp_path):
+    predicted, passed = predictions(5, steps=STEPS)
+    local = np.where((predicted > 0.55) & (predicted < 0.8), 0.95, predicted)
+    found = diagnosed(tmp_path / "local", {}, (local, passed))
+    assert "poor-calibration" in {finding.name for finding in found.findings}
+    useless = np.full(predicted.shape, passed.mean()) + 0.01 * RNG.standard_normal(predicted.shape)
+    found = diagnosed(tmp_path / "useless", {}, (useless, passed))
+    assert "calibration-no-discrimination" in {finding.name for finding in found.findings}
+
+
+def test_held_out_series_of_other_trackers_show_reward_hacking(tmp_path):
+    rng = np.random.default_rng(1)
+    rows = []
+    for step in range(1, 301):
+        row = {
+            "step": step,
+            "reward": 0.3 + 0.002 * step + 0.02 * rng.standard_normal(),
+            "grad_norm": 1.0 + 0.1 * rng.random(),
+        }
+        if step % 20 == 0:
+            row["eval/accuracy"] = (
+                0.4 + 0.001 * min(step, 120) - 0.0012 * max(step - 120, 0) + 0.01 * rng.standard_normal()
+            )
+        rows.append(row)
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = diagnose_run(path)
+    assert found.causes[0].finding.name == "reward-hacking"
+    assert 100 <= found.causes[0].finding.onset.step <= 160
+
+
+def rollout(task, answer, reward, tokens, status):
+    return {
+        "problem": task,
+        "answer": answer,
+        "rewards": {"policy": reward},
+        "tokens": tokens,
+        "status": status,
+    }
+
+
+def with_rollouts(folder, rows_of):
+    run = write_run(folder, healthy(3, STEPS))
+    (run / "rollouts").mkdir()
+    for step in range(10, 301, 20):
+        text = "".join(json.dumps(row) + "\n" for row in rows_of(step))
+        (run / "rollouts" / f"step_{step:06d}.jsonl").write_text(text)
+    return {finding.name: finding for finding in diagnose_run(run).findings}
+
+
+def test_the_kept_answers_show_length_bias_copies_and_flaky_grades(tmp_path):
+    rng = np.random.default_rng(2)
+
+    def rows(step, bias=0.0, copies=False, flaky=0.0):
+        found = []
+        for place in range(32):
+            task, passed, tokens = f"t{place // 4}", rng.random() < 0.5, float(np.exp(rng.normal(4, 0.5)))
+            reward = float(passed) + bias * np.log(tokens)
+            text = "return 0" if copies and step > 100 else f"return {rng.integers(1e9)}"
+            found.append(rollout(task, text, reward, tokens, "passed" if passed else "failed"))
+            if place % 4 == 0:
+                twin = dict(found[-1])
+                if rng.random() < flaky:
+                    twin["status"] = "failed" if passed else "passed"
+                found.append(twin)
+        return found
+
+    assert not with_rollouts(tmp_path / "sound", rows).keys() & {
+        "length-bias",
+        "dominant-answer",
+        "flaky-grades",
+    }
+    assert "length-bias" in with_rollouts(tmp_path / "long", lambda step: rows(step, bias=0.5))
+    copied = with_rollouts(tmp_path / "copied", lambda step: rows(step, copies=True))
+    assert abs(copied["dominant-answer"].onset.step - 110) <= 40
+    assert "flaky-grades" in with_rollouts(tmp_path / "flaky", lambda step: rows(step, flaky=0.5))
+
+
+def finding(name, severity="warning", onset=None, brief=""):
+    place = None if onset is None else Onset(onset, onset, onset)
+    return Finding(name, severity, name, "", ("do",), "", place, brief=brief)
+
+
+def test_consequences_stand_under_the_earliest_cause_that_explains_them():
+    found = causes_of(
+        [
+            finding("reward-drop", onset=208),
+            finding("gradient-explosion", "critical", 183, "Gradient norm ×54"),
+            finding("memory-leak", onset=1),
+            finding("held-out-regression", "critical", 220),
+            finding("gradient-spikes", "info", 3),
+        ],
+        400,
+    )
+    assert [cause.finding.name for cause in found] == ["gradient-explosion", "memory-leak"]
+    assert (
+        found[0].headline
+        == "Gradient norm ×54 from step 183; reward-drop 25 steps later; held-out-regression 37 steps later"
+    )
+    assert found[0].severity == "critical"
+
+
+def test_a_setting_that_is_0_is_not_to_be_lowered(tmp_path):
+    found = diagnosed(tmp_path / "run", FAULTS["entropy-rise"], algorithm={"entropy_coefficient": 0.0})
+    (rise,) = (one for one in found.findings if one.name == "entropy-rise")
+    assert not any("algorithm.entropy_coefficient" in action for action in rise.actions)
+
+
+def test_what_began_much_earlier_is_no_consequence():
+    found = causes_of([finding("gradient-explosion", onset=300), finding("reward-drop", onset=100)], 400)
+    assert {cause.finding.name for cause in found} == {"gradient-explosion", "reward-drop"}
+
+
+def test_every_name_in_the_table_of_causes_is_a_finding(tmp_path):
+    from pathlib import Path
+
+    import greenward.diagnostics
+
+    source = "".join(
+        p.read_text() for p in Path(greenward.diagnostics.__path__[0]).glob("*.py") if p.name != "causes.py"
+    )
+    names = set(EXPLAINS) | set().union(*EXPLAINS.values())
+    assert not [name for name in names if f'"{name}"' not in source]
+
+
+def test_advice_reads_the_run(tmp_path):
+    run = write_run(
+        tmp_path / "run",
+        with_explosion(healthy(2)),
+        training={"max_grad_norm": 2.5, "learning_rate": 3e-4},
+        model={"dtype": "float32"},
+    )
+    for step in (100, 280, 320):
+        (run / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
+    cause = diagnose_run(run).causes[0].finding
+    text = " ".join(cause.actions)
+    assert "training.max_grad_norm (now 2.5)" in text and "training.learning_rate (now 0.0003)" in text
+    assert "bfloat16" not in text  # it is float32 already
+    assert "training.schedule" not in text and "did not change there" in cause.measured
+    assert "step_000280" in text and "learning_rate=0.0001" in text
+
+
+def test_the_advice_for_another_trainer_uses_its_names(tmp_path):
+    values = with_explosion(healthy(2, 400))
+    rows = [
+        {"step": i + 1, "reward": v, "grad_norm": g}
+        for i, (v, g) in enumerate(zip(values["reward/mean"], values["grad_norm"], strict=True))
+    ]
+    (tmp_path / "checkpoint-200").mkdir()
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    text = " ".join(diagnose_run(tmp_path).causes[0].finding.actions)
+    assert "training.learning_rate" not in text and "learning_rate" in text
+    assert 'resume_from_checkpoint="' in text and "checkpoint-200" in text
+
+
+def test_the_command_prints_writes_and_exits(tmp_path):
+    run = write_run(tmp_path / "run", with_explosion(healthy(2)))
+    (run / "rollouts").mkdir()
+    hostile = rollout("t", "<script>alert(1)</script>\x1b[31m", 1.0, 5, "passed")
+    for step in (290, 301):
+        (run / "rollouts" / f"step_{step:06d}.jsonl").write_text(json.dumps(hostile) + "\n")
+    done = command(run, "--output-dir", tmp_path / "out")
+    assert (
+        done.exit_code == 1 and "CRITICAL: Gradient norm ×" in done.output and "from step 300" in done.output
+    )
+    page = (tmp_path / "out/diagnosis.html").read_text()
+    assert len(page) < 300_000 and "<script>alert" not in page and "\x1b" not in page
+    assert "&lt;script&gt;alert" in page  # the answers around the onset
+    record = json.loads((tmp_path / "out/diagnosis.json").read_text())
+    assert record["causes"][0]["name"] == "gradient-explosion" and record["causes"][0]["consequences"]
+    assert command(run, program=rldk).exit_code == 1
+    drop = healthy(2)
+    drop["perf/tokens_per_second"] = drop["perf/tokens_per_second"] * np.where(np.arange(500) > 250, 0.5, 1)
+    slow = write_run(tmp_path / "slow", drop)
+    assert command(slow).exit_code == 1 and command(slow, "--fail-on", "critical").exit_code == 0
+
+
+def test_names_can_be_mapped_on_the_command_line(tmp_path):
+    rows = ({"step": i, "my_score": 0.5, "grad_norm": 1.0 + 0.01 * (i % 7)} for i in range(60))
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = command(tmp_path / "log.jsonl", "--map", "my_score=reward/mean")
+    assert done.exit_code == 1 and "does not vary" in done.output
+    assert command(tmp_path / "log.jsonl", "--map", "my_score").exit_code == 2
+
+
+def test_the_report_renders_in_all_forms(tmp_path):
+    report = diagnosis_report(diagnosed(tmp_path / "run", FAULTS["stale-policy"]))
+    for form in ("html", "markdown", "json"):
+        assert "stale-policy" in render(report, form)

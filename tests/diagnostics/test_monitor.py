@@ -1,0 +1,211 @@
+"""Live alarms: soon after the onset, hardly ever on healthy runs, and what is done about them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from synthetic_runs import healthy, with_explosion, write_run
+
+from greenward.cli.main import cli
+from greenward.diagnostics import Monitor
+from greenward.diagnostics.live import LiveTests
+from greenward.diagnostics.rules import PRESETS, Rule, Rules, load_rules
+from greenward.errors import DiagnosticsError
+
+
+def fed(signals, rules="default", **options):
+    monitor = Monitor(rules, say=lambda text: None, **options)
+    count = len(next(iter(signals.values())))
+    for i in range(count):
+        monitor.log(i + 1, {name: float(values[i]) for name, values in signals.items()})
+    return monitor
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_abrupt_fault_is_told_within_fifteen_steps(seed):
+    found = fed(with_explosion(healthy(seed), factor=30)).found
+    first = found[0]
+    assert first.name == "gradient-explosion" and first.severity == "critical"
+    assert 300 <= first.step <= 315 and abs(first.onset - 300) <= 3
+    assert [alarm.name for alarm in found].count("gradient-explosion") == 1  # told once
+
+
+def test_healthy_runs_raise_hardly_any_alarm():
+    alarmed = [bool(fed(healthy(seed, 300, phi=phi)).found) for phi in (0.3, 0.8) for seed in range(6)]
+    assert sum(alarmed) <= 1
+
+
+def test_a_number_that_is_not_finite_is_told_at_once():
+    signals = healthy(1, 60)
+    signals["loss"] = np.where(np.arange(60) >= 20, np.nan, 0.1)
+    (alarm,) = fed(signals).found
+    assert (alarm.step, alarm.name) == (21, "non-finite")
+
+
+def test_a_leak_is_told_while_it_grows():
+    signals = {"perf/rss_mb": 900 + 3.0 * np.arange(300) + np.random.default_rng(0).random(300)}
+    assert [alarm.name for alarm in fed(signals).found] == ["memory-leak"]
+
+
+def test_the_levels_of_all_looks_add_up_to_alpha():
+    tests = LiveTests(alpha=0.05)
+    assert sum(0.05 / (k * (k + 1)) for k in range(1, 10_000)) <= 0.05
+    assert tests.alpha == 0.05
+
+
+def test_a_resumed_monitor_goes_on_where_it_stopped():
+    signals = with_explosion(healthy(2), after=200, factor=30)
+    rows = [{name: float(values[i]) for name, values in signals.items()} for i in range(260)]
+    whole, first = Monitor(say=lambda text: None), Monitor(say=lambda text: None)
+    for i, row in enumerate(rows):
+        whole.log(i + 1, row)
+        if i < 198:
+            first.log(i + 1, row)
+    second = Monitor(say=lambda text: None)
+    second.tests.load_state_dict(json.loads(json.dumps(first.tests.state_dict())))
+    for i in range(198, 260):
+        second.log(i + 1, rows[i])
+    assert second.found == [alarm for alarm in whole.found if alarm.step > 198]
+
+
+def test_rules_have_windows_grace_and_cooldown():
+    rule = Rule(id="kl", signal="kl", above=0.3, window=3, grace=10, cooldown=20)
+    monitor = Monitor(Rules(rules=(rule,), tests=False), say=lambda text: None)
+    steps = [
+        alarm.step for step in range(1, 60) for alarm in monitor.log(step, {"kl": 0.5 if step != 11 else 0.1})
+    ]
+    assert steps == [14, 35, 56]
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "breaks"),
+    [
+        ({"above": 1.0, "aggregate": "mean"}, [0, 1, 3], True),
+        ({"above": 1.0}, [0, 2, 3], False),
+        ({"below": 0.1, "aggregate": "range"}, [0.5, 0.55, 0.5], True),
+        ({"below": 0.1, "aggregate": "max"}, [0.0, 0.2, 0.0], False),
+    ],
+)
+def test_aggregates_of_a_window(limits, values, breaks):
+    assert (Rule(id="r", signal="s", window=3, **limits).broken_by(values) is not None) is breaks
+
+
+def test_names_of_other_trainers_are_understood():
+    monitor = Monitor(
+        Rules(rules=(Rule(id="m", signal="perf/device_memory_mb", above=1000),), tests=False),
+        say=lambda t: None,
+    )
+    (alarm,) = monitor.log(1, {"train/gpu_mem_gb": 2.0, "text": "x"})
+    assert alarm.value == 2048
+
+
+def test_actions_write_call_run_and_stop(tmp_path):
+    received = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.handle_request, daemon=True).start()
+    out = tmp_path / "out"
+    script = f"import os; open({str(out)!r}, 'w').write(os.environ['GREENWARD_ALARM'])"
+    actions = [
+        "warn",
+        "stop",
+        {"webhook": f"http://127.0.0.1:{server.server_port}/"},
+        {"run": f'{sys.executable} -c "{script}"'},
+    ]
+    file = tmp_path / "rules.yaml"
+    rule = {"id": "r", "signal": "kl", "above": 1.0, "actions": actions}
+    file.write_text(json.dumps({"rules": [rule], "tests": False}))
+    said, stops = [], []
+    monitor = Monitor(file, say=said.append, alarms=tmp_path / "alarms.jsonl", stop=lambda: stops.append(1))
+    monitor.log(1, {"kl": 2.0})
+    server.server_close()
+    assert "rule r: kl is 2" in said[0] and stops == [1] and monitor.stopped
+    assert received[0]["name"] == "r"
+    assert json.loads((tmp_path / "alarms.jsonl").read_text())["step"] == 1
+    for _ in range(200):
+        if out.exists() and out.read_text():
+            break
+        threading.Event().wait(0.05)
+    assert json.loads(out.read_text())["name"] == "r"
+
+
+def test_an_action_that_fails_does_not_end_the_training():
+    rule = Rule(
+        id="r",
+        signal="kl",
+        above=0,
+        actions=[{"run": "/nowhere/nothing"}, {"webhook": "http://127.0.0.1:9/"}],
+    )
+    said = []
+    assert Monitor(Rules(rules=(rule,), tests=False), say=said.append).log(1, {"kl": 1.0})
+    assert len(said) == 2 and "failed" in said[0]
+
+
+def test_rules_that_cannot_be_right_are_refused(tmp_path):
+    file = tmp_path / "rules.yaml"
+    for text, expected in (
+        ("rules: [{id: a, signal: kl}]", "above and below"),
+        ("rules: [{id: a, signal: kl, above: 1, windw: 3}]", "windw"),
+        ("rules: [", "not valid YAML"),
+        ("rules: [{id: a, signal: kl, above: 1, actions: [explode]}]", "actions"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DiagnosticsError, match=expected):
+            load_rules(str(file))
+    with pytest.raises(DiagnosticsError, match="grpo_safe"):
+        load_rules("nothing")
+    assert all(isinstance(one, Rules) for one in PRESETS.values())
+
+
+def test_the_command_reads_what_is_there_and_stops_a_process(tmp_path):
+    run = write_run(tmp_path / "run", with_explosion(healthy(2), factor=30))
+    done = CliRunner().invoke(cli, ["monitor", str(run), "--once", "--alarms", str(tmp_path / "a.jsonl")])
+    assert done.exit_code == 1 and "gradient-explosion" in done.output
+    assert (tmp_path / "a.jsonl").read_text().count("\n") >= 1
+    clean = write_run(tmp_path / "clean", healthy(2))
+    assert CliRunner().invoke(cli, ["monitor", str(clean), "--once"]).exit_code == 0
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("{tests: false, rules: [{id: r, signal: kl, above: -1, actions: [stop]}]}")
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    arguments = ["monitor", str(clean), "--rules", str(rules), "--pid", str(process.pid), "--every", "0.1"]
+    CliRunner().invoke(cli, [*arguments, "--once"])
+    assert process.wait(timeout=20) == -signal.SIGTERM
+
+
+def test_watch_shows_curves_and_the_verdict(tmp_path):
+    run = write_run(tmp_path / "run", with_explosion(healthy(2)))
+    done = CliRunner().invoke(cli, ["watch", str(run), "--once"])
+    assert done.exit_code == 0 and "grad_norm" in done.output and "CRITICAL" in done.output
+
+
+@pytest.mark.slow
+def test_the_callback_of_transformers_stops_at_a_rule():
+    pytest.importorskip("transformers")
+    from transformers import TrainerControl, TrainerState
+
+    monitor = Monitor(
+        Rules(rules=(Rule(id="r", signal="kl", above=1, actions=("stop",)),)), say=lambda text: None
+    )
+    control, state = TrainerControl(), TrainerState(global_step=7)
+    callback = monitor.hf_callback()
+    callback.on_log(None, state, control, logs={"kl": 0.5})
+    assert not control.should_training_stop
+    callback.on_log(None, state, control, logs={"kl": 2.0})
+    assert control.should_training_stop and monitor.found[0].step == 7
