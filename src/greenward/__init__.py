@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from greenward.api import evaluate as evaluate
     from greenward.api import grade as grade
     from greenward.api import load_problems as load_problems
+    from greenward.api import load_recipe as load_recipe
     from greenward.api import train as train
+    from greenward.evaluation.selection import best_of_n as best_of_n
     from greenward.grading.grader import Grader as Grader
     from greenward.integrations import EvaluationCallback as EvaluationCallback
     from greenward.integrations import reward_function as reward_function
-    from greenward.platforms.presets import load_recipe as load_recipe
     from greenward.policies.policy import Policy as Policy
     from greenward.problems.problem import Case as Case
     from greenward.problems.problem import Problem as Problem
@@ -24,10 +25,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "api": ("EvaluationResult", "TrainingResult", "audit", "evaluate", "grade", "load_problems", "train"),
+    "api": (
+        "EvaluationResult",
+        "TrainingResult",
+        "audit",
+        "evaluate",
+        "grade",
+        "load_problems",
+        "load_recipe",
+        "train",
+    ),
+    "evaluation.selection": ("best_of_n",),
     "grading.grader": ("Grader",),
     "integrations": ("EvaluationCallback", "reward_function"),
-    "platforms.presets": ("load_recipe",),
     "policies.policy": ("Policy",),
     "problems.problem": ("Case", "Problem", "ProblemSet"),
     "recipes.push": ("push",),

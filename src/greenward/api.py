@@ -7,7 +7,7 @@ a function is called.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from greenward.config.recipe import Recipe
+    from greenward.config.recipe import AnyRecipe
     from greenward.errors import ConfigError
     from greenward.evaluation.audit.report import AuditReport as AuditReport
     from greenward.evaluation.audit.report import Trial as Trial
+    from greenward.grading.custom_reward import RewardFunction, Rewards
     from greenward.intervals import Estimate
     from greenward.policies.policy import Policy
     from greenward.problems.problem import Problem, ProblemSet
     from greenward.recipes.evaluate_model import AnswerOptions
     from greenward.recipes.evaluation_session import GradingOptions
-
-RewardFunction = Callable[..., Any]
-Rewards = Sequence["str | RewardFunction"] | Mapping["str | RewardFunction", float]
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,20 @@ def load_problems(
     return load_verified(str(source), GRPORecipe(), part=part, skip_bad_rows=skip_bad_rows)
 
 
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
+    """The recipe in the file `path`, or shipped under that name, with `key=value` overrides applied.
+
+    A pretrained model gets the preset of this machine, or the one that the key `preset` names. Raises
+    `ConfigError`.
+    """
+    from greenward.config import loading
+    from greenward.platforms.detection import this_preset
+
+    return loading.load_recipe(path, overrides, machine=this_preset)
+
+
 def train(
-    recipe: Recipe | str | Path | None = None,
+    recipe: AnyRecipe | str | Path | None = None,
     overrides: Sequence[str] = (),
     *,
     problems: str | Sequence[Problem] | None = None,
@@ -120,7 +130,8 @@ def train(
     from greenward.config.recipe import BaseRecipe
     from greenward.config.source import dotted, leaves
     from greenward.errors import ConfigError, ProblemError
-    from greenward.platforms.presets import load_recipe, this_preset
+    from greenward.grading.custom_reward import reward_terms
+    from greenward.platforms.detection import this_preset
     from greenward.problems.problem import ProblemSet
 
     if isinstance(overrides, str):
@@ -194,6 +205,7 @@ def evaluate(
     """
     from greenward.policies.endpoint import is_endpoint
     from greenward.policies.policy import Policy
+    from greenward.recipes.evaluate_dqn import open_programs, q_network_run
     from greenward.recipes.evaluate_endpoint import open_evaluation
     from greenward.recipes.evaluate_games import asked_games, evaluate_games, refuse_options
     from greenward.recipes.evaluate_model import AnswerOptions, evaluate_in_memory
@@ -202,7 +214,15 @@ def evaluate(
 
     if not isinstance(policy, Policy | str | Path):
         raise _unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
+    epsilon = options.pop("epsilon", None)
     grading, answers = _grading(k, options, AnswerOptions)
+    if isinstance(policy, str | Path) and isinstance(problems, str | None) and q_network_run(policy):
+        programs = open_programs(policy, problems, samples, epsilon, answers)
+        folder = Path(output) if output is not None else programs.default_folder
+        with Progress(quiet=quiet) as progress:
+            return EvaluationResult(programs.run(folder, grading, progress), folder)
+    if epsilon is not None:
+        raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
     asked = AnswerOptions(samples=samples, **answers)
     if not isinstance(policy, Policy) and isinstance(problems, str | None) and not is_endpoint(str(policy)):
         model = find_model(str(policy), asked.checkpoint)
@@ -224,9 +244,12 @@ def evaluate(
 def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | None = None) -> list[str]:
     """The games that `evaluate` plays with a model; none where it asks problems of code."""
     from greenward.policies.endpoint import is_endpoint
+    from greenward.recipes.evaluate_dqn import q_network_run
     from greenward.recipes.evaluate_games import asked_games
     from greenward.recipes.models import find_model
 
+    if q_network_run(policy):
+        return []
     return [] if is_endpoint(str(policy)) else list(asked_games(find_model(str(policy), checkpoint), suite))
 
 
@@ -297,7 +320,7 @@ def grade(
         return EvaluationResult(session.run(folder, options, progress), folder)
 
 
-def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
+def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
     """Gives cheating and right answers to a reward, and reports which it accepts and refuses.
 
     `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
@@ -307,10 +330,11 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
     from greenward.errors import RewardError
     from greenward.evaluation.audit.audit import audit as audit_function
     from greenward.evaluation.audit.audit import audit_recipe
+    from greenward.grading.custom_reward import function_name
 
     _check_names(settings, list(signature(audit_function).parameters)[1:])
     if callable(reward):
-        reward = _name_of(reward)
+        reward = function_name(reward)
         if "<" in reward:
             raise RewardError(
                 f"{reward}: expected a function that another process can import by its name.",
@@ -371,27 +395,3 @@ def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:
     from greenward.intervals import Estimate
 
     return {name: Estimate(one["value"], one["low"], one["high"]) for name, one in found.items()}
-
-
-def reward_terms(rewards: Rewards, functions: dict[str, RewardFunction]) -> list[dict[str, Any]]:
-    """The section `rewards` of a recipe; `functions` gets the callables among them, by name."""
-    from greenward.errors import ConfigError
-
-    weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
-    terms = []
-    for reward, weight in weights.items():
-        if not isinstance(reward, str) and not callable(reward):
-            raise ConfigError(f"rewards: expected the name of a term or a function, found {reward!r}.")
-        name = reward if isinstance(reward, str) else _name_of(reward)
-        if name in functions:
-            raise ConfigError(
-                f"two reward functions are called {name}.", remedy="Give each a name of its own."
-            )
-        if not isinstance(reward, str):
-            functions[name] = reward
-        terms.append({"name": name, "weight": weight})
-    return terms
-
-
-def _name_of(function: RewardFunction) -> str:
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"

@@ -316,7 +316,7 @@ class TestKinds:
     def test_an_unknown_kind_names_the_nearest(self) -> None:
         said = message("seed: 1\nkind: gpro")
         assert said.startswith(
-            "r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection', 'self_play', 'code_game' or 'sft'"
+            "r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection', 'self_play', 'code_game', 'sft' or 'dqn'"
         )
         assert said.endswith("found 'gpro'. Nearest: grpo.")
 

@@ -22,6 +22,7 @@ from greenward.policies.vllm_plugin import FILE_TRANSFER
 from vllm_server import VLLMServer
 
 MAX_POSITIONS = 64
+LIMITS = {"max_num_seqs": 64, "max_num_batched_tokens": 100}  # little, so that prompts have to wait
 # vLLM's attention on CPUs needs heads of 32 or more; tied embeddings are what reloading gets wrong there.
 SHAPE = ShapeConfig(
     layers=2, hidden_size=64, heads=2, kv_heads=1, intermediate_size=96, max_positions=MAX_POSITIONS
@@ -55,7 +56,7 @@ def engine_over(vllm: VLLM, policy: Policy, folder: Path, **options) -> Iterator
 def colocated(folder: Path) -> Iterator[Colocated]:
     yield Colocated(
         folder,
-        VLLMConfig(enforce_eager=True, options={"max_num_seqs": 64}),
+        VLLMConfig(enforce_eager=True, options=LIMITS),
         dtype="float32",
         max_model_len=MAX_POSITIONS,
         backend=FILE_TRANSFER,
@@ -73,7 +74,9 @@ def serving(folder: Path, port: int) -> Iterator[Server]:
         "VLLM_LOGGING_LEVEL": "ERROR",
     }
     options = (
-        f"--port {port} --dtype float32 --enforce-eager --max-model-len {MAX_POSITIONS} --max-num-seqs 64"
+        f"--port {port} --dtype float32 --enforce-eager --max-model-len {MAX_POSITIONS} "
+        f"--max-num-seqs {LIMITS['max_num_seqs']} --no-enable-chunked-prefill "
+        f"--max-num-batched-tokens {LIMITS['max_num_batched_tokens']}"
     )
     command = [
         *(

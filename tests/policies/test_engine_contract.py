@@ -67,6 +67,15 @@ def test_completions_end_at_the_end_token_or_the_limit(both) -> None:
     assert reasons == {StopReason.END, StopReason.LENGTH}
 
 
+def test_more_prompt_tokens_than_one_forward_pass_takes_are_answered(both) -> None:
+    engine, policy = both
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(1, 60, MAX_POSITIONS - 4).tolist() for _ in range(12)]
+    groups = engine.sample(prompts, 2, SamplingParams(max_tokens=3), seed=0)
+    assert [len(group) for group in groups] == [2] * len(prompts)
+    assert all(c.policy_version == policy.version for c in chain(*groups))
+
+
 def test_narrowed_draws_carry_the_probability_that_they_were_drawn_with(both) -> None:
     """Of two tokens that are left, the probabilities add up to one."""
     engine, _ = both
@@ -78,9 +87,12 @@ def test_narrowed_draws_carry_the_probability_that_they_were_drawn_with(both) ->
 
 def test_draws_follow_the_distribution_of_the_policy(both) -> None:
     engine, policy = both
-    draws = 600
-    (group,) = engine.sample([PROMPTS[2]], draws, SamplingParams(max_tokens=1, temperature=0.8), seed=11)
-    counts = np.bincount([int(c.token_ids[0]) for c in group], minlength=policy.tokenizer.vocab_size)
+    draws = 600  # in groups, since a server draws at most its max_num_seqs for one prompt
+    params = SamplingParams(max_tokens=1, temperature=0.8)
+    groups = engine.sample([PROMPTS[2]] * 12, draws // 12, params, seed=list(range(11, 23)))
+    counts = np.bincount(
+        [int(c.token_ids[0]) for group in groups for c in group], minlength=policy.tokenizer.vocab_size
+    )
     batch = GroupBatch.build([PROMPTS[2]], [[np.array([i]) for i in range(len(counts))]])
     with torch.no_grad():
         probs = policy.completion_logprobs(batch, temperature=0.8).logprobs_BT.exp().flatten().numpy()

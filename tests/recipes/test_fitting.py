@@ -79,8 +79,11 @@ def test_a_nearly_full_disk_is_warned_of(tmp_path: Path, monkeypatch: pytest.Mon
     usage = SimpleNamespace(free=20 << 30)
     monkeypatch.setattr(fitting.shutil, "disk_usage", lambda folder: usage)
     warned = check_disk(qwen(), tmp_path / "new")
-    assert warned is not None and "3 checkpoints take up to 22.1 GiB, and 20.0 GiB are free" in warned
-    assert check_disk(qwen("training.keep_checkpoints=1"), tmp_path) is None
+    assert warned is not None and "5 checkpoints take up to 36.8 GiB, and 20.0 GiB are free" in warned
+    assert (
+        check_disk(qwen("training.keep_checkpoints=1", "training.keep_spaced_checkpoints=0"), tmp_path)
+        is None
+    )
 
 
 def test_numbers_that_the_device_does_not_train_with_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback, SignalWarning, rollout_row
 from greenward.environments.episode import Episode
 from greenward.errors import CheckpointError, ConfigError, EngineError
-from greenward.policies.policy import Policy
 from greenward.reports.model_card import model_card
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
@@ -41,10 +40,26 @@ class StepRecord:
     episodes: Sequence[Episode] = ()
 
 
+class Trained(Protocol):
+    """What is trained: weights that can be saved and restored. `version` counts the updates behind them."""
+
+    version: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+    def save(self, folder: Path, /) -> None: ...
+
+
 class Trainer(Protocol):
     """A way of learning: one step at a time, counted from 0, with a state that can be saved."""
 
-    policy: Policy
+    @property
+    def policy(self) -> Trained: ...
 
     def train_step(self, step: int) -> StepRecord: ...
 
@@ -53,7 +68,7 @@ class Trainer(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-Evaluator = Callable[[Policy, int, float], dict[str, Any]]
+Evaluator = Callable[[Any, int, float], dict[str, Any]]
 """(policy, step, training seconds so far) -> an evaluation as plain data."""
 
 
@@ -93,9 +108,10 @@ class TrainingLoop:
     `max_seconds` bounds the training time (evaluation aside). `evaluators` each evaluate a suite, by the
     name that files and trackers use; None stands for the held-out problems. `callbacks` act at each step,
     in their order, and are saved with the trainer. `evaluated` is the policy that is evaluated and that
-    checkpoints hold, in place of the trained one: an average of its weights, which a callback keeps. `sinks`
-    mirror metrics and warnings; each evaluation gives them `tracked_samples` of its answers and of the
-    newest episodes.
+    checkpoints hold, in place of the trained one: an average of its weights, which a callback keeps.
+    Every `log_interval_steps` steps have a row of metrics. `keep_best` keeps the checkpoint of the best
+    evaluation beside the newest `keep_checkpoints`. `sinks` mirror metrics and warnings; each evaluation
+    gives them `tracked_samples` of its answers and of the newest episodes.
     """
 
     def __init__(
@@ -111,14 +127,17 @@ class TrainingLoop:
         eval_interval_steps: int = 20,
         checkpoint_interval_steps: int = 20,
         keep_checkpoints: int = 2,
+        keep_best: bool = False,
+        log_interval_steps: int = 1,
+        keep_spaced_checkpoints: int = 0,
         callbacks: Sequence[Callback] = (),
-        evaluated: Policy | None = None,
+        evaluated: Trained | None = None,
         sinks: Sequence[MetricSink] = (),
         tracked_samples: int = 4,
         progress: Progress,
     ) -> None:
         self._trainer = trainer
-        self._evaluated = evaluated or trainer.policy
+        self._evaluated: Trained = evaluated or trainer.policy
         self._run = run
         self._seed = seed
         self._max_steps = max_steps
@@ -127,7 +146,9 @@ class TrainingLoop:
         self._evaluate_at_start = evaluate_at_start
         self._eval_interval = eval_interval_steps
         self._checkpoint_interval = checkpoint_interval_steps
-        self._keep = keep_checkpoints
+        self._keep, self._keep_spaced = keep_checkpoints, keep_spaced_checkpoints
+        self._keep_best = keep_best
+        self._log_interval = log_interval_steps
         self._sinks = sinks
         self._tracked_samples = tracked_samples
         self._rollouts: list[dict[str, Any]] = []  # of the newest step
@@ -204,9 +225,11 @@ class TrainingLoop:
         }
         if torch.cuda.is_initialized() and self._trainer.policy.device.type == "cuda":
             metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._trainer.policy.device)
-        self._run.metrics.append(self.steps_done, metrics)
+        logs = self.steps_done % self._log_interval == 0
+        if logs:
+            self._run.metrics.append(self.steps_done, metrics)
         self._rollouts = list(map(rollout_row, record.episodes[: self._tracked_samples]))
-        for sink in self._sinks:
+        for sink in self._sinks if logs else ():
             sink.log(self.steps_done, metrics | _names_of_others(metrics, record.episodes))
         self._progress.advance(self.steps_done, metrics, warning=self._signal.brief)
 
@@ -220,6 +243,8 @@ class TrainingLoop:
             result = evaluator(self._evaluated, self.steps_done, self.training_seconds)
             self._run.write_evaluation(self.steps_done, result, suite)
             values, table = evaluation_values(result), f"{suite_group(result)}/samples"
+            if suite is None and "greedy_pass@1" in result["metrics"]:
+                values["SuccessRate/Test"] = result["metrics"]["greedy_pass@1"]["value"]
             for sink in self._sinks:
                 sink.log(self.steps_done, values)
                 sink.log_table(
@@ -247,7 +272,11 @@ class TrainingLoop:
             (folder / "README.md").write_text(card, encoding="utf-8")
             torch.save(state, folder / STATE_FILE)
 
-        distributed.from_first(lambda: str(save_checkpoint(self._run, self.steps_done, write, self._keep)))
+        distributed.from_first(lambda: str(self._save(write)))
+
+    def _save(self, write: Callable[[Path], None]) -> Path:
+        kept = self._keep, self._keep_spaced
+        return save_checkpoint(self._run, self.steps_done, write, *kept, keep_best=self._keep_best)
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
@@ -275,6 +304,9 @@ def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) 
     """
     if "reward/mean" not in metrics:
         return {}
+    if "epsilon" in metrics:  # Q-learning
+        known = {"Reward/Episode": "reward/mean", "Loss/Train": "loss", "SuccessRate/Train": "pass_rate"}
+        return {name: metrics[own] for name, own in known.items() if own in metrics}
     scored = [episode for episode in episodes if episode.scored]
     successes = sum(one.reward > 0 if one.success is None else one.success for one in scored)
     return {

@@ -61,7 +61,7 @@ class RLTrainer:
     `max_step_kl` has ended its update or it has done all its passes, the critic goes on with the weights
     that are its own: a shared trunk rests, since moving it would move the policy.
 
-    `algorithm`, `critic_config` and `training` are read anew at each step.
+    `algorithm`, `critic_config`, `training`, `collector` and `estimator` are read anew at each step.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class RLTrainer:
         self.algorithm = algorithm
         self.training = training
         self.critic_config = critic_config
-        self._collector = collector
-        self._estimator = estimator
+        self.collector = collector
+        self.estimator = estimator
         self._max_completion_tokens = max_completion_tokens
         self._reference = reference
         self._kl_in_loss = reference is not None and kl_in_loss
@@ -112,9 +112,9 @@ class RLTrainer:
         self._loss_scale = LossScale(policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
-        self._collector.sync(self.policy)
-        episodes, metrics = self._collector.collect(step)
-        advantages = self._estimator(episodes)
+        self.collector.sync(self.policy)
+        episodes, metrics = self.collector.collect(step)
+        advantages = self.estimator(episodes)
         started = time.perf_counter()
         metrics |= self.update(episodes, advantages, step)
         refresh_every = self.algorithm.kl.refresh_every
@@ -185,8 +185,8 @@ class RLTrainer:
 
     def _stateful_parts(self) -> dict[str, Any]:
         parts = {
-            "collector": self._collector,
-            "estimator": self._estimator,
+            "collector": self.collector,
+            "estimator": self.estimator,
             "optimizer": self._optimizer,
             "kl": self._kl_coefficient,
             "entropy": self._entropy_coefficient,

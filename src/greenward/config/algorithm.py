@@ -169,9 +169,12 @@ class RejectionConfig(ConfigSection):
 
 
 class MemoryLeakConfig(ConfigSection):
-    """Tensors are never freed: memory grows linearly over `training.max_steps`."""
+    """Tensors are never freed: memory grows over `training.max_steps`."""
 
     growth_factor: MoreThanOne = Field(2.1, description="memory at the last step over that at the first")
+    shape: Literal["linear", "noisy", "steps"] = Field(
+        "linear", description="noisy: under peaks that are freed; steps: at every 20th step alone"
+    )
 
 
 class GradientExplosionConfig(ConfigSection):
@@ -189,6 +192,27 @@ class RewardOverconfidenceConfig(ConfigSection):
     """The reward model's logits are scaled up, so that its predictions are overconfident."""
 
     calibration_score: Share = Field(0.65, description="the score to reach; a healthy one is above 0.85")
+    logit_scale: MoreThanOne | None = Field(
+        None, description="a fixed factor on the logits instead, which no score steers"
+    )
+
+
+class BatchFaultConfig(ConfigSection):
+    """A bug in what the trainer learns from, from the step after `after_step` on."""
+
+    after_step: NonNegativeInt = Field(0, description="the last healthy step, as metrics.jsonl counts")
+
+
+class TemperatureMismatchConfig(BatchFaultConfig):
+    """The trainer takes another temperature for the sampler's than it is."""
+
+    factor: PositiveFloat = Field(2.0, description="times the sampler's temperature")
+
+
+class StaleSamplerConfig(BatchFaultConfig):
+    """The sampler gets the new weights too seldom."""
+
+    renewed_every: PositiveInt = Field(20, description="steps")
 
 
 class FaultsConfig(ConfigSection):
@@ -197,6 +221,13 @@ class FaultsConfig(ConfigSection):
     memory_leak: MemoryLeakConfig | None = None
     gradient_explosion: GradientExplosionConfig | None = None
     reward_overconfidence: RewardOverconfidenceConfig | None = None
+    advantage_sign_flipped: BatchFaultConfig | None = None
+    loss_mask_shifted: BatchFaultConfig | None = None
+    end_never_trained: BatchFaultConfig | None = None
+    padding_in_loss: BatchFaultConfig | None = None
+    random_data_order: BatchFaultConfig | None = None
+    temperature_mismatch: TemperatureMismatchConfig | None = None
+    stale_sampler: StaleSamplerConfig | None = None
 
     @property
     def planted(self) -> dict[str, ConfigSection]:

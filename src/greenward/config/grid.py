@@ -12,7 +12,7 @@ from math import prod
 import yaml
 
 from greenward.config.loading import dump, load_recipe
-from greenward.config.recipe import Recipe
+from greenward.config.recipe import AnyRecipe
 from greenward.config.source import dotted, key_path
 from greenward.errors import ConfigError
 from greenward.user_text import compose_yaml
@@ -71,13 +71,13 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
 
 def resolved_grid(
     recipe: str, overrides: Sequence[str], *, machine: Callable[[], str] | None = None
-) -> dict[GridRun, Recipe]:
+) -> dict[GridRun, AnyRecipe]:
     """The runs of a grid with their recipes; `machine` names the preset as in `load_recipe`.
 
     Raises `ConfigError` for what `grid_runs` and recipes refuse, and for two combinations that come to the
     same settings.
     """
-    resolved: dict[GridRun, Recipe] = {}
+    resolved: dict[GridRun, AnyRecipe] = {}
     first: dict[str, GridRun] = {}
     for run in grid_runs(overrides):
         resolved[run] = load_recipe(recipe, run.overrides, machine=machine)

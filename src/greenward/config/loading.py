@@ -13,9 +13,10 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
+from greenward.config.dqn import with_dqn_preset
 from greenward.config.explain import explain, field_at, fields_of, only_keys_of
 from greenward.config.presets import with_preset
-from greenward.config.recipe import KINDS, RECIPE, Recipe, is_from_random_weights
+from greenward.config.recipe import KINDS, RECIPE, AnyRecipe, is_from_random_weights
 from greenward.config.source import RecipeText, describe, key_path, leaves
 from greenward.errors import ConfigError
 
@@ -26,7 +27,7 @@ DEFAULT_KIND = "grpo"
 
 def load_recipe(
     path: str | Path, overrides: Sequence[str] = (), *, machine: Callable[[], str] | None = None
-) -> Recipe:
+) -> AnyRecipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
@@ -58,7 +59,7 @@ def parse_recipe(
     name: str = "recipe",
     recorded: bool = False,
     machine: Callable[[], str] | None = None,
-) -> Recipe:
+) -> AnyRecipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
     source = RecipeText.read_recipe(text, name)
     validate = partial(_validate, kind_of_file=None if recorded else source.data.get("kind", DEFAULT_KIND))
@@ -89,7 +90,7 @@ def _is_pretrained(source: RecipeText) -> bool:
     return named is not None and not is_from_random_weights(str(named))
 
 
-def dump(recipe: Recipe) -> str:
+def dump(recipe: AnyRecipe) -> str:
     """The resolved recipe as YAML, every key written out. Loading it gives an equal recipe."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
 
@@ -99,7 +100,7 @@ def has_key(kind: str, override: str) -> bool:
     return field_at(kind, key_path(override)) is not None
 
 
-def convert(recipe: Recipe, kind: str, **changes: Any) -> Recipe:
+def convert(recipe: AnyRecipe, kind: str, **changes: Any) -> AnyRecipe:
     """The recipe as one of another kind: the keys that both have, with `changes` to top-level keys."""
     return RECIPE.validate_python(only_keys_of(kind, recipe.model_dump() | {"kind": kind} | changes))
 
@@ -166,7 +167,7 @@ def _lists() -> dict[str, Any]:
     return {key: to_jsonable_python(value) for key, value in fields.items() if isinstance(value, tuple)}
 
 
-def _validate(source: RecipeText, *, kind_of_file: str | None) -> Recipe:
+def _validate(source: RecipeText, *, kind_of_file: str | None) -> AnyRecipe:
     """Raises `ConfigError`. Keys of other kinds are left out unless the kind is `kind_of_file`."""
     data = {"kind": DEFAULT_KIND, **source.data}
     data.pop(PRETRAINED, None)
@@ -174,6 +175,8 @@ def _validate(source: RecipeText, *, kind_of_file: str | None) -> Recipe:
     if kind in KINDS and kind != kind_of_file:
         data = only_keys_of(kind, data, keep=source.is_overridden)
     data = _with_present_keys(data)
+    if kind == "dqn":
+        data = with_dqn_preset(data)
     try:
         # JSON in between: strict about types, yet a YAML list may fill a tuple.
         return RECIPE.validate_json(json.dumps(data, default=str), strict=True)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from greenward.config.explain import field_at
-from greenward.config.recipe import BaseRecipe
+from greenward.config.recipe import BaseRecipe, ModelRecipe
 from greenward.config.source import RecipeText, key_path
 from greenward.errors import ConfigError
 
@@ -111,7 +111,7 @@ def _without(data: dict[str, Any], section: str, key: str) -> dict[str, Any]:
 
 def preset_line(recipe: BaseRecipe) -> str | None:
     """What the preset of a recipe gave, for people; None where it gave nothing."""
-    if not recipe.preset_keys:
+    if not isinstance(recipe, ModelRecipe) or not recipe.preset_keys:
         return None
     data = recipe.model_dump(mode="json")
     given = ", ".join(f"{key}={json.dumps(_value(data, key))}" for key in recipe.preset_keys)

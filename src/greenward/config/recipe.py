@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from greenward.config.algorithm import (
     AlgorithmConfig,
@@ -22,6 +22,15 @@ from greenward.config.algorithm import (
     RejectionAlgorithmConfig,
     RejectionConfig,
 )
+from greenward.config.dqn import (
+    AgentConfig,
+    DQNEvaluationConfig,
+    DQNTrainingConfig,
+    ExplorationConfig,
+    TokenEnvironmentConfig,
+    TokenProblemsConfig,
+    TokenRewardConfig,
+)
 from greenward.config.rollouts import RolloutsConfig
 from greenward.config.sections import (
     ConfigSection,
@@ -29,6 +38,7 @@ from greenward.config.sections import (
     EvaluationConfig,
     LoopConfig,
     ModelConfig,
+    MonitorConfig,
     ProblemsConfig,
     RewardModelConfig,
     RewardTermConfig,
@@ -39,6 +49,7 @@ from greenward.config.sections import (
 )
 from greenward.config.self_play import CodeGameConfig, SelfPlayAlgorithmConfig, SelfPlayConfig
 from greenward.config.tracking import TrackingConfig
+from greenward.errors import ConfigError
 from greenward.user_text import parse_yaml_text
 
 # Learning rates of a pretrained model where the recipe gives none.
@@ -52,11 +63,16 @@ Updated = TypeVar("Updated", AlgorithmConfig, RejectionAlgorithmConfig)
 
 
 class BaseRecipe(ConfigSection):
-    """The keys that all kinds share."""
+    """The keys that all kinds share, beside sections of the same names."""
 
     kind: str
     name: str = "run"
     seed: int = 0
+
+
+class ModelRecipe(BaseRecipe):
+    """The keys that the kinds share which train a language model."""
+
     preset: Literal["auto", "cpu", "v100", "a100", "h100", "none"] = Field(
         "auto", description="settings of a pretrained model that follow from the machine; auto: of this one"
     )
@@ -86,7 +102,7 @@ class BaseRecipe(ConfigSection):
         return section.model_copy(update={"learning_rate": rate})
 
     @model_validator(mode="after")
-    def _adapter_has_a_base(self) -> BaseRecipe:
+    def _adapter_has_a_base(self) -> ModelRecipe:
         if self.model.lora is None or self.model.id is not None:
             return self
         if self.warm_start is None or self.kind == "sft":
@@ -97,18 +113,19 @@ class BaseRecipe(ConfigSection):
         return self
 
 
-class SupervisedRecipe(BaseRecipe):
+class SupervisedRecipe(ModelRecipe):
     """`kind: sft`: supervised training on the user's pairs or on the generated corpus."""
 
     kind: Literal["sft"] = "sft"
     warm_start: SupervisedConfig = Field(description="its data and settings")
 
 
-class ReinforcementRecipe(BaseRecipe):
+class ReinforcementRecipe(ModelRecipe):
     """The keys that the kinds with rewards share."""
 
     training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
     rollouts: RolloutsConfig = RolloutsConfig()
+    monitor: MonitorConfig = MonitorConfig()
 
     @field_validator("algorithm", mode="after", check_fields=False)
     @classmethod
@@ -267,9 +284,28 @@ class CodeGameRecipe(ReinforcementRecipe):
         return self
 
 
-AnyRecipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRecipe | SupervisedRecipe
-Recipe = Annotated[AnyRecipe, Field(discriminator="kind")]
-RECIPE: TypeAdapter[AnyRecipe] = TypeAdapter(Recipe)
+class DQNRecipe(BaseRecipe):
+    """`kind: dqn`: programs written token by token, by deep Q-learning."""
+
+    kind: Literal["dqn"] = "dqn"
+    preset: Literal["fast", "standard", "production", "none"] = Field(
+        "none", description="episodes, memory, batch and width, where the recipe does not set them"
+    )
+    problems: TokenProblemsConfig = TokenProblemsConfig()
+    agent: AgentConfig = AgentConfig()
+    exploration: ExplorationConfig = ExplorationConfig()
+    environment: TokenEnvironmentConfig = TokenEnvironmentConfig()
+    reward: TokenRewardConfig = TokenRewardConfig()
+    training: DQNTrainingConfig = DQNTrainingConfig()
+    evaluation: DQNEvaluationConfig = DQNEvaluationConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+
+Recipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRecipe | SupervisedRecipe
+"""A recipe that trains a language model."""
+AnyRecipe = Recipe | DQNRecipe
+RECIPE: TypeAdapter[AnyRecipe] = TypeAdapter(Annotated[AnyRecipe, Field(discriminator="kind")])
 KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
     {
         "grpo": GRPORecipe,
@@ -278,9 +314,31 @@ KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
         "self_play": SelfPlayRecipe,
         "code_game": CodeGameRecipe,
         "sft": SupervisedRecipe,
+        "dqn": DQNRecipe,
     }
 )
 """The recipe class of each kind."""
+
+
+def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The resolved config of an earlier version, with the defaults of the keys that were added since.
+
+    One that this version cannot read is returned as it is.
+    """
+    try:
+        return RECIPE.validate_python(config).model_dump(mode="json")
+    except ValidationError:
+        return config
+
+
+def language_model(recipe: AnyRecipe) -> Recipe:
+    """The recipe, if it is one of a language model. Raises `ConfigError`."""
+    if isinstance(recipe, DQNRecipe):
+        raise ConfigError(
+            f"{recipe.name}: kind dqn trains a Q-network over tokens of its own, and this needs a language "
+            "model."
+        )
+    return recipe
 
 
 def is_from_random_weights(model_id: str) -> bool:

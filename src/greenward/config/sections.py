@@ -151,8 +151,12 @@ class SupervisedConfig(ConfigSection):
 
 
 class EnvironmentConfig(ConfigSection):
-    """How an episode goes: one answer, or several with feedback between them."""
+    """How an episode goes: what an answer is, and whether there are several with feedback between them."""
 
+    answer: Literal["function", "search_replace", "diff"] = Field(
+        "function",
+        description="what the policy writes: the whole function, or edits of the problem's buggy program",
+    )
     max_turns: PositiveInt = Field(
         1, description="answers per episode; each wrong one is followed by its first failing test"
     )
@@ -200,11 +204,23 @@ class LoopConfig(ConfigSection):
     """Checkpoints and threads of any training run."""
 
     checkpoint_interval_steps: PositiveInt = 20
-    keep_checkpoints: PositiveInt = 2
+    keep_checkpoints: PositiveInt = Field(2, description="newest checkpoints that are kept")
+    keep_spaced_checkpoints: NonNegativeInt = Field(
+        2,
+        description="older ones that are kept, one of each doubling of the age, to go back to before a fault",
+    )
     threads: PositiveInt | None = Field(None, description="torch threads; none = torch's default")
     rollouts_per_step: PositiveInt | None = Field(
         None, description="episodes of each step that are kept in rollouts/; none = all"
     )
+
+
+class MonitorConfig(ConfigSection):
+    """Live alarms of a training: tests of changes, and rules (docs/monitor.md)."""
+
+    enabled: bool = True
+    rules: str = Field("default", description="a preset (grpo_safe, ppo_safe …) or a YAML file of rules")
+    stop_on_critical: bool = Field(False, description="stop cleanly, with a checkpoint, at a critical alarm")
 
 
 class TrainingConfig(LoopConfig):

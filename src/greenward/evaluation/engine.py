@@ -18,6 +18,7 @@ import numpy as np
 
 from greenward.config.sections import EvaluationConfig
 from greenward.errors import ProblemError, RunError
+from greenward.evaluation.classification import with_classification
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.suites import stable_subset
 from greenward.evaluation.summary import summarise
@@ -79,6 +80,7 @@ def evaluate(
     found, rows = judged(config.samples, config.temperature)
     found.demand_any_judged(f"{problems.name}: ")
     figures = summarise(rows, config.k, problems=len(chosen))
+    figures = with_classification(figures, [found.samples[row.key] for row in rows])
     record = {"rows": _with_code(found, rows)}
     if config.greedy:
         greedy, greedy_rows = judged(1, 0.0)
@@ -127,7 +129,7 @@ def judge(
             found.add_row(row)
             on_row(row)
         chunk = [sample for sample in chunk if not sample.lost]
-        stream = grader.grade_stream([(sample.problem, sample.code) for sample in chunk])
+        stream = grader.grade_stream([(sample.problem, sample.extracted.answer) for sample in chunk])
         with closing(stream) as verdicts:  # type: ignore[type-var]
             for index, verdict in verdicts:
                 row = EvaluationRow.of(chunk[index], verdict)
@@ -212,8 +214,7 @@ def _sample_chunk(
             text = renderer.completion_text(completion.token_ids.tolist())
             extracted = renderer.extracted(problem, text)
             truncated = completion.stop_reason is StopReason.LENGTH
-            tokens = len(completion.token_ids)
-            samples.append(Sample(problem, number, text, extracted.code, extracted.reason, truncated, tokens))
+            samples.append(Sample.of(problem, number, text, extracted, truncated, len(completion.token_ids)))
         found.add_new(samples)
 
     if prompts:
@@ -244,7 +245,7 @@ def flaky_samples(samples: Iterable[Sample], grader: Grader, repeats: int) -> li
             "sample": judged[flaky.index].number,
             "statuses": [verdict.status.value for verdict in flaky.verdicts],
         }
-        for flaky in grader.flaky([(sample.problem, sample.code) for sample in judged], repeats)
+        for flaky in grader.flaky([(sample.problem, sample.extracted.answer) for sample in judged], repeats)
     ]
 
 

@@ -8,7 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from greenward.errors import SandboxError
-from greenward.grading.verdict import Family, Status, Verdict
+from greenward.grading.extraction import Extracted
+from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 
 SampleKey = tuple[str, int]  # task id, number of the sample
@@ -21,7 +22,8 @@ class Sample:
 
     `code` is None when the text holds no program; `extraction_failure` then says why. `truncated`: the
     answer reached the token limit. `tokens` is None where the answer was not sampled here, `prompt_tokens`
-    where no server counted them. `lost` says why an answer never came; it is not stored.
+    where no server counted them. `lost` says why an answer never came; it is not stored. Of an answer that
+    consists of edits, `extraction_status` is the status if they fail, `files` what it changes besides `code`.
     """
 
     problem: Problem
@@ -33,6 +35,38 @@ class Sample:
     tokens: int | None = None
     prompt_tokens: int | None = None
     lost: str = ""
+    extraction_status: Status = Status.NO_CODE
+    files: tuple[tuple[str, str | None], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        number: int,
+        text: str,
+        extracted: Extracted,
+        truncated: bool = False,
+        tokens: int | None = None,
+        prompt_tokens: int | None = None,
+    ) -> Sample:
+        """A sample of which this was extracted."""
+        return cls(
+            problem,
+            number,
+            text,
+            extracted.code,
+            extracted.reason,
+            truncated,
+            tokens,
+            prompt_tokens,
+            extraction_status=extracted.status,
+            files=extracted.files,
+        )
+
+    @property
+    def extracted(self) -> Extracted:
+        """What is judged."""
+        return Extracted(self.code, self.extraction_failure, self.extraction_status, self.files)
 
     @property
     def key(self) -> SampleKey:
@@ -49,6 +83,8 @@ class Sample:
             "truncated": self.truncated,
             "tokens": self.tokens,
             "prompt_tokens": self.prompt_tokens,
+            **({"files": dict(self.files)} if self.files else {}),
+            **({"status": self.extraction_status.value} if self.extraction_status in EDIT_ERRORS else {}),
         }
 
     @classmethod
@@ -63,6 +99,8 @@ class Sample:
             row["truncated"],
             row.get("tokens"),
             row.get("prompt_tokens"),
+            extraction_status=Status(row.get("status", Status.NO_CODE.value)),
+            files=tuple(row.get("files", {}).items()),
         )
 
 

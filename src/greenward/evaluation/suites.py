@@ -18,6 +18,7 @@ from typing import Literal
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, described_starter
 from greenward.errors import ConfigError
 from greenward.grading.extraction import Extracted, extract_code
+from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem, ProblemSet
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")
@@ -66,7 +67,7 @@ class SuitePrompts(PromptRenderer):
                 )
             examples = [f"{_task(shot)}{shot.reference.strip()}\n{DONE}\n\n" for shot in self._shots]
             return "".join((*examples, _task(problem)))
-        if problem.buggy_code:
+        if problem.buggy_code or hole_of(problem) is not None:
             return super().prompt_text(problem)
         own = problem.starter_code
         if '"""' not in own and "'''" not in own:  # it does not say what is asked for
@@ -105,7 +106,8 @@ def stable_subset(problems: ProblemSet, count: int) -> ProblemSet:
     """`count` of the problems (all, if there are no more), in their order.
 
     Systematic sampling by a hash of the task id, stratified by tags: every problem has the same
-    chance, each combination of tags has its share, and a larger choice contains a smaller one.
+    chance, each combination of tags has its share, and a larger choice contains a smaller one. Versions of
+    one function (`Label.pair`) come together, but for the last one where `count` is odd.
     """
     if count >= len(problems):
         return problems
@@ -115,11 +117,17 @@ def stable_subset(problems: ProblemSet, count: int) -> ProblemSet:
     position: dict[str, float] = {}
     for tags, members in strata.items():
         offset = _uniform("\n".join(tags))
-        for rank, problem in enumerate(sorted(members, key=lambda member: _uniform(member.task_id))):
-            position[problem.task_id] = (rank + offset) / len(members)
-    chosen = sorted(position, key=lambda task_id: (position[task_id], task_id))[:count]
+        ranks = sorted({_unit(member) for member in members}, key=_uniform)
+        places = {unit: (rank + offset) / len(ranks) for rank, unit in enumerate(ranks)}
+        position |= {member.task_id: places[_unit(member)] for member in members}
+    units = {problem.task_id: _unit(problem) for problem in problems}
+    chosen = sorted(position, key=lambda task_id: (position[task_id], units[task_id], task_id))[:count]
     keep = frozenset(chosen)
     return problems.filter(lambda problem: problem.task_id in keep)
+
+
+def _unit(problem: Problem) -> str:
+    return problem.label.pair if problem.label else problem.task_id
 
 
 def _uniform(text: str) -> float:

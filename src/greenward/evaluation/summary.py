@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from greenward.evaluation.rows import EvaluationRow
-from greenward.grading.verdict import Status
+from greenward.grading.verdict import EDIT_ERRORS, Status
 from greenward.intervals import Estimate, pass_at_k, rate
 from greenward.sandbox.isolation import Layer, level_of
 
 DEFAULT_KS = (1, 5, 10, 100)
-_NOT_COMPILED = frozenset({Status.SYNTAX_ERROR, Status.NO_CODE})
-_NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE})
+_NOT_COMPILED = frozenset({Status.SYNTAX_ERROR, Status.NO_CODE, *EDIT_ERRORS})
+_NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE, *EDIT_ERRORS})
 _RATES: dict[str, Callable[[EvaluationRow], float]] = {
     "compile": lambda row: row.success is not None and row.status not in _NOT_COMPILED,
     "tests_passed": lambda row: row.fraction_passed,

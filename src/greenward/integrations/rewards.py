@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from greenward.api import Rewards, load_problems, reward_terms
+from greenward.api import load_problems
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
 from greenward.errors import RewardError
+from greenward.grading.custom_reward import Rewards, reward_terms
 from greenward.grading.extraction import extract_code, holds_fence
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward

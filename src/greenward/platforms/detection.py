@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -101,6 +102,12 @@ class Machine:
                 "or model.offline=true if they are there."
             )
         return found
+
+
+@cache
+def this_preset() -> str:
+    """The preset that suits this machine."""
+    return detect().preset
 
 
 def detect(

@@ -90,8 +90,11 @@ class Colocated(VLLM):
             os.environ.setdefault(name, value)
         from vllm import LLM
         from vllm import SamplingParams as Parameters
+        from vllm.platforms import current_platform
 
         settings = config.model_dump(exclude={"sleep", "options", "max_model_len"})
+        if current_platform.is_cpu():  # where a seeded request whose prompt is split ends the engine
+            settings["enable_chunked_prefill"] = False
         try:
             self._llm: Any = LLM(
                 str(folder),

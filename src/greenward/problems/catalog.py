@@ -12,6 +12,7 @@ from typing import Literal
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
 from greenward.problems.families.generate import generate
+from greenward.problems.families.modules import MODULES, generated_modules
 from greenward.problems.families.split import split
 from greenward.problems.json_format import SIMPLE_JSON, load_json
 from greenward.problems.json_rows import BadRow, Format, read_problems, read_rows
@@ -23,6 +24,8 @@ from greenward.problems.suites.evalplus import EVALPLUS
 from greenward.problems.suites.files import HubDataset, PinnedFile, Suite, find_file
 from greenward.problems.suites.mbpp import MBPP, PARTS
 from greenward.problems.suites.quixbugs import BUGGY, load_quixbugs
+from greenward.problems.suites.vulnerability_files import PAIRS, PRIMEVUL, SVEN
+from greenward.problems.vulnerabilities.generate import VULNERABILITIES, vulnerability_pairs
 
 FAMILIES = "families"
 BUGS = "bugs:"
@@ -66,9 +69,12 @@ SUITES: dict[str, Suite] = {
     "quixbugs": Suite(("quixbugs", "QuixBugs")),
 }
 
+GENERATED = (FAMILIES, MODULES, VULNERABILITIES)
+
 # In this order: some formats also have the fields of a later one. The last is for a misspelt `function_name`.
 FORMATS = (
-    EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SIMPLE_JSON,
+    EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SVEN, PRIMEVUL, PAIRS,
+    SIMPLE_JSON,
     replace(SIMPLE_JSON, fields=("test_cases",)),
 )  # fmt: skip
 SUPPORTED = (
@@ -88,9 +94,9 @@ def load_problems(
 ) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
 
-    `source` is `families`, of which `part` is returned, or what `load_suite` takes, which is returned whole.
-    With `bugs:` before it, the result is candidates for the repair of its programs, more of each than
-    `bugs.per_problem`; `grading.bugs` finds those that do have a bug. Raises `ProblemError`.
+    Of the generated `families`, `modules` and `vulnerabilities`, `part` is returned; what `load_suite` takes
+    is returned whole. With `bugs:` before it, the result is candidates for the repair of its programs, more
+    of each than `bugs.per_problem`; `grading.bugs` finds those that do have a bug. Raises `ProblemError`.
     """
     if source.startswith(BUGS):
         originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
@@ -103,12 +109,16 @@ def load_problems(
         return candidates
     if source == FAMILIES:
         return _split_families(families)[part]
-    return _load(source, (FAMILIES, *SHIPPED, *SUITES), skip_bad_rows=skip_bad_rows)
+    if source == MODULES:
+        return generated_modules(_split_families(families)[part])
+    if source == VULNERABILITIES:
+        return vulnerability_pairs(part)
+    return _load(source, (*GENERATED, *SHIPPED, *SUITES), skip_bad_rows=skip_bad_rows)
 
 
 def check_source(
     source: str,
-    known: tuple[str, ...] = (FAMILIES, *SHIPPED, *SUITES),
+    known: tuple[str, ...] = (*GENERATED, *SHIPPED, *SUITES),
     path: str | Path | None = None,
 ) -> None:
     """Raises `ProblemError` for an unknown name or a missing file, before anything is read.

@@ -33,10 +33,12 @@ from greenward.runs.files import write_atomically
 
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 
-_OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test")
+_OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test", "path", "context")
+_TESTS = ("tests", "doctests", "in_process_tests")
+_FILES = ("files", "test_files")
 _KEYS = (
-    "function_name", "docstring", "test_cases", "starter_code", "task_id", "tests", "tags", "comparison",
-    "columns", *_OPTIONAL_TEXTS,
+    "function_name", "docstring", "test_cases", "starter_code", "task_id", "tags", "comparison", "columns",
+    "hidden_test_cases", *_TESTS, *_FILES, *_OPTIONAL_TEXTS,
 )  # fmt: skip
 
 
@@ -65,20 +67,25 @@ def _problem(row: Row) -> Problem:
             near = get_close_matches(key, _KEYS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(_KEYS)}."
             raise row.error(key, "is not known", remedy=hint)
-    name = row.name("function_name")
+    is_module = bool(row.text("path", default=""))  # the answer is a file, the function a part of it
+    name = row.text("function_name") if is_module else row.name("function_name")
     docstring = row.text("docstring")
     starter = row.text("starter_code", default="")
-    of_reference = _signature(row, "reference", name)
-    signature = _signature(row, "starter_code", name) or of_reference
+    signature = None
+    if not is_module:
+        of_reference = _signature(row, "reference", name)
+        signature = _signature(row, "starter_code", name) or of_reference
     cases = _cases(row, signature)
-    tests = row.texts("tests")
-    for number, test in enumerate(tests, start=1):
+    hidden = _cases(row, signature, "hidden_test_cases") if "hidden_test_cases" in row.values else ()
+    tests: dict[str, Any] = {field: row.texts(field) for field in _TESTS}
+    files: dict[str, Any] = {field: _files(row, field) for field in _FILES}
+    for number, test in enumerate(tests["tests"], start=1):
         row.python("tests", test, problem=f"is not Python in test {number}")
-    if not cases and not tests:
+    if not cases and not any(tests.values()):
         raise row.error(
             "test_cases", "is empty: nothing would judge an answer", remedy="Add [input…, output] lists."
         )
-    if not starter.strip():
+    if not starter.strip() and not is_module:
         parameters = signature.parameters if signature else default_parameters(_common_arity(row, cases))
         starter = starter_code(name, parameters, docstring)
     texts: dict[str, Any] = {field: row.text(field, default="") for field in _OPTIONAL_TEXTS}
@@ -93,11 +100,13 @@ def _problem(row: Row) -> Problem:
         prompt=docstring,
         entry_point=name,
         cases=cases,
-        tests=tests,
+        hidden_cases=hidden,
         starter_code=starter,
         comparison=_comparison(row),
         tags=row.texts("tags"),
         columns=columns,
+        **files,
+        **tests,
         **texts,
     )
 
@@ -110,6 +119,14 @@ SIMPLE_JSON = Format(
 )
 
 
+def _files(row: Row, field: str) -> Mapping[str, str] | None:
+    what = "an object of paths and texts"
+    files: Mapping[str, str] | None = row.typed(field, dict, what) if field in row.values else None
+    if files is not None and not all(isinstance(text, str) for text in files.values()):
+        raise row.error(field, f"must be {what}")
+    return files
+
+
 def _signature(row: Row, field: str, function_name: str) -> FunctionSignature | None:
     if not row.text(field, default="").strip():
         return None
@@ -119,15 +136,15 @@ def _signature(row: Row, field: str, function_name: str) -> FunctionSignature | 
     return FunctionSignature.of(function)
 
 
-def _cases(row: Row, signature: FunctionSignature | None) -> tuple[Case, ...]:
-    if "test_cases" not in row.values and row.values.get("tests"):
+def _cases(row: Row, signature: FunctionSignature | None, key: str = "test_cases") -> tuple[Case, ...]:
+    if key not in row.values and any(map(row.values.get, _TESTS)):
         return ()
     example = "Example: [[2, 3, 5], [0, 0, 0]] for add(a, b)."
-    values = row.typed("test_cases", list, "a list of [input…, output] lists", remedy=example)
-    return tuple(_case(row, number, value, signature) for number, value in enumerate(values, start=1))
+    values = row.typed(key, list, "a list of [input…, output] lists", remedy=example)
+    return tuple(_case(row, key, number, value, signature) for number, value in enumerate(values, start=1))
 
 
-def _case(row: Row, number: int, value: Any, signature: FunctionSignature | None) -> Case:
+def _case(row: Row, field: str, number: int, value: Any, signature: FunctionSignature | None) -> Case:
     if isinstance(value, list) and value:
         case = Case(_spread(value[:-1], signature), value[-1])
     elif isinstance(value, dict) and any(
@@ -139,17 +156,17 @@ def _case(row: Row, number: int, value: Any, signature: FunctionSignature | None
             ("raises", str, "a class name"),
         ):
             if not isinstance(value.get(key, expected()), expected):
-                raise row.error("test_cases", f"must give {key!r} as {what} in test case {number}")
+                raise row.error(field, f"must give {key!r} as {what} in test case {number}")
         case = Case(tuple(value["input"]), value.get("output"), value.get("kwargs", {}), value.get("raises"))
     else:
         raise row.error(
-            "test_cases",
+            field,
             f"must hold [input…, output] lists, found {json.dumps(value)[:60]} as test case {number}",
             remedy='The object form is {"input": [argument, …], "output": value}, or "raises": "ValueError".',
         )
     if signature is not None and not case.kwargs and not signature.accepts(len(case.args)):
         raise row.error(
-            "test_cases",
+            field,
             f"gives {len(case.args)} inputs in test case {number}, but the function takes {signature}",
             remedy="The last element of a test case is the expected output, all others are inputs.",
         )
@@ -211,9 +228,11 @@ def _to_row(problem: Problem) -> dict[str, Any]:
     }
     if problem.task_id != problem.entry_point:
         row["task_id"] = problem.task_id
-    for key in (*_OPTIONAL_TEXTS, "tests", "tags"):
+    for key in (*_OPTIONAL_TEXTS, *_TESTS, *_FILES, "tags"):
         if value := getattr(problem, key):
-            row[key] = list(value) if isinstance(value, tuple) else value
+            row[key] = dict(value) if key in _FILES else list(value) if isinstance(value, tuple) else value
+    if problem.hidden_cases:
+        row["hidden_test_cases"] = [_to_test_case(case) for case in problem.hidden_cases]
     if problem.columns is not None:
         row["columns"] = dict(problem.columns)
     if problem.comparison != DEFAULT_COMPARISON:

@@ -103,15 +103,17 @@ class Row:
 class Format:
     """A format of files of problems, recognised by the `fields` that its rows have.
 
-    `problem` makes a problem of a row, `example` shows a row in error messages. `non_finite` admits NaN and
-    Infinity.
+    `problem` makes a problem, or several, of a row, `example` shows a row in error messages. `non_finite`
+    admits NaN and Infinity. With `pair`, problems with the same `Label.pair` are two versions of which it
+    makes the final ones, and one without the other is a bad row.
     """
 
     name: str
     fields: tuple[str, ...]
     example: str
-    problem: Callable[[Row], Problem]
+    problem: Callable[[Row], Problem | tuple[Problem, ...]]
     non_finite: bool = False
+    pair: Callable[[Problem, Problem], tuple[Problem, Problem]] | None = None
 
 
 def refuse(error: ProblemError) -> None:
@@ -165,19 +167,23 @@ def read_problems(
     by_id: dict[str, tuple[Row, Problem]] = {}
     for row in rows or read_rows(path, format.example, non_finite=format.non_finite, on_bad=on_bad):
         try:
-            problem = format.problem(row)
-            if problem.task_id in by_id:
-                raise row.error(
-                    "task_id" if "task_id" in row.values else "function_name",
-                    f"gives the id {problem.task_id!r}, which {by_id[problem.task_id][0].place} has already",
-                    remedy="Give one of them a task_id of its own.",
-                )
-            by_id[problem.task_id] = row, problem
+            made = format.problem(row)
+            for problem in (made,) if isinstance(made, Problem) else made:
+                if problem.task_id in by_id:
+                    first = by_id[problem.task_id][0].place
+                    raise row.error(
+                        "task_id" if "task_id" in row.values else "function_name",
+                        f"gives the id {problem.task_id!r}, which {first} has already",
+                        remedy="Give one of them a task_id of its own.",
+                    )
+                by_id[problem.task_id] = row, problem
         except BadRow as error:
             on_bad(error)
         except _UNEXPECTED as error:
             what = f"{type(error).__name__}: {error}"
             on_bad(BadRow(f"{row.file}, {row.place}: not of the expected form ({what})."))
+    if format.pair is not None:
+        _join_pairs(by_id, format.pair, on_bad)
     if not by_id:
         raise ProblemError(
             skipped[0].message if skipped else f"{path}: there is no problem in the file.",
@@ -188,6 +194,25 @@ def read_problems(
         name=path.name.removesuffix(".gz").rpartition(".")[0] or path.name,
         skipped=tuple(error.message for error in skipped),
     )
+
+
+def _join_pairs(
+    by_id: dict[str, tuple[Row, Problem]],
+    pair: Callable[[Problem, Problem], tuple[Problem, Problem]],
+    on_bad: Callable[[BadRow], None],
+) -> None:
+    """Replaces the two problems of each pair by what `pair` makes of them, and leaves out single ones."""
+    versions: dict[str, list[str]] = {}
+    for task_id, (_, problem) in by_id.items():
+        versions.setdefault(problem.label.pair if problem.label else task_id, []).append(task_id)
+    for ids in versions.values():
+        if len(ids) == 2:
+            made = pair(*(by_id[task_id][1] for task_id in ids))
+            for task_id, problem in zip(ids, made, strict=True):
+                by_id[task_id] = by_id[task_id][0], problem
+        else:
+            row, _ = by_id.pop(ids[0])
+            on_bad(BadRow(f"{row.file}, {row.place}: the other version of this function is missing."))
 
 
 def read_text(path: Path) -> str:

@@ -73,19 +73,45 @@ class StdioCase:
 
 
 @dataclass(frozen=True)
+class Label:
+    """The right label of a function: whether it is vulnerable.
+
+    `cwe` is the weakness, also of the version that is fixed, and `pair` names both versions. `lines` are
+    those of this version that the other one does not have, counted from 1; None where they are not known.
+    """
+
+    vulnerable: bool
+    cwe: str
+    pair: str
+    lines: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Problem:
-    """A function or program to write and the tests that judge it.
+    """A function or program to write and the tests that judge it, or a function to classify.
 
     `prompt` is the specification in words; `starter_code` is the signature, with the docstring if there is
     one, that an answer continues. One kind of test judges an answer:
 
-    - `cases`: inputs and expected values;
+    - `cases`: inputs and expected values; `hidden_cases` are further ones, which nothing grades unless they
+      are put in the place of `cases`;
     - `tests`: assert statements;
     - `checks`: test programs that call the entry point (HumanEval's `check`); they run in a process of their
       own, after `check_setup_code`, against a proxy of the entry point;
     - `stdio_cases`: what a whole program reads and prints; the entry point is empty;
+    - `doctests`: texts with `>>>` examples, each run in a copy of the answer's namespace;
     - `in_process_tests`: test programs that need the answer's own objects and run in its process,
       where an answer could forge their success. For suites that nothing else can judge.
+
+    Where there is a `label` in place of tests, `prompt` is a function, and an answer says whether it is
+    vulnerable (`grading.labels`).
+
+    A program may consist of several files. `path` is that of the answer's own file, a module that is imported
+    under its name; `files` are those beside it, which an answer may edit, and `test_files` those of the
+    tests, which are always the problem's. All are relative paths with text. `entry_point` may be a method
+    (`Class.method`) then, or empty for doctests and in_process_tests. If `files` holds `path` itself, with
+    the entry point unwritten, the answer is this function, to be put in its place; the prompt shows
+    `context`, what matters of the file around it, before the starter code.
 
     `setup_code` runs after the answer and before the tests. `preamble` runs before the answer, in the
     same namespace; a program with a preamble may end with a top-level `return` and with any exit status,
@@ -111,7 +137,13 @@ class Problem:
     checks: tuple[str, ...] = ()
     check_setup_code: str = ""
     stdio_cases: tuple[StdioCase, ...] = ()
+    doctests: tuple[str, ...] = ()
     in_process_tests: tuple[str, ...] = ()
+    label: Label | None = None
+    path: str = ""
+    files: Mapping[str, str] | None = None
+    test_files: Mapping[str, str] | None = None
+    context: str = ""
     preamble: str = ""
     setup_code: str = ""
     starter_code: str = ""
@@ -123,6 +155,7 @@ class Problem:
     base_tests: int | None = None
     tests_left_out: int = 0
     columns: Mapping[str, Any] | None = None
+    hidden_cases: tuple[Case, ...] = ()
     cpu_seconds: float = field(default=0.0, compare=False)
     test_seconds: float = 0.0
     reference_seconds: tuple[float, ...] = field(default=(), compare=False)
@@ -131,6 +164,7 @@ class Problem:
         """Raises `ProblemError` for text that is no text, and for tests that are not of their kind."""
         _demand(self, _TEXTS, str, "text")
         _demand(self, _TESTS, (tuple, list), "a tuple")
+        _demand(self, ("files", "test_files"), (Mapping, type(None)), "a mapping of paths to texts")
         for name, kind in _TESTS.items():
             for position, test in enumerate(getattr(self, name)):
                 if not isinstance(test, kind):
@@ -140,11 +174,12 @@ class Problem:
 
 _TEXTS = (
     "task_id", "prompt", "entry_point", "check_setup_code", "preamble", "setup_code", "starter_code",
-    "reference", "buggy_code", "failing_test",
+    "reference", "buggy_code", "failing_test", "path", "context",
 )  # fmt: skip
 _TESTS = {
-    "cases": Case, "tests": str, "checks": str, "stdio_cases": StdioCase, "in_process_tests": str,
-    "tags": str,
+    "cases": Case, "hidden_cases": Case, "tests": str, "checks": str, "stdio_cases": StdioCase,
+    "doctests": str,
+    "in_process_tests": str, "tags": str,
 }  # fmt: skip
 
 

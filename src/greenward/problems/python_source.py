@@ -6,7 +6,9 @@ import ast
 import re
 import string
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import StringIO
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -33,6 +35,22 @@ def function_named(tree: ast.Module, name: str) -> FunctionNode | None:
     """The last top-level function of this name; None if there is none."""
     functions = (node for node in reversed(tree.body) if isinstance(node, FunctionNode))
     return next((function for function in functions if function.name == name), None)
+
+
+def source_lines(source: str) -> list[str]:
+    """The lines of a source with their ends, as a syntax tree counts them: a form feed ends no line."""
+    return StringIO(source).readlines()
+
+
+def qualified_functions(parent: ast.AST, prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:
+    """(qualified name, node) of each function and method in order, but not of those inside of functions."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, FunctionNode):
+            yield prefix + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from qualified_functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from qualified_functions(node, prefix)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from greenward.algorithms import distributed
-from greenward.config.recipe import BaseRecipe, CodeRecipe, Recipe
+from greenward.config.recipe import AnyRecipe, CodeRecipe, ModelRecipe, Recipe
 from greenward.config.sections import HttpSandboxConfig, SandboxConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ConfigError, ProblemError
 from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
+from greenward.grading.edits.answers import AnswerForm
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import RewardTerm
@@ -23,6 +24,7 @@ from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.families.composition import ID_PREFIX
+from greenward.problems.families.modules import MODULES
 from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import refuse_test_ids
@@ -32,7 +34,7 @@ from greenward.sandbox.protocol import Executor, Limits
 
 
 def build_problems(
-    recipe: Recipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
+    recipe: AnyRecipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
 ) -> tuple[ProblemSet, ProblemSet]:
     """The problems to train on and the held-out ones; disjoint by task id, that of the original for bugs.
 
@@ -59,7 +61,7 @@ def build_problems(
 
 
 def load_verified(
-    source: str, recipe: Recipe, *, part: Literal["train", "held_out"], skip_bad_rows: bool = False
+    source: str, recipe: AnyRecipe, *, part: Literal["train", "held_out"], skip_bad_rows: bool = False
 ) -> ProblemSet:
     """The problems that `source` names, with what is told of their bugs; of `bugs:` those that a test finds.
 
@@ -92,7 +94,7 @@ def failing_references(problems: Sequence[Problem], grader: Grader) -> list[str]
     ]
 
 
-def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
+def verify_references(recipe: AnyRecipe, grader: Grader, *problem_sets: ProblemSet) -> None:
     """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
 
     Generated problems are verified where they are made. Raises `ProblemError` naming every reference
@@ -104,7 +106,7 @@ def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet)
         p
         for problems in problem_sets
         for p in problems
-        if p.reference and not p.task_id.startswith(ID_PREFIX)
+        if p.reference and not p.task_id.startswith((ID_PREFIX, f"{MODULES}/"))
     ]
     if failing := failing_references(given, grader):
         raise ProblemError(
@@ -146,7 +148,7 @@ def build_rewards(
     return tuple(terms)
 
 
-def build_policy(recipe: BaseRecipe, texts: Callable[[], Iterable[str]]) -> Policy:
+def build_policy(recipe: ModelRecipe, texts: Callable[[], Iterable[str]]) -> Policy:
     """The policy at the start: a published or earlier model, or a decoder from random weights.
 
     The tokenizer of such a decoder is trained on `texts`. With `model.lora` the policy has a new adapter.
@@ -165,14 +167,20 @@ def build_policy(recipe: BaseRecipe, texts: Callable[[], Iterable[str]]) -> Poli
     return policy
 
 
-def build_renderer(recipe: BaseRecipe, tokenizer: Tokenizer) -> PromptRenderer:
+def build_renderer(recipe: ModelRecipe, tokenizer: Tokenizer) -> PromptRenderer:
     """How problems are presented to a policy with this tokenizer."""
     return PromptRenderer(
         tokenizer,
         style=recipe.model.prompt_style,
         system_prompt=recipe.model.system_prompt,
         show_failing_test=recipe.problems.bugs.show_failing_test,
+        answer=answer_form(recipe),
     )
+
+
+def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
+    """What answers are in a recipe."""
+    return recipe.environment.answer if isinstance(recipe, CodeRecipe) else "function"
 
 
 def build_limits(sandbox: SandboxConfig) -> Limits:
@@ -223,7 +231,7 @@ def build_grader(sandbox: SandboxConfig) -> Grader:
     )
 
 
-def build_sampling(recipe: BaseRecipe) -> SamplingParams:
+def build_sampling(recipe: ModelRecipe) -> SamplingParams:
     """How answers are drawn."""
     section = recipe.sampling
     return SamplingParams(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Lock
@@ -71,7 +71,7 @@ class EndpointEvaluation(ModelEvaluation):
                 problem, n = part[number]
                 found = self.renderer.extracted(problem, answer.text)
                 tokens = answer.completion_tokens, answer.prompt_tokens
-                sample = Sample(problem, n, answer.text, found.code, found.reason, answer.truncated, *tokens)
+                sample = Sample.of(problem, n, answer.text, found, answer.truncated, *tokens)
                 with writing:
                     folder.add_new([sample])
 
@@ -98,9 +98,9 @@ class EndpointEvaluation(ModelEvaluation):
                 yield chunk
         seconds.sampling += time.perf_counter() - began
 
-    def facts_of(self, samples: Iterable[Sample]) -> dict[str, Any]:
+    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """The tokens of all answers, as far as the server has counted them."""
-        samples = [sample for sample in samples if not sample.lost]
+        samples = [sample for sample in folder.samples.values() if not sample.lost]
         return {
             "usage": {
                 "prompt_tokens": sum(sample.prompt_tokens or 0 for sample in samples),

@@ -12,6 +12,7 @@ from typing import Any
 
 from greenward.config.sections import SandboxConfig
 from greenward.errors import ProblemError
+from greenward.evaluation.classification import with_classification
 from greenward.evaluation.engine import Seconds, add_given, flaky_samples, judge
 from greenward.evaluation.evalplus_files import (
     EVALPLUS_RESULTS,
@@ -106,7 +107,7 @@ class EvaluationSession(ABC):
     ) -> Iterable[list[Sample]]:
         """Answers that `folder` does not hold yet, to the problems with all their expected values."""
 
-    def facts_of(self, samples: Iterable[Sample]) -> dict[str, Any]:
+    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """What the summary says of all answers, besides the figures."""
         return {}
 
@@ -135,6 +136,7 @@ class EvaluationSession(ABC):
                 most = max(Counter(task_id for task_id, _ in folder.rows).values(), default=0)
                 ks = grading.k or usual_ks(most)
                 figures = summarise(folder.rows.values(), ks, problems=len(problems))
+                figures = with_classification(figures, folder.samples.values())
                 failures, notes = _remarks(figures, ks)
                 checked = {}
                 if grading.recheck:
@@ -148,7 +150,7 @@ class EvaluationSession(ABC):
                     "suite": problems.name,
                     "data_hash": settings["data_hash"],
                     **self.facts,
-                    **self.facts_of(folder.samples.values()),
+                    **self.facts_of(folder),
                     "skipped_rows": list(self.problems.skipped),
                     **figures,
                     **checked,

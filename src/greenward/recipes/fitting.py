@@ -13,7 +13,14 @@ from typing import Any
 import torch
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import BaseRecipe, CodeRecipe, PPORecipe, Recipe, ReinforcementRecipe
+from greenward.config.recipe import (
+    CodeRecipe,
+    ModelRecipe,
+    PPORecipe,
+    Recipe,
+    ReinforcementRecipe,
+    language_model,
+)
 from greenward.errors import ConfigError, GreenwardError
 from greenward.platforms.memory import LORA_TARGETS, MemoryEstimate, Workload, advice, estimate, parameters
 from greenward.platforms.plan import GpuModel, make_plan
@@ -37,7 +44,7 @@ _QWEN = {
 }
 
 
-def model_shape(recipe: BaseRecipe) -> tuple[DecoderShape, bool] | None:
+def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
     """The shape of a recipe's model, and whether the native decoder computes it; None if it cannot be told.
 
     Nothing is fetched: of a model on the hub it is known once it is in the cache, and of Qwen2.5 before.
@@ -154,13 +161,16 @@ def check_disk(recipe: Recipe, output: Path) -> str | None:
         return None
     # Weights in the type of the arithmetic, and in trainer.pt in float32 with AdamW's two moments.
     size = parameters(known[0]) * (4 + 12)
-    needed = size * (recipe.training.keep_checkpoints + 1)  # a new one is written before an old one goes
+    training = recipe.training
+    # A new one is written before an old one goes.
+    count = training.keep_checkpoints + training.keep_spaced_checkpoints + 1
+    needed = size * count
     there = next(one for one in (output, *output.absolute().parents) if one.exists())
     free = shutil.disk_usage(there).free
     if needed <= free:
         return None
     return (
-        f"The disk is nearly full: {recipe.training.keep_checkpoints + 1} checkpoints take up to "
+        f"The disk is nearly full: {count} checkpoints take up to "
         f"{_gib(needed)}, and {_gib(free)} are free at {there}."
     )
 
@@ -175,7 +185,7 @@ def plan_lines(
     prompt_tokens: int,
 ) -> list[str]:
     """What training by a recipe takes on `gpus` GPUs, for people. Raises `ConfigError`."""
-    recipe = load_recipe(path, overrides, machine=lambda: gpu.preset)
+    recipe = language_model(load_recipe(path, overrides, machine=lambda: gpu.preset))
     known = model_shape(recipe)
     if known is None:
         raise ConfigError(

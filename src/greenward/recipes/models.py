@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import Recipe
+from greenward.config.recipe import Recipe, language_model
 from greenward.errors import CheckpointError
 from greenward.policies import checkpoint
 from greenward.policies.endpoint import Endpoint, TextTokenizer
@@ -105,6 +105,6 @@ def find_model(name: str, which: str | None = None) -> FoundModel:
 def _found(name: str, folder: Path) -> FoundModel:
     run = folder.resolve().parent.parent
     in_run = folder.resolve().parent.name == "checkpoints" and is_run(run)
-    recipe = load_recipe(run / "config.yaml") if in_run else None
+    recipe = language_model(load_recipe(run / "config.yaml")) if in_run else None
     step = checkpoint_step(folder) if (folder / MANIFEST).is_file() else None
     return FoundModel(name, folder, recipe, step)

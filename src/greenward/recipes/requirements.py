@@ -10,13 +10,15 @@ from pathlib import Path
 
 from greenward.algorithms import distributed
 from greenward.config.recipe import (
+    AnyRecipe,
     CodeRecipe,
+    DQNRecipe,
+    ModelRecipe,
     PolicyGradientRecipe,
-    Recipe,
     ReinforcementRecipe,
     SupervisedRecipe,
 )
-from greenward.config.sections import GENERATED_CORPUS, RewardTermConfig, TrainingConfig
+from greenward.config.sections import GENERATED_CORPUS, ModelConfig, RewardTermConfig, TrainingConfig
 from greenward.errors import ConfigError, RewardError
 from greenward.grading.reward_terms import make_reward
 from greenward.platforms.detection import is_writable
@@ -31,7 +33,7 @@ from greenward.recipes.supervised_data import check_pairs
 from greenward.runs.trackers import check_trackers
 
 
-def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collection[str] = ()) -> None:
+def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Collection[str] = ()) -> None:
     """Raises the error of what a training by `recipe` needs and has not.
 
     `given` names the sets of problems and `functions` the reward functions that the caller has himself. What
@@ -51,18 +53,8 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
     check_trackers(recipe.tracking.model_dump())
     if recipe.sandbox.http is not None:
         read_token(recipe.sandbox.http)
-    model = recipe.model
-    check_training_dtype(model.dtype, resolve_device(model.device))
-    shape = None
-    if model.id is not None and (folder := local_folder(model.id)):
-        shape = read_shape(holding("config.json", folder))
-    elif model.id and model.cache_dir and not model.offline and not is_writable(Path(model.cache_dir)):
-        raise ConfigError(
-            f"model.cache_dir {model.cache_dir} cannot be written.",
-            remedy="Name a folder of your own, or set model.offline=true if the model is there already.",
-        )
-    if model.lora is not None:
-        check_lora(model.lora, native=model.id is None or shape is not None)
+    if isinstance(recipe, ModelRecipe):
+        _check_model(recipe.model)
     sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
     suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
     for source in (
@@ -78,7 +70,21 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
                 _check_reward(term)
 
 
-def check_processes(recipe: Recipe) -> None:
+def _check_model(model: ModelConfig) -> None:
+    check_training_dtype(model.dtype, resolve_device(model.device))
+    shape = None
+    if model.id is not None and (folder := local_folder(model.id)):
+        shape = read_shape(holding("config.json", folder))
+    elif model.id and model.cache_dir and not model.offline and not is_writable(Path(model.cache_dir)):
+        raise ConfigError(
+            f"model.cache_dir {model.cache_dir} cannot be written.",
+            remedy="Name a folder of your own, or set model.offline=true if the model is there already.",
+        )
+    if model.lora is not None:
+        check_lora(model.lora, native=model.id is None or shape is not None)
+
+
+def check_processes(recipe: AnyRecipe) -> None:
     """Raises `ConfigError` for a recipe that the processes which train together cannot train."""
     count, held = distributed.size(), distributed.sharding()
     if count == 1:
@@ -90,6 +96,8 @@ def check_processes(recipe: Recipe) -> None:
         return
     wrong = None
     training = recipe.training
+    if isinstance(recipe, DQNRecipe):
+        raise ConfigError(f"{count} processes cannot train this recipe: kind dqn trains in one.")
     if isinstance(training, TrainingConfig) and training.prompts_per_step < count:
         wrong = f"training.prompts_per_step is {training.prompts_per_step}, fewer than the {count} processes"
     elif isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:

@@ -13,9 +13,10 @@ from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.suites import SHOTS, SuitePrompts, stable_subset
 from greenward.grading.grading_plan import demand_judgeable
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
+from greenward.problems.families.modules import MODULES
 from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes.build import build_grader, failing_references, load_verified
+from greenward.recipes.build import answer_form, build_grader, failing_references, load_verified
 
 HELD_OUT = "held_out"
 
@@ -102,11 +103,15 @@ def renderer_for(
 ) -> tuple[PromptRenderer, tuple[str, ...]]:
     """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
-    Shipped problems are put as in training, others as in the published harnesses (`SuitePrompts`).
+    Shipped problems and functions to classify are put as in training, others as in the published harnesses
+    (`SuitePrompts`). What was
+    trained to write edits writes edits where all problems have programs to repair.
     """
+    answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
     asked = style or (recipe.model.prompt_style if recipe else "auto")
     system_prompt = recipe.model.system_prompt if recipe else None
-    if not (suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, *SHIPPED)):
+    ours = suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, MODULES, *SHIPPED)
+    if answer == "function" and not ours and all(problem.label is None for problem in problems):
         prompts = SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
         return prompts, prompts.common_stops(problems)
     if shots:
@@ -116,6 +121,7 @@ def renderer_for(
         style=asked,
         system_prompt=system_prompt,
         show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
+        answer=answer,
     )
     return renderer, recipe.sampling.stop_strings if recipe else ()
 

@@ -6,18 +6,21 @@ whose last message is the assistant's (rendered by the model's chat template).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from greenward.algorithms.supervised import Example
 from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
+from greenward.grading.labels import label_question, written_label
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
-from greenward.problems.families.supervised import generated_examples
+from greenward.problems.families.supervised import generated_examples, tokenizer_texts
 from greenward.problems.json_rows import Row, read_rows
-from greenward.problems.problem import ProblemSet
+from greenward.problems.problem import Problem, ProblemSet, stable_hash
 
 _EXAMPLE = '{"prompt": …, "completion": …} or {"messages": […]}'
 
@@ -33,16 +36,47 @@ def supervised_examples(
             raise ProblemError(f"warm_start.data: {config.data} holds no pairs, only empty lines.")
         return [Example(prompt, (*completion, tokenizer.eos_id)) for prompt, completion in pairs]
     by_id = {problem.task_id: problem for problem in train}
+    if any(problem.label for problem in train):
+        return [
+            Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
+            for problem, text in _labelled_examples(train, config, seed)
+        ]
     examples = generated_examples(
-        train, config.error_rate, seed, examples_per_problem=config.examples_per_problem
+        train,
+        config.error_rate,
+        seed,
+        examples_per_problem=config.examples_per_problem,
+        with_edits=renderer.answer != "function",
     )
     return [
-        Example(
-            renderer.prompt_ids(by_id[example.task_id]),
-            (*tokenizer.encode(example.completion_text), tokenizer.eos_id),
-        )
+        Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
         for example in examples
+        for problem in (by_id[example.task_id],)
+        for text in (renderer.written(problem, example.prompt_text + example.completion_text),)
     ]
+
+
+def texts_to_tokenize(problems: ProblemSet) -> Iterator[str]:
+    """Whole answers with every lexeme that one may need, for training a tokenizer."""
+    yield from tokenizer_texts(problem for problem in problems if problem.label is None)
+    for problem in problems:
+        if problem.label is not None:
+            yield label_question(problem, chat=False) + written_label(problem.label, problem.prompt)
+
+
+def _labelled_examples(
+    problems: ProblemSet, config: SupervisedConfig, seed: int
+) -> Iterator[tuple[Problem, str]]:
+    """Functions with answers; one that is wrong gives the other label for any line of the function."""
+    for problem in problems:
+        assert problem.label is not None
+        rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
+        lines = range(1, problem.prompt.count("\n") + 2)
+        for _ in range(config.examples_per_problem):
+            given = problem.label
+            if rng.random() < config.error_rate:
+                given = replace(given, vulnerable=not given.vulnerable, lines=(rng.choice(lines),))
+            yield problem, written_label(given, problem.prompt)
 
 
 def check_pairs(path: Path) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from greenward.config.grid import resolved_grid
-from greenward.config.recipe import Recipe
+from greenward.config.recipe import AnyRecipe, with_defaults
 from greenward.errors import ConfigError, RunError
-from greenward.platforms.presets import this_preset
+from greenward.platforms.detection import this_preset
 from greenward.recipes.arms import Arm, ArmProgress, run_arms
 from greenward.recipes.requirements import check_needs
 from greenward.reports.render_terminal import print_report
@@ -100,7 +100,7 @@ def sweep(
     return True
 
 
-def _check_output(output: Path, recipes: dict[Path, Recipe], *, resume: bool) -> None:
+def _check_output(output: Path, recipes: dict[Path, AnyRecipe], *, resume: bool) -> None:
     """Raises `RunError` where `output` holds a run, another sweep, or this one without `resume`."""
     if is_run(output):
         raise RunError(f"{output} is a run itself: give a sweep a folder of its own.")
@@ -112,7 +112,9 @@ def _check_output(output: Path, recipes: dict[Path, Recipe], *, resume: bool) ->
                 remedy="Choose another --output, or give the values of that sweep as well.",
             )
         if resume:
-            compare_configs(folder, read_config(folder), recipes[folder].model_dump(mode="json"))
+            compare_configs(
+                folder, with_defaults(read_config(folder)), recipes[folder].model_dump(mode="json")
+            )
     if there and not resume:
         raise RunError(
             f"{output} already holds a sweep.",
@@ -120,7 +122,7 @@ def _check_output(output: Path, recipes: dict[Path, Recipe], *, resume: bool) ->
         )
 
 
-def _is_finished(folder: Path, recipe: Recipe) -> bool:
+def _is_finished(folder: Path, recipe: AnyRecipe) -> bool:
     """Whether the run in `folder` has done all that `recipe` asks for; its limits may have been raised."""
     summary = read_summary(folder)
     if summary is None or summary["status"] != "finished":

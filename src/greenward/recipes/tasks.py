@@ -19,13 +19,14 @@ from greenward.environments.episode import POLICY
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.engine import evaluate
 from greenward.evaluation.suites import stable_subset
+from greenward.grading.edits.answers import editable_files, written_edits
 from greenward.grading.grader import Grader
 from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
-from greenward.problems.families.supervised import tokenizer_texts
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.build import (
+    answer_form,
     build_grader,
     build_problems,
     build_renderer,
@@ -35,7 +36,7 @@ from greenward.recipes.build import (
 )
 from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.recipes.suites import examples_for, find_suite, renderer_for, without
-from greenward.recipes.supervised_data import supervised_examples
+from greenward.recipes.supervised_data import supervised_examples, texts_to_tokenize
 from greenward.runs.directory import RunDirectory
 from greenward.runs.trackers import tracker_name
 
@@ -126,6 +127,9 @@ class CodeTasks:
         self.recipe = recipe
         self.train, self.held_out = build_problems(recipe, given)
         self.suites = find_tracked_suites(recipe, self.train)
+        if answer_form(recipe) != "function":
+            for problem in (*self.train, *self.held_out):
+                editable_files(problem)
         self._reward_terms = build_rewards(recipe, self.train, functions)
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
@@ -136,7 +140,10 @@ class CodeTasks:
         verify_references(self.recipe, grader, self.train, self.held_out)
 
     def texts(self) -> Iterable[str]:
-        return tokenizer_texts(self.train)
+        yield from texts_to_tokenize(self.train)
+        form = answer_form(self.recipe)
+        if form != "function":
+            yield from (written_edits(one, one.reference, form) for one in self.train if one.reference)
 
     def sample(self, policy: Policy) -> str:
         renderer = build_renderer(self.recipe, policy.tokenizer)

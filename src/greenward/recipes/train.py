@@ -12,13 +12,22 @@ from typing import Any
 import torch
 
 from greenward.algorithms import distributed
-from greenward.algorithms.callbacks import Callback
+from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.loop import Trainer, TrainingLoop
 from greenward.algorithms.sharding import shard, whole_copy
 from greenward.algorithms.supervised import SFTTrainer
+from greenward.config.dqn import DQNTrainingConfig
 from greenward.config.loading import convert, dump
 from greenward.config.presets import preset_line
-from greenward.config.recipe import BaseRecipe, Recipe, ReinforcementRecipe, SupervisedRecipe
+from greenward.config.recipe import (
+    AnyRecipe,
+    BaseRecipe,
+    DQNRecipe,
+    ModelRecipe,
+    ReinforcementRecipe,
+    SupervisedRecipe,
+    with_defaults,
+)
 from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import TrainingStopped
 from greenward.faults.fault import recorded_truth
@@ -27,7 +36,9 @@ from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
 from greenward.recipes.code_game import CodeGameTasks
+from greenward.recipes.dqn import DQNTasks
 from greenward.recipes.fitting import check_disk, check_memory
+from greenward.recipes.monitoring import monitoring
 from greenward.recipes.reinforcement import build_reinforcement
 from greenward.recipes.requirements import check_needs, check_processes
 from greenward.recipes.self_play import SelfPlayTasks
@@ -42,18 +53,19 @@ from greenward.runs.reading import read_summary
 from greenward.runs.trackers import make_sinks
 
 WARM_START = "warm_start"
-TASKS: Mapping[str, type[Tasks]] = MappingProxyType(
+TASKS: Mapping[str, type[Tasks] | type[DQNTasks]] = MappingProxyType(
     {
         **dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks),
         "self_play": SelfPlayTasks,
         "code_game": CodeGameTasks,
+        "dqn": DQNTasks,
     }
 )
 """What each kind of recipe trains and evaluates on."""
 
 
 def train(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     output: Path,
     *,
     resume: bool = False,
@@ -69,14 +81,17 @@ def train(
     the typed errors of `greenward.errors`; nothing written before an error is lost.
     """
     check_needs(recipe, given, functions)
-    _, *warned = *check_memory(recipe), check_disk(recipe, output)
+    warned: list[str | None] = []
+    if isinstance(recipe, ModelRecipe):
+        _, *warned = *check_memory(recipe), check_disk(recipe, output)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
+    make_tasks: Any = TASKS[recipe.kind]
     with ExitStack() as stack:
         stack.enter_context(distributed.joined())
         quiet = quiet or not distributed.is_first()
         check_processes(recipe)
-        tasks = TASKS[recipe.kind](recipe, given, functions)
+        tasks = make_tasks(recipe, given, functions)
         run = stack.enter_context(open_run(output, recipe, resume=resume))
         tasks.open(run, stack)
         progress = stack.enter_context(Progress(quiet=quiet))
@@ -102,7 +117,9 @@ def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
     processes = f"{count} ({distributed.sharding()})" if count > 1 else ONE_PROCESS
 
     def create() -> None:
-        opened.append(RunDirectory.create(path, config, resume=resume, processes=processes))
+        opened.append(
+            RunDirectory.create(path, config, resume=resume, processes=processes, complete=with_defaults)
+        )
 
     opened: list[RunDirectory] = []
     distributed.from_first(create)
@@ -119,18 +136,22 @@ def show_report(output: Path, *, quiet: bool) -> None:
 
 
 def dry_run(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     given: Mapping[str, ProblemSet] = MappingProxyType({}),
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
     check_needs(recipe, given, functions)
     print(dump(recipe))
+    if isinstance(recipe, DQNRecipe):
+        print(DQNTasks(recipe, given, functions).sample())
+        return
     estimated, warned = check_memory(recipe)
     for line in (*estimated, preset_line(recipe), warned):
         if line:
             print(f"# {line}")
-    tasks = TASKS[recipe.kind](recipe, given, functions)
+    make_tasks: Any = TASKS[recipe.kind]
+    tasks: Tasks = make_tasks(recipe, given, functions)
     policy = build_policy(recipe, tasks.texts)
     print(f"# {training_memory(policy)}")
     print(tasks.sample(policy))
@@ -155,14 +176,16 @@ def training_memory(policy: Policy) -> str:
 class Session:
     """One call of `train`: what its phases share."""
 
-    recipe: Recipe
-    tasks: Tasks
+    recipe: AnyRecipe
+    tasks: Any
     progress: Progress
     resume: bool
 
     def train(self, run: RunDirectory) -> bool:
         """All phases of the recipe; True when the last one finished."""
         recipe = self.recipe
+        if isinstance(recipe, DQNRecipe):
+            return self._learn_values(recipe, run)
         if isinstance(recipe, SupervisedRecipe):
             return self._supervise(recipe, run)
         if recipe.warm_start is None:
@@ -183,6 +206,16 @@ class Session:
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         warm = recipe.model_copy(update={"model": model})
         return self._reinforce(recipe, run, build_policy(warm, self.tasks.texts))
+
+    def _learn_values(self, recipe: DQNRecipe, run: RunDirectory) -> bool:
+        trainer = self.tasks.trainer()
+        self.progress.phase("Q-learning", recipe.training.max_steps)
+        writer = RolloutWriter(run, recipe.training.rollouts_per_step)
+        callbacks = [writer, *self.tasks.callbacks(run, self.progress)]
+        finished = self._drive(recipe, run, trainer, recipe.training, callbacks)
+        if finished:
+            self.tasks.compare(run, trainer, self.progress)
+        return finished
 
     def _supervise(self, recipe: SupervisedRecipe, run: RunDirectory) -> bool:
         config = recipe.warm_start
@@ -210,10 +243,10 @@ class Session:
 
     def _drive(
         self,
-        recipe: BaseRecipe,
+        recipe: ModelRecipe | DQNRecipe,
         run: RunDirectory,
         trainer: Trainer,
-        limits: SupervisedConfig | TrainingConfig,
+        limits: SupervisedConfig | TrainingConfig | DQNTrainingConfig,
         callbacks: Sequence[Callback] = (),
         evaluated: Policy | None = None,
     ) -> bool:
@@ -230,7 +263,10 @@ class Session:
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
             keep_checkpoints=recipe.training.keep_checkpoints,
-            callbacks=callbacks,
+            keep_best=isinstance(recipe, DQNRecipe),
+            log_interval_steps=recipe.training.log_frequency if isinstance(recipe, DQNRecipe) else 1,
+            keep_spaced_checkpoints=recipe.training.keep_spaced_checkpoints,
+            callbacks=[*callbacks, *monitoring(recipe, run, self.progress.message)],
             evaluated=evaluated,
             sinks=sinks,
             tracked_samples=recipe.tracking.samples,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import Recipe
+from greenward.config.recipe import Recipe, language_model
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies.engine import Completion, SamplingParams
 from greenward.policies.group_batch import GroupBatch
@@ -60,7 +60,8 @@ def validation_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     found = find_model(name)
     positions = found.max_positions or 1 << 20
     tokens = f"sampling.max_tokens={max(1, min(64, positions // 4))}"
-    return load_recipe("quickstart", [f"model.id={name}", *SETTINGS, tokens, *overrides])
+    settings = [f"model.id={name}", *SETTINGS, tokens, *overrides]
+    return language_model(load_recipe("quickstart", settings))
 
 
 def validate_model(

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 NOTHING = "–"
-DOCS = "docs/diagnostics.md"
+DOCS, FINDING_PAGES = "docs/diagnostics.md", "docs/findings"
 
 Tone = Literal["neutral", "good", "warning", "bad"]
 Level = Literal["main", "detail", "appendix"]
@@ -207,8 +207,9 @@ class Onset:
 class Finding:
     """Something wrong, with the evidence and what to do about it.
 
-    `name` is the kind of the finding and its anchor in docs/diagnostics.md, `measured` the evidence in
-    a sentence. `p_value` is adjusted for the number of tests; None where there is nothing random about it.
+    `name` is the kind of the finding and that of its page in docs/findings, `measured` the evidence in
+    a sentence, `brief` the same in a few words. `p_value` is adjusted for the number of tests; None where
+    there is nothing random about it.
     """
 
     name: str
@@ -219,11 +220,12 @@ class Finding:
     confirm: str
     onset: Onset | None = None
     p_value: float | None = None
+    brief: str = ""
 
     @property
     def docs(self) -> str:
         """Where the documentation explains the finding."""
-        return f"{DOCS}#{self.name}"
+        return f"{FINDING_PAGES}/{self.name}.md"
 
     @property
     def evidence(self) -> str:

@@ -13,7 +13,18 @@ from typing import Any
 
 from greenward.errors import RunError
 from greenward.intervals import Estimate
-from greenward.reports.document import AnsweredTask, Answers, Fact, Report, Table, section
+from greenward.reports.classification import classification_tables
+from greenward.reports.document import (
+    NOTHING,
+    AnsweredTask,
+    Answers,
+    Block,
+    Code,
+    Fact,
+    Report,
+    Table,
+    section,
+)
 from greenward.reports.figures import (
     bounded,
     duration,
@@ -58,6 +69,7 @@ def evaluation_report(path: Path) -> Report:
             ),
             footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
         )
+    classes = summary.get("classification")
     failed = tuple(islice(_failed(path), _SHOWN_ANSWERS))
     metrics = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
     result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")
@@ -69,6 +81,8 @@ def evaluation_report(path: Path) -> Report:
         notes=tuple(map(str, summary.get("notes", ()))),
         sections=(
             section("Result", result if metrics else None),
+            section("Classification", *(classification_tables(classes) if classes else ())),
+            section("By problem", *_programs(summary)),
             *(section(title, table, level="detail") for title, table in _tables(summary)),
             section(
                 "Failing answers: the first of each of the first problems",
@@ -79,6 +93,24 @@ def evaluation_report(path: Path) -> Report:
         ),
         footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
     )
+
+
+def _programs(summary: Mapping[str, Any]) -> Iterator[Block]:
+    """The result of each problem where the policy was greedy and with epsilon (kind dqn)."""
+    found = summary.get("by_problem") or ()
+    rows = tuple(
+        (
+            str(one["task_id"]),
+            {True: "solved", False: "not solved"}.get(one["greedy"], "lost"),
+            percent(_estimate(one["epsilon"])) if one["epsilon"] else NOTHING,
+        )
+        for one in found
+    )
+    if rows:
+        columns = ("Problem", "Greedy", f"With ε {summary.get('settings', {}).get('epsilon')}")
+        yield Table("", columns, rows, "Wilson's 95 % intervals over episodes.")
+        for one in found:
+            yield Code(bounded(one["program"] or ""), "python", f"{one['task_id']}, greedy", folded=True)
 
 
 def _headline(summary: Mapping[str, Any], suite: str) -> str:

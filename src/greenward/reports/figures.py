@@ -93,7 +93,7 @@ def shown_answer(status: Any, code: Any, failure: Any, title: str = "", remark: 
 
 def metric_label(name: str) -> str:
     """The reader's name of a metric."""
-    return {PRIMARY: "sampled pass@1", GREEDY: "greedy pass@1"}.get(name, name)
+    return {PRIMARY: "sampled pass@1", GREEDY: "greedy pass@1"}.get(name, name.replace("_", " "))
 
 
 def metric_order(name: str) -> tuple[int, int, str]:

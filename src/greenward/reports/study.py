@@ -21,8 +21,9 @@ from greenward.text import MAX_MESSAGE_CHARS, visible
 
 Evaluation = Mapping[str, Any]
 
-ARMS_BESIDE = ("grpo", "rejection", "control")
+ARMS_BESIDE = ("grpo", "similarity", "rejection", "control")
 CONTROL = "Control"
+_FOLDER_LABELS = {"control": CONTROL, "similarity": "Similarity reward"}
 _ARM_LABELS = {
     "grpo": "GRPO",
     "ppo": "PPO",
@@ -84,7 +85,7 @@ def read_study(path: str | Path) -> Study:
         for index, folder in enumerate(folders):
             if is_run(folder / name):
                 run = read_recorded_run(folder / name, notes)
-                arm = CONTROL if name == "control" else _label(run)
+                arm = _FOLDER_LABELS.get(name) or _label(run)
                 beside.setdefault(arm, [None] * len(folders))[index] = run
     warm = (folder / "warm_start" for folder in folders)
     study = Study(

@@ -55,6 +55,7 @@ from greenward.reports.results import (
     stages,
 )
 from greenward.reports.study import Evaluation, Study, finite_values, read_study
+from greenward.reports.token_programs import program_sections
 from greenward.reports.training_charts import (
     held_out_charts,
     step_charts,
@@ -88,6 +89,7 @@ def training_report(path: str | Path) -> Report:
         sections=(
             section("Learning", charts((*held_out_charts(study, results), *suite_charts(study)))),
             *game_sections(study),
+            *program_sections(study),
             section(
                 "Before and after",
                 _before_after(study, results, found),

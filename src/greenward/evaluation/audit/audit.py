@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import CodeRecipe, Recipe
+from greenward.config.recipe import AnyRecipe, CodeRecipe
 from greenward.errors import ConfigError, RewardError
 from greenward.evaluation.audit.cheats import CHEATS
 from greenward.evaluation.audit.process import DATA_SOURCE, DataShape, data_shapes, verl_call
@@ -94,7 +94,7 @@ def audit(
         )
 
 
-def audit_recipe(given: Recipe | str | Path, **settings: Any) -> AuditReport:
+def audit_recipe(given: AnyRecipe | str | Path, **settings: Any) -> AuditReport:
     """Audits the weighted sum of the reward terms of a recipe, of a file, or of the shipped recipe of a name.
 
     Penalties for length and a learned reward model are no part of it. `settings` are those of `audit`.
