@@ -122,6 +122,8 @@ BEFORE = {"a.py": "one\ntwo\n", "b.py": "x\n"}
         ({"a.py": "1\ntwo\n", "b.py": "y\n"}, {"a.py": "2\ntwo\n", "b.py": "y\n"}, (54 / 56 + 1) / 2),
         # A new file is one whose text was empty.
         ({"c.py": "new\n"}, {"c.py": "new\n"}, 1.0),
+        # Published: two patches that are both empty are equal.
+        ({"a.py": "one\ntwo\n"}, {}, 1.0),
     ],
 )
 def test_the_similarity_of_swe_rl_is_the_mean_over_all_files_that_are_changed(oracle, predicted, expected):
@@ -185,6 +187,11 @@ def test_regression_is_the_share_of_the_tests_that_passed_before():
 @given(st.text("ab ", max_size=30), st.text("abc", max_size=30))
 def test_similarity_is_that_of_difflib(first, second):
     assert similarity(first, second) == SequenceMatcher(None, first, second, autojunk=False).ratio()
+
+
+def test_what_is_longer_than_the_bound_is_not_compared():
+    assert similarity("a" * 10**7, "b") is None and similarity("b", "a" * 10**7) is None
+    assert similarity("a" * 10**7, "a" * 10**7) == 1.0
 
 
 def test_similarity_is_not_the_indel_ratio():

@@ -199,6 +199,7 @@ def swe_rl_similarity(
 ) -> float:
     """The mean over all files that either changes of the similarity of the two diffs, 0 where one is empty.
 
+    1 where neither changes a file, as published.
     The texts of files by path: at first, as they should be, as they are. A diff that is too large to be
     compared in bounded time counts as unlike.
     """
@@ -209,7 +210,7 @@ def swe_rl_similarity(
         (similarity(found[path], wanted[path]) or 0.0) if found.get(path) and wanted.get(path) else 0.0
         for path in changed
     ]
-    return sum(scores) / len(scores) if scores else 0.0
+    return sum(scores) / len(scores) if scores else 1.0
 
 
 @dataclass(frozen=True)

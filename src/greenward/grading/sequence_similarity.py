@@ -42,10 +42,12 @@ def similarity(first: Sequence[Any], second: Sequence[Any]) -> float | None:
     """2 M / T for M elements in matching blocks of T in all; 1 for two empty sequences.
 
     Equal to `difflib.SequenceMatcher(None, first, second, autojunk=False).ratio()`; None where that takes
-    more than `MAX_WORK` comparisons.
+    more than `MAX_WORK` comparisons, or both together are longer.
     """
     if first == second:
         return 1.0
+    if len(first) + len(second) > MAX_WORK:
+        return None
     try:
         return _BoundedMatcher(first, second).ratio()
     except _TooMuchWork:

@@ -37,6 +37,14 @@ def edits(text):
         ("### src/f.py\n```python\n" + block("a\n", "b\n") + "```", [("src/f.py", "a\n", "b\n")]),
         ("**f.py**\n" + block("a\n", "b\n"), [("f.py", "a\n", "b\n")]),
         ("`f.py`:\n" + block("a\n", "b\n"), [("f.py", "a\n", "b\n")]),
+        ("f.py\n\n\n\n```python\n\n" + block("a\n", "b\n"), [("f.py", "a\n", "b\n")]),
+        ("File: `f.py`\n" + block("a\n", "b\n"), [("f.py", "a\n", "b\n")]),
+        ("### Path: f.py\n" + block("a\n", "b\n"), [("f.py", "a\n", "b\n")]),
+        ("```python:s/f.py\n" + block("a\n", "b\n"), [("s/f.py", "a\n", "b\n")]),
+        ("```python f.py\n" + block("a\n", "b\n"), [("f.py", "a\n", "b\n")]),
+        ("..\\f.py\n" + block("a\n", "b\n"), [("..\\f.py", "a\n", "b\n")]),
+        ("Done.\n" + block("a\n", "b\n"), [("", "a\n", "b\n")]),
+        ("For Python\n3.11\n" + block("a\n", "b\n"), [("", "a\n", "b\n")]),
         ("This is what I change:\n" + block("a\n", "b\n"), [("", "a\n", "b\n")]),
         (block("a\n\n  b\n", "\n\n"), [("", "a\n\n  b\n", "\n\n")]),
         (block("a\n", ""), [("", "a\n", "")]),
@@ -47,6 +55,12 @@ def edits(text):
 )
 def test_blocks_are_found_in_what_models_write(text, expected):
     assert edits(text) == expected
+
+
+@pytest.mark.parametrize("path", ["Makefile", "my file.py", "[id].py", "#1.py", "3.11"])
+def test_a_file_that_is_there_is_known_whatever_its_name(path):
+    (found,) = parse_blocks(f"{path}\n" + block("a\n", "b\n"), {"f.py", path})
+    assert found.path == path
 
 
 @pytest.mark.parametrize(
@@ -83,6 +97,7 @@ def test_blocks_that_are_not_well_formed_are_named(text, message):
         ),
         (block("", "new\n", "c/d.py\n"), {"c/d.py": "new\n"}),
         (block("x\n", "", "b.py\n"), {"b.py": ""}),
+        (block("", "", "c/__init__.py\n"), {"c/__init__.py": ""}),
     ],
 )
 def test_edits_are_applied_to_the_original_text(text, expected):
@@ -105,6 +120,7 @@ def test_edits_are_applied_to_the_original_text(text, expected):
         (block("one\n", "1\n", "a.py\n") * 2, Status.EDIT_OVERLAP, "Edits 1 and 2"),
         (block("", "1\n", "n.py\n") * 2, Status.EDIT_OVERLAP, "both create the file n.py"),
         (block("", "1\n", "../x.py\n"), Status.EDIT_OUTSIDE, "'../x.py' is not allowed"),
+        (block("", "1\n", ".git/config\n"), Status.EDIT_OUTSIDE, "it belongs to git"),
         (block("", "1\n", "/etc/x.py\n"), Status.EDIT_OUTSIDE, "'/etc/x.py' is not allowed"),
     ],
 )  # fmt: skip
@@ -178,6 +194,17 @@ def test_a_hunk_is_found_by_its_lines_where_its_number_is_wrong_or_missing(head)
     assert applied(f"{head}\n-three\n+3\n     two\n") == {"a.py": "one\ntwo\n\n3\n    two\n"}
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_empty_files_are_created_and_deleted(newline):
+    """As `git diff` writes them, before and after the diff of another file."""
+    made = "diff --git a/e/__init__.py b/e/__init__.py\nnew file mode 100644\nindex 0000000..e69de29\n"
+    gone = "diff --git a/old.py b/old.py\ndeleted file mode 100644\nindex e69de29..0000000\n"
+    text = made + "diff --git a/b.py b/b.py\n--- a/b.py\n+++ b/b.py\n@@ -1 +1 @@\n-x\n+y\n" + gone
+    found = [edit for file in parse_diff(text.replace("\n", newline)) for edit in file.edits()]
+    changed = apply_edits({"b.py": "x\n", "old.py": ""}, found)
+    assert changed == {"e/__init__.py": "", "b.py": "y\n", "old.py": None}
+
+
 def test_the_number_of_a_hunk_decides_between_equal_lines():
     text = "@@ -3 +3 @@\n-a\n+b\n"
     assert apply_edits({"f": "a\n" * 4}, list(parse_diff(text)[0].edits()), "f") == {"f": "a\na\nb\na\n"}
@@ -206,6 +233,9 @@ def test_the_number_of_a_hunk_decides_between_equal_lines():
         ),
         ("Binary files a/x and b/x differ\n", Status.EDIT_MALFORMED, "binary"),
         ("new file mode 120000\n", Status.EDIT_MALFORMED, "links"),
+        ("old mode 100644\nnew mode 120000\n", Status.EDIT_MALFORMED, "links"),
+        ("new file mode 160000\n", Status.EDIT_MALFORMED, "links"),
+        ("--- /dev/null\n+++ b/n.py\n+1\n", Status.EDIT_MALFORMED, "'+1' comes before the head of a hunk"),
         ('--- "a/\n+++ "b/\n@@ -1 +1 @@\n-one\n+1\n', Status.EDIT_MALFORMED, "cannot be read"),
     ],
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from greenward.errors import ProblemError
@@ -17,15 +18,16 @@ AnswerForm = Literal["function", "search_replace", "diff"]
 PATH = "solution.py"
 """What the program of a problem is called that consists of one file."""
 MAX_ANSWER_CHARS = 1 << 20
+_RUN_TESTS = {*sys.stdlib_module_names, "pytest", "_pytest", "pluggy"}
 
 
-def parse_edits(text: str, form: AnswerForm) -> list[Edit]:
-    """The edits in a text of this form. Raises `EditError`."""
+def parse_edits(text: str, form: AnswerForm, files: Collection[str] = ()) -> list[Edit]:
+    """The edits in a text of this form; `files` are the paths that are there. Raises `EditError`."""
     if len(text) > MAX_ANSWER_CHARS:
         raise EditError(Status.EDIT_MALFORMED, f"It is longer than {MAX_ANSWER_CHARS} characters.")
     if form == "diff":
         return [edit for file in parse_diff(text) for edit in file.edits()]
-    return parse_blocks(text)
+    return parse_blocks(text, files)
 
 
 def form_of(text: str) -> AnswerForm:
@@ -51,19 +53,30 @@ def editable_files(problem: Problem) -> dict[str, str]:
 def extract_edited(text: str, problem: Problem, style: Style, form: AnswerForm) -> Extracted:
     """The program after the edits of a model's answer; if they fail, no code, the reason and its status.
 
-    Edits of test files count for nothing.
+    Edits of test files count for nothing, and neither do new files that would run in their place.
     """
     tests, own = problem.test_files or {}, problem.path or PATH
     files = {**editable_files(problem), **tests}
     try:
-        edits = parse_edits(without_reasoning(text) if style == "chat" else text, form)
+        edits = parse_edits(without_reasoning(text) if style == "chat" else text, form, files)
         changed = apply_edits(files, edits, own)
     except EditError as error:
         return Extracted(None, error.message, error.status)
     code = changed.pop(own, files[own])
     if code is None:
         return Extracted(None, f"The edits delete {own}.", Status.NO_CODE)
-    return Extracted(code, files=tuple(one for one in changed.items() if one[0] not in tests))
+    taken = _RUN_TESTS - {_top(path) for path in files}
+    ours = (one for one in changed.items() if one[0] in files or not _replaces_tests(one[0], taken))
+    return Extracted(code, files=tuple(one for one in ours if one[0] not in tests))
+
+
+def _replaces_tests(path: str, taken: Collection[str]) -> bool:
+    """Whether tests would load a new file at this path, or instead of one of the modules `taken`."""
+    return path.rpartition("/")[2] == "conftest.py" or _top(path) in taken
+
+
+def _top(path: str) -> str:
+    return path.partition("/")[0].removesuffix(".py")
 
 
 def written_edits(problem: Problem, code: str, form: AnswerForm) -> str:

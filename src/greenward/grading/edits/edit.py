@@ -81,9 +81,10 @@ def apply_edits(
         path = (edit.path or path).removeprefix("./")
         if not path:
             raise EditError(Status.EDIT_MALFORMED, f"Edit {number} names no file. Files: {_names(files)}.")
-        if problem := path_error(path):
+        problem = path_error(path) or ("it belongs to git" if ".git" in path.split("/") else None)
+        if problem:
             raise EditError(Status.EDIT_OUTSIDE, f"Edit {number}: {path[:80]!r} is not allowed: {problem}.")
-        if edit.search == edit.replace and not edit.deletes:
+        if edit.search == edit.replace and not edit.deletes and path in files:
             raise EditError(Status.EDIT_NO_OP, f"Edit {number} of {path} changes nothing.")
         by_path.setdefault(path, []).append((number, edit))
     changed = {path: _edited(path, files, numbered) for path, numbered in by_path.items()}
@@ -94,7 +95,7 @@ def apply_edits(
 
 def _edited(path: str, files: Mapping[str, str], edits: Sequence[tuple[int, Edit]]) -> str | None:
     text = files.get(path)
-    if text is None or (text == "" and edits[0][1].line is None):
+    if text is None or (text == "" and edits[0][1].line is None and not edits[0][1].deletes):
         return _created(path, files, edits)
     # Answers hardly ever write the line ends of a file that has those of Windows.
     is_crlf = "\r\n" in text and text.count("\n") == text.count("\r\n")

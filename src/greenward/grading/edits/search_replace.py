@@ -7,15 +7,16 @@
     lines in their place
     >>>>>>> REPLACE
 
-The path may stand in a heading, and above or inside of a fence; without one, the block is of the same file as
-the block before. The three markers of a block have the same length, at least five: where the
-lines themselves look like markers, longer ones are used. What stands between blocks is not read.
+The path may stand in a heading, after `File:`, and above, inside or behind the opening of a fence; without
+one, the block is of the same file as the block before. The three markers of a block have the same length, at
+least five: where the lines themselves look like markers, longer ones are used. What stands between blocks is
+not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from greenward.grading.edits.edit import Edit, EditError, line_changes, lines_of
 from greenward.grading.verdict import Status
@@ -23,12 +24,16 @@ from greenward.grading.verdict import Status
 _USUAL = 7
 _MARKER = re.compile(r"^(?:(<{5,99}) SEARCH|(={5,99})|(>{5,99}) REPLACE)[ \t]*(\r?)$", re.MULTILINE)
 _FENCE = ("```", "~~~")
-_PLAIN_PATH = re.compile(r"(?=.*[./])(?=.*\w)[\w./+-]+")
-_LOOKS_AT = 3  # lines above a block
+_PLAIN_PATH = re.compile(r"(?=.*[./\\])[\w./\\+-]*[^\W\d][\w+-]*")  # neither "Done." nor "3.11"
+_SAYS_FILE = re.compile(r"(?:file|filename|path):\s*", re.IGNORECASE)
+_LOOKS_AT = 3  # lines above a block that are not empty
 
 
-def parse_blocks(text: str) -> list[Edit]:
-    """The blocks in a text, in linear time. Raises `EditError` for a block that is not well-formed."""
+def parse_blocks(text: str, files: Collection[str] = ()) -> list[Edit]:
+    """The blocks in a text, in linear time. Raises `EditError` for a block that is not well-formed.
+
+    A line above a block that is one of `files` is its path, whatever characters it has.
+    """
     blocks: list[Edit] = []
     head: re.Match[str] | None = None
     divider: re.Match[str] | None = None
@@ -49,7 +54,7 @@ def parse_blocks(text: str) -> list[Edit]:
             replace = text[divider.end() + 1 : marker.start()]
             if head[4]:
                 search, replace = search.replace("\r\n", "\n"), replace.replace("\r\n", "\n")
-            blocks.append(Edit(_path_above(text, end, head.start()), search, replace))
+            blocks.append(Edit(_path_above(text, end, head.start(), files), search, replace))
             head, end = None, marker.end()
         else:
             expected = "=" if divider is None else ">"
@@ -111,16 +116,20 @@ def _printed(block: Edit) -> str:
     )
 
 
-def _path_above(text: str, start: int, end: int) -> str:
+def _path_above(text: str, start: int, end: int, files: Collection[str]) -> str:
     """The path in the lines above a block, down from `start`; empty without one."""
-    for line in reversed(text[max(start, end - 4096) : end].splitlines()[-_LOOKS_AT:]):
-        line = line.strip()
-        if line.startswith(_FENCE):
-            continue
-        if line.startswith("### `") and line.endswith("`"):
+    above = filter(None, map(str.strip, text[max(start, end - 4096) : end].split("\n")))
+    for line in list(above)[: -_LOOKS_AT - 1 : -1]:
+        is_fence = line.startswith(_FENCE)
+        if is_fence:
+            line = re.split(r"[\s:]", line.strip("`~"))[-1]
+        elif line.startswith("### `") and line.endswith("`"):
             return line[5:-1]
-        line = line.lstrip("#").strip().rstrip(":").strip("*`")
-        return line if _PLAIN_PATH.fullmatch(line) else ""
+        bare = line.lstrip("#").strip().rstrip(":").strip("*`")
+        bare = bare[found.end() :].strip("*`") if (found := _SAYS_FILE.match(bare)) else bare
+        path = next((one for one in (line, bare) if one in files or _PLAIN_PATH.fullmatch(one)), "")
+        if path or not is_fence:
+            return path
     return ""
 
 

@@ -19,7 +19,8 @@ CONTEXT = 3
 _NO_FILE = "/dev/null"
 _NO_NEWLINE = "\\ No newline at end of file\n"
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@|@@(?: \.\.\.)?(?: @@)?\s*$")
-_REFUSED = ("Binary files ", "GIT binary patch", "rename from ", "copy from ", "new file mode 120000")
+_REFUSED = re.compile(r"Binary files |GIT binary patch|(?:rename|copy) from |new (?:file )?mode 1[26]0000")
+_EMPTY = re.compile(r"diff --git a/(.{1,200}) b/\1\r?\n(new|deleted) file mode 100\d+\r?\n(?!index.*\n---)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class Hunk:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """The hunks of one file. `old` is None for a new file, `new` for a deleted one; empty: the only file."""
+    """The hunks of one file, none for an empty one.
+
+    `old` is None for a new file, `new` for a deleted one; empty: the only file.
+    """
 
     old: str | None
     new: str | None
@@ -52,7 +56,7 @@ class FileDiff:
     def edits(self) -> Iterator[Edit]:
         """The edits that the hunks are."""
         path = (self.old if self.new is None else self.new) or ""
-        for hunk in self.hunks:
+        for hunk in self.hunks or ([Hunk(0, ())] if None in (self.old, self.new) else []):
             line = None if self.old is None else hunk.start
             yield Edit(path, "".join(hunk.old), "".join(hunk.new), line, self.new is None)
 
@@ -64,21 +68,32 @@ def parse_diff(text: str) -> list[FileDiff]:
     hunks: list[Hunk] = []
     lines = lines_of(text)
     at, count = 0, len(lines)
+
+    def finish() -> None:
+        if hunks or None in names:
+            files.append(FileDiff(*names, tuple(hunks)))
+
     while at < count:
         line = lines[at]
         if line.startswith("--- ") and at + 1 < count and lines[at + 1].startswith("+++ "):
-            if hunks:
-                files.append(FileDiff(*names, tuple(hunks)))
+            finish()
             names, hunks = _names(line, lines[at + 1]), []
+            at += 2
+            if at < count and lines[at].startswith((" ", "+", "-")) and not lines[at].startswith("--- "):
+                raise _malformed(f"{lines[at].strip()[:80]!r} comes before the head of a hunk")
+        elif line.startswith("diff --git ") and (empty := _EMPTY.match("".join(lines[at : at + 4]))):
+            finish()
+            names, hunks = ((None, empty[1]) if empty[2] == "new" else (empty[1], None)), []
             at += 2
         elif line.startswith("@@"):
             hunk, at = _read_hunk(lines, at, len(hunks) + 1)
             hunks.append(hunk)
-        elif line.startswith(_REFUSED):
+        elif _REFUSED.match(line):
             raise _malformed(f"{line.strip()[:80]!r}: binary files, links and renames cannot be applied")
         else:
             at += 1
-    return [*files, FileDiff(*names, tuple(hunks))] if hunks else files
+    finish()
+    return files
 
 
 def print_diff(files: Iterable[FileDiff]) -> str:
