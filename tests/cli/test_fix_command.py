@@ -118,6 +118,29 @@ def test_tests_cannot_be_changed_and_what_is_no_better_is_not_offered(
     assert (shop / "tests/test_prices.py").read_text() == UNITTEST
 
 
+def test_new_files_replace_none_and_follow_no_link(fix: Callable[..., Result], shop: Path) -> None:
+    outside = shop.with_name("outside")
+    outside.mkdir()
+    (shop / "shop/link").symlink_to(outside, target_is_directory=True)
+    (shop / "shop/data.py").write_bytes(b"\xff")
+    there = [RIGHT + f"{path}\n<<<<<<< SEARCH\n=======\nx\n>>>>>>> REPLACE\n"
+             for path in ("shop/link/new.py", "shop/data.py", "../new.py")]  # fmt: skip
+    found = fix(there, "--yes")
+    assert found.exit_code == 1 and "0 of 3 answers pass" in found.output, found.output
+    assert not list(outside.iterdir()) and (shop / "shop/data.py").read_bytes() == b"\xff"
+    new = RIGHT + "shop/new.py\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n"
+    assert fix([*there, new], "--yes").exit_code == 0
+    assert (shop / "shop/new.py").read_text() == "x = 1\n"
+
+
+def test_an_empty_file_can_be_repaired(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "shop/prices.py").write_text("")
+    repaired = PRICES.replace("* RATE", "* (1 + RATE)")
+    found = fix([f"shop/prices.py\n<<<<<<< SEARCH\n=======\n{repaired}>>>>>>> REPLACE\n"], "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/prices.py").read_text() == repaired
+
+
 def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -> None:
     found = json.loads(fix([WRONG, RIGHT], "--json").output)
     assert found.pop("diff").startswith("--- a/shop/prices.py\n+++ b/shop/prices.py\n")
@@ -148,10 +171,13 @@ def test_the_prompt_holds_the_file_and_the_failing_test(shop: Path) -> None:
         ("shop/none.py", "tests", "there is no such file"),
         ("shop", "tests", "expected a Python file"),
         ("shop/prices.py", "none", "there is no such file"),
-        ("shop/prices.py", "shop/tax.py", "no test was found"),
+        ("shop/prices.py", "shop/tax.py", "no test was found\\."),
+        ("shop/prices.py", "latin", r"no test was found \(latin/test_a.py: not UTF-8\)"),
     ],
 )
 def test_what_cannot_be_repaired_is_refused(file: str, tests: str, message: str, shop: Path) -> None:
+    (shop / "latin").mkdir()
+    (shop / "latin/test_a.py").write_bytes(b"# \xff\ndef test_a():\n    pass\n")
     with pytest.raises(ProblemError, match=message):
         repair_problem(Path(file), Path(tests))
 

@@ -17,7 +17,7 @@ from greenward.evaluation.selection import Selection, best_of_n
 from greenward.grading.edits.answers import AnswerForm
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
-from greenward.grading.verdict import Family, Verdict
+from greenward.grading.verdict import Family, Status, Verdict
 from greenward.http_client import RequestError
 from greenward.policies.devices import resolve_device
 from greenward.policies.endpoint import Endpoint, is_endpoint
@@ -110,7 +110,8 @@ class Repair:
         """
         changes = self.changes or {}
         for path, (before, _) in changes.items():
-            if (path.read_text(encoding="utf-8-sig") if path.exists() else None) != before:
+            now = path.read_text(encoding="utf-8-sig", errors="replace") if path.exists() else None
+            if now != before:
                 raise ConfigError(f"{path} has changed since it was read.", remedy="Run the command again.")
         with writing("the repair"):
             for path, (_, after) in changes.items():
@@ -143,7 +144,8 @@ def find_repair(file: Path, tests: Path, model: str, options: FixOptions) -> Rep
         if before.passed:
             return Repair(problem, before)
         problem = replace(problem, failing_test=Repair(problem, before).failure)
-        selection = best_of_n(problem, answers_to(problem, model, options), grader)
+        answers = [_within(folder, problem, answer) for answer in answers_to(problem, model, options)]
+        selection = best_of_n(problem, answers, grader)
     best, changes = selection.verdict, {}
     if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
         answer = selection.answer
@@ -154,6 +156,16 @@ def find_repair(file: Path, tests: Path, model: str, options: FixOptions) -> Rep
             folder / path: (known.get(path), text) for path, text in after.items() if text != known.get(path)
         }
     return Repair(problem, before, selection, changes)
+
+
+def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
+    """The answer, without its code if its new files are there already or a link leads them elsewhere."""
+    for path, _ in answer.files:
+        place = folder / path
+        is_inside = place.resolve().is_relative_to(folder.resolve()) and not os.path.lexists(place)
+        if path not in (problem.files or {}) and not is_inside:
+            return Extracted(None, f"{place} is a file that the prompt does not show.", Status.EDIT_OUTSIDE)
+    return answer
 
 
 def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
@@ -181,8 +193,11 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     ]
     names = [name for suite in suites for name in _tests_in(suite)]
     if not names:
+        unread = next(
+            (one for one in tree.left_out if (project / one.where).is_relative_to(tests.resolve())), None
+        )
         raise ProblemError(
-            f"{tests}: no test was found.",
+            f"{tests}: no test was found" + (f" ({unread.where}: {unread.reason})." if unread else "."),
             remedy="Tests are functions test_… and classes of unittest or Test…, in a file or a folder.",
         )
     files = files_for(own, tree)
@@ -198,6 +213,7 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
         }
     test_files = {path: text for path, text in test_files.items() if path != own.place}
     files = {path: text for path, text in files.items() if path not in test_files and path != own.place}
+    files |= {} if own.text else {own.place: ""}  # a program that is empty is one to edit, too
     root = (project / own.shown).parents[own.place.count("/")]
     problem = Problem(
         task_id=str(file),

@@ -41,8 +41,8 @@ def editable_files(problem: Problem) -> dict[str, str]:
     The program is the buggy one, or the file in which a function is to be written (`placement`).
     """
     own, files = problem.path or PATH, problem.files or {}
-    program = problem.buggy_code or files.get(own)
-    if not program:
+    program = problem.buggy_code or files.get(own)  # empty text is a program only as a file
+    if program is None:
         raise ProblemError(
             f"{problem.task_id}: answers are edits, but the problem has no program to edit (buggy_code).",
             remedy="Set environment.answer=function, or take problems to repair (bugs:…).",
