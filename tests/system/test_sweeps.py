@@ -14,7 +14,8 @@ from greenward.runs.metrics import read_metrics, without_timing
 from greenward.runs.reading import FAILURE, read_summary, runs_below
 from tiny_model import REINFORCED
 
-TINY = (*REINFORCED, "training.max_steps=8", "evaluation.num_questions=2")
+STEPS = 24  # enough that a run on a busy machine is interrupted before its end
+TINY = (*REINFORCED, f"training.max_steps={STEPS}", "evaluation.num_questions=2")
 
 
 @pytest.mark.slow
@@ -49,7 +50,7 @@ def test_a_sweep_with_a_failing_combination_interrupted_and_resumed_equals_singl
         [without_timing(row) for row in read_metrics(run / "metrics.jsonl").rows]
         for run in (finished, tmp_path / "alone")
     ]
-    assert rows[0] == rows[1] and len(rows[0]) == 8
+    assert rows[0] == rows[1] and len(rows[0]) == STEPS
     report = json.loads((output / "report.json").read_text())
     assert report["kind"] == "sweep" and any("failed" in note for note in report["notes"])
     table = next(one["blocks"][0] for one in report["sections"] if one["title"] == "Results")
