@@ -191,7 +191,8 @@ def test_a_diff_changes_creates_and_deletes_files():
 
 @pytest.mark.parametrize("head", ["@@ -40,2 +40,2 @@", "@@ @@", "@@ ... @@", "@@"])
 def test_a_hunk_is_found_by_its_lines_where_its_number_is_wrong_or_missing(head):
-    assert applied(f"{head}\n-three\n+3\n     two\n") == {"a.py": "one\ntwo\n\n3\n    two\n"}
+    end = "" if "40" in head else "\n\nThis is all.\n"
+    assert applied(f"{head}\n-three\n+3\n     two\n{end}") == {"a.py": "one\ntwo\n\n3\n    two\n"}
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

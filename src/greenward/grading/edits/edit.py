@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
+from itertools import accumulate
 
 from greenward.errors import GreenwardError
 from greenward.grading.verdict import Status
@@ -105,7 +106,7 @@ def _edited(path: str, files: Mapping[str, str], edits: Sequence[tuple[int, Edit
     is_unterminated = bool(text) and not text.endswith("\n")
     body = text + "\n" if is_unterminated else text
     has_numbers = any(edit.line is not None for _, edit in edits)
-    starts = [0, *(newline.end() for newline in re.finditer("\n", body))] if has_numbers else []
+    starts = [0, *accumulate(map(len, lines_of(body)))] if has_numbers else []
     places = sorted(
         (*_find(path, body, starts, number, edit, is_unterminated), number, edit) for number, edit in edits
     )

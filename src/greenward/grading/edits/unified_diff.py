@@ -35,11 +35,11 @@ class Hunk:
 
     @property
     def old(self) -> tuple[str, ...]:
-        return tuple(line[1:] for line in self.lines if line[0] != "+")
+        return tuple([line[1:] for line in self.lines if line[0] != "+"])
 
     @property
     def new(self) -> tuple[str, ...]:
-        return tuple(line[1:] for line in self.lines if line[0] != "-")
+        return tuple([line[1:] for line in self.lines if line[0] != "-"])
 
 
 @dataclass(frozen=True)
@@ -144,29 +144,32 @@ def _read_hunk(lines: list[str], at: int, number: int) -> tuple[Hunk, int]:
     if head is None:
         raise _malformed(f"the head of hunk {number}, {lines[at].strip()[:80]!r}, is not a hunk's")
     is_crlf = lines[at].endswith("\r\n")
-    counts = [None, None] if head[1] is None else [1 if one is None else int(one) for one in head.group(2, 3)]
-    found, seen = list[str](), [0, 0]
+    has_counts = head[1] is not None
+    counts = tuple(1 if one is None else int(one) for one in head.group(2, 3)) if has_counts else (-1, -1)
+    found, old, new, count = list[str](), 0, 0, len(lines)
     at += 1
-    while seen != counts and at < len(lines):
+    while at < count and not (old == counts[0] and new == counts[1]):
         line = lines[at]
-        tag = line[0] if line not in ("\n", "\r\n") else " "
-        if tag not in " +-" or (counts[0] is None and line.startswith(("--- ", "+++ ", "@@"))):
+        tag = line[0]
+        if tag in "\r\n" and line in ("\n", "\r\n"):
+            tag, line = " ", f" {line}"  # editors strip the space of an empty line
+        if tag not in " +-" or (not has_counts and line.startswith(("--- ", "+++ "))):
             break
-        seen[0] += tag != "+"
-        seen[1] += tag != "-"
-        line = line if line[0] == tag else f" {line}"  # editors strip the space of an empty line
+        old += tag != "+"
+        new += tag != "-"
         found.append(line.replace("\r\n", "\n") if is_crlf else line)
         at += 1
-        if at < len(lines) and lines[at].startswith("\\"):
+        if at < count and lines[at][0] == "\\":
             found[-1] = found[-1].removesuffix("\n")
             at += 1
-    if found and not found[-1].endswith("\n") and not lines[at - 1].startswith("\\"):
-        found[-1] += "\n"  # where the answer ends, the file need not
-    if counts[0] is not None and seen != counts:
-        announced = f"it announces {counts[0]} old and {counts[1]} new lines and has {seen[0]} and {seen[1]}"
+    if has_counts and (old, new) != counts:
+        announced = f"it announces {counts[0]} old and {counts[1]} new lines and has {old} and {new}"
         raise _malformed(f"hunk {number}: {announced}")
-    start = None if head[1] is None else int(head[1])
-    return Hunk(start, tuple(found)), at
+    if found and not found[-1].endswith("\n") and lines[at - 1][0] != "\\":
+        found[-1] += "\n"  # where the answer ends, the file need not
+    while not has_counts and found and found[-1] == " \n":
+        found.pop()  # an empty line between the diff and what follows
+    return Hunk(int(head[1]) if has_counts else None, tuple(found)), at
 
 
 def _names(old_line: str, new_line: str) -> tuple[str | None, str | None]:
