@@ -298,8 +298,15 @@ def test_a_tree_without_problems_and_a_folder_in_use_are_errors(tmp_path):
         mine_problems([str(tmp_path / "a.py")], tmp_path / "out", workers=1)
     assert error.value.remedy == "Left out: 1 no docstring."
     assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("def f(x):\n    return x\n")
     with pytest.raises(ProblemError, match="holds something else"):
         mine_problems([str(tmp_path / "a.py")], tmp_path)
+    with pytest.raises(ProblemError, match="none of 0 functions") as error:
+        mine_problems([str(tmp_path / "empty")], tmp_path / "out", workers=1)
+    assert "Expected Python files" in error.value.remedy
+    with pytest.raises(ProblemError, match="expected a Python file"):
+        mine_problems([str(tmp_path / "notes.txt")], tmp_path / "out", workers=1)
 
 
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -71,7 +71,9 @@ def mine_problems(
     if not mined.problems:
         raise ProblemError(
             f"none of {mined.functions} functions in {', '.join(sources)} gives a problem.",
-            remedy="Left out: " + (", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."),
+            remedy=f"Left out: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}."
+            if reasons
+            else "Expected Python files (.py) with documented functions.",
         )
     named = {name for _, problem in mined.problems for name in (problem.columns or {})["dependencies"]}
     needed = tuple(name for name in packages if name in named)

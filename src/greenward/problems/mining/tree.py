@@ -115,6 +115,10 @@ def find_tree(source: str) -> SourceTree:
     library = Path(sysconfig.get_path("stdlib"))
     if source == STANDARD_LIBRARY:
         return _library_tree(library, None)
+    if path.is_file() and path.suffix != ".py":
+        raise ProblemError(
+            f"{source}: expected a Python file (.py).", remedy="Give a folder or a Python file."
+        )
     if path.exists():
         folder = path if path.is_dir() else path.parent
         name = path.resolve().name.removesuffix(".py")
