@@ -39,8 +39,11 @@ def parse(command: str) -> click.Context:
     while isinstance(group, click.Group):
         name, found, arguments = group.resolve_command(context, arguments)
         assert found is not None
-        context = found.make_context(name, arguments, parent=context)
-        group, arguments = found, []
+        if isinstance(found, click.Group):  # `greenward problems` takes no options of its own
+            context = click.Context(found, info_name=name, parent=context)
+        else:
+            context = found.make_context(name, arguments, parent=context)
+        group = found
     return context
 
 
