@@ -216,6 +216,25 @@ def test_the_values_of_a_corridor_are_learned(keys) -> None:
     assert max(errors) < 0.3
 
 
+def test_each_batch_holds_its_share_of_demonstrations_which_stay_when_the_memory_has_moved_on() -> None:
+    agent = DQNAgent(1, 4, settings(demonstration_share=0.25, success_share=0.25, buffer_capacity=20))
+
+    def step(value: float) -> Transition:
+        return Transition(
+            np.full(1, value, np.float32), 0, 0.0, np.zeros(1, np.float32), np.ones(4, bool), 0.9
+        )
+
+    agent.demonstrate([step(7.0)] * 3)
+    assert len(agent.memory) == 3
+    agent.remember([step(1.0)] * 30)
+    agent.remember([step(2.0)], success=True)
+    batch = agent.draw(np.random.default_rng(0))
+    assert batch.successes == 4
+    assert batch.observations_BD[-4:, 0].tolist() == [2.0, 2.0, 7.0, 7.0]
+    assert 7.0 not in batch.observations_BD[:-4]
+    assert len(batch.indices) == 4
+
+
 def test_the_margin_of_successes_equals_the_one_computed_by_hand() -> None:
     values = torch.tensor([[1.0, 2.0, 0.0], [1.0, 0.9, 5.0]])
     # In the first row action 1 leads by 1; in the second one action 2 plus the margin leads it by 4.6.

@@ -21,7 +21,7 @@ from greenward.runs.metrics import read_metrics, without_timing
 from greenward.runs.reading import read_evaluations
 
 TINY = [
-    "preset=none", "exploration.prior=false", "agent.hidden_dim=16", "agent.batch_size=16", "agent.buffer_capacity=400",
+    "preset=none", "exploration.prior=false", "problems.generated=0", "agent.hidden_dim=16", "agent.batch_size=16", "agent.buffer_capacity=400",
     "agent.learning_starts=20", "training.episodes_per_step=8", "training.updates_per_step=2",
     "training.num_episodes=48", "training.checkpoint_interval_steps=3", "training.rollouts_per_step=2",
     "evaluation.samples=2", "evaluation.eval_interval_steps=3", "environment.max_steps=30", "training.threads=1",
@@ -182,7 +182,8 @@ def test_a_q_network_is_no_language_model() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "override", ["environment.embedding=learned", "environment.test_when=whole", "reward.type=sparse",
-                 "environment.grammar_mask=false", "training.verbose=true", "environment.delete=true"],
+                 "environment.grammar_mask=false", "training.verbose=true", "environment.delete=true",
+                 "problems.generated=20"],
 )  # fmt: skip
 def test_every_switch_trains(tmp_path, override) -> None:
     settings = [

@@ -127,7 +127,16 @@ class DQNAgent:
             max(1, config.buffer_capacity // 10) if config.success_share else 1,
             observation_size, actions, dtype=dtype,
         )  # fmt: skip
+        self.demonstrations: ReplayBuffer | None = None
+        self._dtype = dtype
         self.version = 0
+
+    def demonstrate(self, transitions: Sequence[Transition]) -> None:
+        """Keep these transitions for good; each batch has its `demonstration_share` of them (DQfD)."""
+        size = len(transitions[0].observation)
+        self.demonstrations = ReplayBuffer(len(transitions), size, self.actions, dtype=self._dtype)
+        self.demonstrations.extend(transitions)
+        self.memory.extend(transitions)
 
     def remember(self, transitions: Sequence[Transition], *, success: bool = False) -> None:
         """Keep the transitions of an episode; of one that succeeded, for `success_share` as well."""
@@ -136,12 +145,16 @@ class DQNAgent:
             self.successes.extend(transitions)
 
     def draw(self, rng: np.random.Generator) -> Batch:
-        """A batch of the memory, with its share of successes as soon as there are any."""
+        """A batch of the memory, with its shares of demonstrations and, once there are any, successes."""
         config = self.config
         exponent = config.importance(self.version) if config.prioritized else 0.0
         kept = round(config.batch_size * config.success_share) if len(self.successes) else 0
-        batch = self.memory.sample(config.batch_size - kept, exponent, rng)
-        return batch.joined(self.successes.sample(kept, 0.0, rng)) if kept else batch
+        shown = round(config.batch_size * config.demonstration_share) if self.demonstrations else 0
+        batch = self.memory.sample(config.batch_size - kept - shown, exponent, rng)
+        for source, size in ((self.successes, kept), (self.demonstrations, shown)):
+            if source and size:
+                batch = batch.joined(source.sample(size, 0.0, rng))
+        return batch
 
     @torch.no_grad()
     def q_values(self, observations_BD: np.ndarray) -> np.ndarray:

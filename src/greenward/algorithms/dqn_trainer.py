@@ -24,6 +24,7 @@ from greenward.environments.token_mdp.rounds import (
     grade,
     prior_of,
     write,
+    written_out,
 )
 from greenward.seeding import step_seed
 
@@ -119,6 +120,10 @@ class DQNTrainer:
         """Write, grade, remember, learn."""
         started = time.perf_counter()
         rng = np.random.default_rng(step_seed(self._seed, step, "round"))
+        config = self.policy.config
+        if step == 0 and self.policy.demonstrations is not None:
+            for _ in range(config.pretraining_updates):
+                self.policy.learn(rng)
         weights = np.ones(len(self.success))
         if self._curriculum:
             weights = np.maximum(LEAST_SHARE, (1.0 - self.success) ** HARDNESS)
@@ -129,7 +134,6 @@ class DQNTrainer:
                 rng.choice(len(weights), self._episodes - greedy, p=weights / weights.sum()),
             ]
         )
-        config = self.policy.config
         epsilon = config.epsilon(self.episodes_done)
         problems = [self.mdp.problems[index] for index in chosen]
         attempts = self._write(problems[:greedy], self._greedy)
@@ -165,6 +169,16 @@ class DQNTrainer:
             "time/update": time.perf_counter() - graded,
         }
         return StepRecord(metrics, [one.episode for one in attempts if one.episode is not None])
+
+    def demonstrate(self, number: int) -> None:
+        """Grade the first so many programs of the corpus, and keep their transitions as demonstrations."""
+        most = self.mdp.settings.max_steps
+        programs = {one: tokens for one, tokens in self.mdp.corpus if len(tokens) <= most}
+        shown = list(programs)[:number]
+        attempts = self._write(shown, written_out(programs))
+        grade(attempts, self._grading, self._reward, [0.0] * len(attempts))
+        if attempts:
+            self.policy.demonstrate([step for one in attempts for step in self._transitions(one)])
 
     def _write(self, problems: Sequence[TokenProblem], choose: Choose) -> list[Attempt]:
         progress = (self._progress, self.policy.config.gamma)
@@ -256,7 +270,7 @@ class DQNTrainer:
                 )
             for status, number in Counter(one.outcome for one in episodes).items():
                 metrics[f"status/{status}"] = number / len(episodes)
-        begun = [one for one in attempts if one.actions]
+        begun = [one for one in attempts[:greedy] if one.actions]  # Q is the value of acting greedily
         if begun:
             gamma, scale = self.policy.config.gamma, self._scale
             returns = [sum(gamma**t * scale * r for t, r in enumerate(one.rewards)) for one in begun]

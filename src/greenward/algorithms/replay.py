@@ -108,7 +108,7 @@ class SumTree:
 class Batch:
     """Transitions as tensors. `weights_B` correct for the draw, and `indices` say where they lie.
 
-    The last `successes` rows are of episodes that succeeded.
+    The last `successes` rows are of episodes that succeeded and of demonstrations.
     """
 
     observations_BD: torch.Tensor
@@ -129,7 +129,7 @@ class Batch:
             for name, one in vars(self).items()
             if name[-2:] in _AXES
         }
-        return replace(self, **own, successes=len(other.indices))
+        return replace(self, **own, successes=self.successes + len(other.indices))
 
 
 class ReplayBuffer:

@@ -52,10 +52,16 @@ class AgentConfig(ConfigSection):
     success_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="share of each batch that is drawn from episodes that succeeded"
     )
+    demonstration_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of each batch that is drawn from demonstrations, where there are any"
+    )
+    pretraining_updates: NonNegativeInt = Field(
+        0, description="updates on demonstrations before the first episode, where there are any"
+    )
     success_margin: NonNegativeFloat = Field(
         0.0,
-        description="by how much actions of episodes that succeeded should be worth more than all others, as "
-        "in DQfD (arXiv 1704.03732); 0 = off",
+        description="by how much actions of successes and demonstrations should be worth more than all "
+        "others, as in DQfD (arXiv 1704.03732); 0 = off",
     )
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
     max_grad_norm: PositiveFloat = Field(10.0, description="gradients are scaled down to this norm")
@@ -99,11 +105,13 @@ class ExplorationConfig(ConfigSection):
 
 
 class TokenProblemsConfig(ProblemsConfig):
-    """Problems of the token MDP; those to train on may be joined by generated ones."""
+    """Problems of the token MDP, and generated ones beside those to train on."""
 
     train: str = "classic_training"
     held_out: str = "classic_evaluation"
-    generated: NonNegativeInt = Field(0, description="small generated functions that are trained on as well")
+    generated: NonNegativeInt = Field(
+        0, description="small generated functions that are learned from by their references (demonstrations)"
+    )
 
 
 class TokenEnvironmentConfig(ConfigSection):

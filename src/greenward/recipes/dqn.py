@@ -48,14 +48,18 @@ MOST_REPLAYED = 12
 CLASSICS = ("classic_training", "classic_evaluation")
 
 
-def build_mdp(recipe: DQNRecipe, problems: Sequence[Any], *, check: bool = True) -> TokenMDP:
-    """The token MDP of a recipe on these problems. Raises `ProblemError` and `ConfigError`."""
+def build_mdp(recipe: DQNRecipe, problems: Sequence[Any], *, training: bool = False) -> TokenMDP:
+    """The token MDP of a recipe on these problems. Raises `ProblemError` and `ConfigError`.
+
+    For `training`, their references must be reachable, and there are a token prior and demonstrations.
+    """
     section = recipe.environment
     vocabulary = Vocabulary(section.vocab_size, section.extra_tokens)
     settings = TokenSettings(section.max_steps, section.grammar_mask, section.delete)
-    corpus = generated_problems() if recipe.exploration.prior else ()
+    with_corpus = training and (recipe.exploration.prior or recipe.problems.generated)
     return TokenMDP(
-        problems, vocabulary, settings, check=check and section.check_reachability, corpus=corpus,
+        problems, vocabulary, settings, check=training and section.check_reachability,
+        corpus=generated_problems() if with_corpus else (),
         embeddings=make_embeddings(section.embedding, section.embedding_model, vocabulary),
     )  # fmt: skip
 
@@ -90,10 +94,8 @@ class DQNTasks:
             raise ConfigError("kind dqn takes its reward from reward.type, as module:function.")
         self.recipe = recipe
         self.train, self.held_out = build_problems(recipe, given)
-        extra = generated_problems()[: recipe.problems.generated]
-        self.mdp = build_mdp(recipe, [*self.train, *extra])
-        checked = build_mdp(recipe, list(self.held_out), check=False) if self.held_out else None
-        self.held_out_mdp = checked
+        self.mdp = build_mdp(recipe, list(self.train), training=True)
+        self.held_out_mdp = build_mdp(recipe, list(self.held_out)) if self.held_out else None
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the sandbox, and run the references."""
@@ -107,7 +109,7 @@ class DQNTasks:
         weights = Weights(
             reward.correctness_weight, reward.quality_weight, reward.efficiency_weight, reward.progress_weight
         )
-        return DQNTrainer(
+        trainer = DQNTrainer(
             build_agent(recipe, self.mdp),
             self.mdp,
             self.grading,
@@ -122,12 +124,13 @@ class DQNTasks:
             verbose=recipe.training.verbose,
             seed=recipe.seed,
         )
+        trainer.demonstrate(recipe.problems.generated)
+        return trainer
 
     def evaluators(self, policy: Any) -> Mapping[str | None, Evaluator]:
         """Greedy programs and programs with epsilon, on the hidden tests."""
-        own = [one for one in self.mdp.problems if "small" not in one.problem.tags]
         asked: dict[str | None, tuple[TokenMDP, Sequence[TokenProblem]]] = {}
-        asked[None] = (self.mdp, own or self.mdp.problems)
+        asked[None] = (self.mdp, self.mdp.problems)
         if self.held_out_mdp is not None:
             asked[UNSEEN] = (self.held_out_mdp, self.held_out_mdp.problems)
         return {name: self._evaluator(name or "hidden tests", *where) for name, where in asked.items()}

@@ -57,7 +57,7 @@ class ProgramEvaluation(EvaluationSession):
         assert isinstance(recipe, DQNRecipe)
         folder = find_checkpoint(path, checkpoint or LAST)
         asked = load_suite(problems or recipe.problems.held_out)
-        self._mdp = build_mdp(recipe, list(asked), check=False)
+        self._mdp = build_mdp(recipe, list(asked))
         _check_vocabulary(path, self._mdp.vocabulary.lexemes)
         self._agent = build_agent(recipe, self._mdp)
         self._agent.load(folder)

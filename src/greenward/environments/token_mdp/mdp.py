@@ -44,7 +44,7 @@ class TokenSettings:
 class TokenMDP:
     """What all episodes share: problems, vocabulary, settings and embeddings.
 
-    The token prior is counted in the references of `corpus`. Raises `ProblemError` for problems that the
+    The token prior is counted in the references of `corpus`, which are kept as tokens. Raises `ProblemError` for problems that the
     grammar does not know and, with `check`, for those whose reference cannot be written.
     """
 
@@ -67,10 +67,11 @@ class TokenMDP:
             for one in self.problems
             if check
         }
-        programs = []
-        for one in token_problems(corpus, vocabulary):
-            programs.append([vocabulary.index[lexeme] for lexeme in check_reachable(one, vocabulary, 10**6)])
-        self.prior = TokenPrior(vocabulary, programs)
+        self.corpus = [
+            (one, [vocabulary.index[lexeme] for lexeme in check_reachable(one, vocabulary, 10**6)])
+            for one in token_problems(corpus, vocabulary)
+        ]
+        self.prior = TokenPrior(vocabulary, [tokens for _, tokens in self.corpus])
         self.embeddings = embeddings or HashedEmbeddings(vocabulary)
         self._known: dict[int, np.ndarray] = {}
 

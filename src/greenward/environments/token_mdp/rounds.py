@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,6 +126,11 @@ def grade(
             reward_terms=terms,
             extra={"tokens": len(attempt.writing.tokens), "ended": attempt.writing.outcome},
         )
+
+
+def written_out(programs: Mapping[TokenProblem, Sequence[int]]) -> Choose:
+    """The next token of the program that is given for the problem."""
+    return lambda writings, *_: np.array([programs[one.one][len(one.tokens)] for one in writings])
 
 
 def by_prior(mdp: TokenMDP, rng: np.random.Generator) -> Choose:
