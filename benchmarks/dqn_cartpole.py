@@ -4,7 +4,7 @@
 
 Both are evaluated after every 256 environment steps (SB3's tuned interval between two trainings) by 100
 greedy episodes; the first evaluation with a mean return of at least 475 counts. SB3 has the settings that
-rl-baselines3-zoo publishes as tuned for CartPole-v1. One thread each.
+rl-baselines3-zoo publishes as tuned for CartPole-v1; ours were chosen on the seeds 50 to 53. One thread each.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def ours(seed: int) -> FirstSuccess:
 
     torch.set_num_threads(1)
     config = AgentConfig(
-        learning_rate=1e-3, gamma=0.99, epsilon_decay=0.97, epsilon_end=0.02, buffer_capacity=STEPS,
-        batch_size=128, learning_starts=1000, hidden_dim=256, n_step=5, importance_updates=10_000,
+        learning_rate=1e-3, gamma=0.99, epsilon_decay=0.995, epsilon_end=0.1, buffer_capacity=STEPS,
+        batch_size=128, learning_starts=1000, hidden_dim=128, n_step=2, importance_updates=10_000,
         target_update_interval=128,
     )  # fmt: skip
     environment = gymnasium.make("CartPole-v1")

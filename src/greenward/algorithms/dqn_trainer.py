@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -53,30 +54,37 @@ class SearchTree:
         """The count of each action after the prefix, and whether something new can follow it."""
         counts, open_V = np.zeros(len(legal_V), np.float32), legal_V.copy()
         for action in np.flatnonzero(legal_V):
-            child = _extended(key, int(action))
+            child = extended(key, int(action))
             counts[action] = self.counts.get(child, 0)
             open_V[action] = child not in self.closed
         return counts, open_V if open_V.any() else legal_V
 
-    def add(self, key: int, actions: Sequence[int], legal: Sequence[np.ndarray]) -> None:
-        """Count a graded episode that took these actions from the beginning `key`."""
+    def add(
+        self, key: int, tokens: Sequence[int], decisions: Mapping[int, np.ndarray], *, all_room: bool
+    ) -> None:
+        """Count a graded program of the problem `key`.
+
+        `decisions` are the legal tokens at each position where there was a choice. With `all_room`, no others
+        are legal in any episode, so that prefixes can be closed.
+        """
         keys = [key]
-        for action in actions:
-            keys.append(_extended(keys[-1], action))
-        for one in keys:
-            known = one in self.counts
-            self.counts[one] = self.counts.get(one, 0) + 1
-            if not known:
+        for token in tokens:
+            keys.append(extended(keys[-1], token))
+        for child in (keys[position + 1] for position in decisions):
+            self.counts[child] = self.counts.get(child, 0) + 1
+            if self.counts[child] == 1:
                 break
         self.closed.add(keys[-1])
-        for before, legal_V in zip(reversed(keys[:-1]), reversed(legal), strict=True):
-            if any(_extended(before, int(action)) not in self.closed for action in np.flatnonzero(legal_V)):
+        for position in reversed(range(len(tokens) if all_room else 0)):
+            legal = np.flatnonzero(decisions.get(position, ()))
+            if any(extended(keys[position], int(token)) not in self.closed for token in legal):
                 break
-            self.closed.add(before)
+            self.closed.add(keys[position])
 
 
-def _extended(key: int, action: int) -> int:
-    return (key * _PRIME + action + 1) & _KEYS
+def extended(key: int, token: int) -> int:
+    """The key of a prefix with one more token."""
+    return (key * _PRIME + token + 1) & _KEYS
 
 
 class DQNTrainer:
@@ -137,7 +145,8 @@ class DQNTrainer:
         epsilon = config.epsilon(self.episodes_done)
         problems = [self.mdp.problems[index] for index in chosen]
         attempts = self._write(problems[:greedy], self._greedy)
-        attempts += self._write(problems[greedy:], self._exploring(epsilon, rng))
+        head_starts = self.mdp.head_starts(self._episodes - greedy, rng)
+        attempts += self._write(problems[greedy:], self._exploring(epsilon, rng), head_starts)
         written = time.perf_counter()
         grade(attempts, self._grading, self._reward, [float(self.success[index]) for index in chosen])
         graded = time.perf_counter()
@@ -146,7 +155,7 @@ class DQNTrainer:
         for place, (index, attempt) in enumerate(zip(chosen, attempts, strict=True)):
             assert attempt.episode is not None
             if attempt.episode.scored:
-                self.tree.add(self._start_key(attempt.writing), attempt.actions, attempt.legal)
+                self._count(attempt)
                 remembered[attempt.passed] += self._transitions(attempt)
                 if place < greedy:
                     self.success[index] += (1 - SUCCESS_MEMORY) * (attempt.passed - self.success[index])
@@ -180,10 +189,12 @@ class DQNTrainer:
         if attempts:
             self.policy.demonstrate([step for one in attempts for step in self._transitions(one)])
 
-    def _write(self, problems: Sequence[TokenProblem], choose: Choose) -> list[Attempt]:
+    def _write(
+        self, problems: Sequence[TokenProblem], choose: Choose, head_starts: Sequence[int] | None = None
+    ) -> list[Attempt]:
         progress = (self._progress, self.policy.config.gamma)
         grading = self._grading if self._tests_whole else None
-        return write(self.mdp, problems, choose, progress=progress, grading=grading)
+        return write(self.mdp, problems, choose, progress=progress, grading=grading, head_starts=head_starts)
 
     def _greedy(
         self, writings: Sequence[Writing], observations_BD: np.ndarray, legal_BA: np.ndarray
@@ -198,7 +209,6 @@ class DQNTrainer:
         is chosen in this round counts at once, so that episodes side by side differ.
         """
         bonus, by_prior = self._exploration.bonus, self._exploration.prior
-        keys: dict[int, int] = {}
         pending: dict[int, np.ndarray] = {}
 
         def choose(
@@ -210,7 +220,7 @@ class DQNTrainer:
             explores_B, points_B = rng.random(len(writings)) < epsilon, rng.random(len(writings))
             actions = []
             for row, one in enumerate(writings):
-                key = keys.setdefault(id(one), self._start_key(one))
+                key = functools.reduce(extended, one.tokens, self._start_key(one))
                 counts_A, open_A = self.tree.of_actions(key, legal_BA[row])
                 here_A = pending.setdefault(key, np.zeros_like(counts_A))
                 counts_A += here_A
@@ -221,11 +231,18 @@ class DQNTrainer:
                     extra_A = bonus * prior_BA[row] * np.sqrt(1 + counts_A.sum()) / (1 + counts_A)
                     action = int(np.where(open_A, values_BA[row] + extra_A, -np.inf).argmax())
                 here_A[action] += 1
-                keys[id(one)] = _extended(key, action)
                 actions.append(action)
             return np.array(actions)
 
         return choose
+
+    def _count(self, attempt: Attempt) -> None:
+        """Enter a graded program in the search tree; deletions leave no path through it."""
+        one = attempt.writing
+        deletes = self.mdp.settings.delete
+        decisions = {} if deletes else dict(zip(attempt.positions, attempt.legal, strict=True))
+        all_room = not (deletes or one.head_start)
+        self.tree.add(self._start_key(one), one.tokens, decisions, all_room=all_room)
 
     def _start_key(self, writing: Writing) -> int:
         return self._index[id(writing.one)] + 1

@@ -203,11 +203,11 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "agent": {"buffer_capacity": 5000, "batch_size": 32},
         },
         "standard": {
-            "training": {"num_episodes": 120_000},
+            "training": {"num_episodes": 15_000},
             "agent": {"buffer_capacity": 50_000, "batch_size": 128},
         },
         "production": {
-            "training": {"num_episodes": 200_000},
+            "training": {"num_episodes": 60_000},
             "agent": {"buffer_capacity": 100_000, "batch_size": 128, "hidden_dim": 1024},
         },
         "none": {},

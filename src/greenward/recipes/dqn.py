@@ -266,7 +266,7 @@ class Renderer(Callback):
 def random_search(
     mdp: TokenMDP, grading: CodeGrading, *, episodes: int, seconds: float, seed: int, round_size: int
 ) -> dict[str, Any]:
-    """Random search by the same mask and token prior: which problems a program was found for that passes.
+    """Random search by the same mask, token prior and head starts: for which problems a program was found.
 
     All problems get the same number of episodes. A program counts as found when it passes the visible tests,
     and as right when it passes the hidden ones, too. Searching goes on until both `episodes` and `seconds`
@@ -281,7 +281,7 @@ def random_search(
     used = 0.0
     while tried < episodes or used < seconds:
         wanted: list[TokenProblem] = [one for one in mdp.problems for _ in range(each)]
-        attempts = write(mdp, wanted, choose)
+        attempts = write(mdp, wanted, choose, head_starts=mdp.head_starts(len(wanted), rng))
         verdicts = grading([(one.writing.one.problem, one.code) for one in attempts])
         tried, used = tried + len(attempts), time.perf_counter() - started
         for attempt, verdict in zip(attempts, verdicts, strict=True):

@@ -24,6 +24,8 @@ from greenward.environments.token_mdp.vocabulary import (
 from greenward.errors import ConfigError
 from greenward.problems.problem import Problem
 
+SHORTEST = 8
+"""The room of an episode with the largest head start."""
 ENDED, STEP_LIMIT, DEAD_END = "ended", "step limit", "no legal action"
 
 
@@ -44,8 +46,9 @@ class TokenSettings:
 class TokenMDP:
     """What all episodes share: problems, vocabulary, settings and embeddings.
 
-    The token prior is counted in the references of `corpus`, which are kept as tokens. Raises `ProblemError` for problems that the
-    grammar does not know and, with `check`, for those whose reference cannot be written.
+    The token prior is counted in the references of `corpus`, which are kept as tokens. Raises
+    `ProblemError` for problems that the grammar does not know and, with `check`, for those whose reference
+    cannot be written.
     """
 
     def __init__(
@@ -81,8 +84,13 @@ class TokenMDP:
             self._known[id(one)] = self.embeddings.problem(one)
         return self._known[id(one)]
 
-    def start(self, one: TokenProblem) -> Writing:
-        return Writing(self, one)
+    def start(self, one: TokenProblem, head_start: int = 0) -> Writing:
+        """A program that is begun when so many of the `max_steps` are used up."""
+        return Writing(self, one, head_start)
+
+    def head_starts(self, number: int, rng: np.random.Generator) -> list[int]:
+        """Head starts for exploration, so that short programs are written as often as long ones."""
+        return rng.integers(max(1, self.settings.max_steps - SHORTEST), size=number).tolist()
 
 
 class Writing:
@@ -92,11 +100,12 @@ class Writing:
     each action. `tested` is what the newest run of the tests gave, if there was one.
     """
 
-    def __init__(self, mdp: TokenMDP, one: TokenProblem) -> None:
+    def __init__(self, mdp: TokenMDP, one: TokenProblem, head_start: int = 0) -> None:
         self.mdp, self.one = mdp, one
         self.tokens: list[int] = []
         self.decisions: list[tuple[int, Node, np.ndarray, int]] = []  # what a deletion restores
-        self.used, self.depth = 0, 0
+        self.used = self.head_start = head_start
+        self.depth = 0
         self.outcome = ""
         self.tested: float | None = None
         self._grammar: Grammar = one.grammar

@@ -79,7 +79,7 @@ class CodeQuality:
         terms = {
             "correctness": share + ALL_PASSED * verdict.passed,
             "quality": 0.0 if verdict.status is Status.SYNTAX_ERROR else quality(code),
-            "efficiency": -0.1 * one.used / one.mdp.settings.max_steps
+            "efficiency": -0.1 * (one.used - one.head_start) / one.mdp.settings.max_steps
             - 0.1 * max(0, len(one.tokens) - LONG) / LONG,
         }
         return sum(vars(self.weights)[name] * value for name, value in terms.items()), terms

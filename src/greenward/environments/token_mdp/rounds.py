@@ -25,12 +25,14 @@ MOST_VERDICTS = 100_000
 class Attempt:
     """An episode: what was seen and done, step by step, and what came of it.
 
-    `rewards` are those of shaping, and after grading the last one holds the program's `reward`, too.
+    `positions` are the numbers of tokens before each action. `rewards` are those of shaping, and after
+    grading the last one holds the program's `reward`, too.
     """
 
     writing: Writing
     observations: list[np.ndarray] = field(default_factory=list)
     legal: list[np.ndarray] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     code: str = ""
@@ -71,13 +73,15 @@ def write(
     *,
     progress: tuple[float, float] | None = None,
     grading: CodeGrading | None = None,
+    head_starts: Sequence[int] | None = None,
 ) -> list[Attempt]:
     """An episode for each of the problems, all side by side.
 
     `progress` is the weight of the potential and the discount, for shaping. With `grading`, a program is
     tested whenever it is whole, so that its metadata tell how it did.
     """
-    attempts = [Attempt(mdp.start(one)) for one in problems]
+    starts = head_starts or [0] * len(problems)
+    attempts = [Attempt(mdp.start(*one)) for one in zip(problems, starts, strict=True)]
     running = [one for one in attempts if not one.writing.outcome]
     while running:
         observations_BD = np.stack([one.writing.observation for one in running])
@@ -88,6 +92,7 @@ def write(
             before = potential(writing) if progress else 0.0
             attempt.observations.append(observations_BD[row])
             attempt.legal.append(legal_BA[row])
+            attempt.positions.append(len(writing.tokens))
             attempt.actions.append(int(actions_B[row]))
             writing.act(int(actions_B[row]))
             shaping = progress[0] * (progress[1] * potential(writing) - before) if progress else 0.0
