@@ -150,6 +150,21 @@ class SupervisedConfig(ConfigSection):
     max_grad_norm: PositiveFloat = 1.0
 
 
+class ToolsConfig(ConfigSection):
+    """An agent with the tools `shell` and `apply_patch`: its budgets, and how it writes calls."""
+
+    max_calls: PositiveInt = Field(12, description="calls of an episode")
+    seconds: PositiveFloat = Field(120.0, description="wall time of all calls of an episode")
+    call_seconds: PositiveFloat = Field(10.0, description="wall time of one call")
+    max_tokens: PositiveInt | None = Field(
+        None, description="tokens that the policy writes in an episode; sampling.max_tokens is for one answer"
+    )
+    output_chars: PositiveInt = Field(4000, description="kept of the output of a call")
+    format: Literal["auto", "tags", "native"] = Field(
+        "auto", description="native: as the chat template writes calls; auto: native where it can"
+    )
+
+
 class EnvironmentConfig(ConfigSection):
     """How an episode goes: what an answer is, and whether there are several with feedback between them."""
 
@@ -159,6 +174,9 @@ class EnvironmentConfig(ConfigSection):
     )
     max_turns: PositiveInt = Field(
         1, description="answers per episode; each wrong one is followed by its first failing test"
+    )
+    tools: ToolsConfig | None = Field(
+        None, description="an agent repairs the files by calls of tools, in place of answer and max_turns"
     )
 
 

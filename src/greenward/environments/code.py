@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues
-from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues, transcript_turn
+from greenward.environments.episode import POLICY, Collection, Episode
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
@@ -68,23 +69,9 @@ class CodeEnvironment:
         `step` is what reward terms are told of the progress.
         """
         started = time.perf_counter()
-        dialogues: list[CodeDialogue] = []
-        for group_id in groups:
-            problem = self._problems[self.task(group_id)]
-            judging = _Judging(self._grader, problem)
-            dialogues += [
-                CodeDialogue(
-                    group_id,
-                    problem,
-                    self._renderer,
-                    judging,
-                    sampling=self._sampling,
-                    max_turns=self._max_turns,
-                    max_positions=players[POLICY].max_positions,
-                )
-                for _ in range(self._group_size)
-            ]
+        dialogues = [one for group_id in groups for one in self._dialogues(group_id, players[POLICY])]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)
+        self._judge(dialogues)
         for term in self._terms:
             term.begin(step)
         rewards = combine(self._terms, [dialogue.graded_answer() for dialogue in dialogues], self._grader)
@@ -97,10 +84,32 @@ class CodeEnvironment:
             episode = dialogue.finish()
             episodes.append(replace(episode, rewards={ROLE: total}, reward_terms=terms, extra=reward.extra))
         metrics = {name: values for term in self._terms for name, values in term.take_metrics().items()}
-        if self._max_turns > 1:
-            metrics |= _turn_metrics(dialogues)
+        metrics |= self._metrics(dialogues)
         elapsed = time.perf_counter() - started
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
+
+    def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
+        """The dialogues of a group."""
+        problem = self._problems[self.task(group_id)]
+        judging = _Judging(self._grader, problem)
+        return [
+            CodeDialogue(
+                group_id,
+                problem,
+                self._renderer,
+                judging,
+                sampling=self._sampling,
+                max_turns=self._max_turns,
+                max_positions=policy.max_positions,
+            )
+            for _ in range(self._group_size)
+        ]
+
+    def _judge(self, dialogues: Sequence[Any]) -> None:
+        """Judges what has not been judged on the way."""
+
+    def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
+        return _turn_metrics(dialogues) if self._max_turns > 1 else {}
 
     def task(self, group: int) -> int:
         """The place of the problem that a group asks."""
@@ -164,28 +173,8 @@ class CodeDialogue(Dialogue):
         """The episode, without rewards."""
         answer, verdict = self.answers[-1], self.answers[-1].verdict
         completions = [answer.completion for answer in self.answers]
-        feedback = [np.array(ids, dtype=np.int64) for ids in self._feedback]
-
-        def spliced(of_answers: list[np.ndarray], of_feedback: list[np.ndarray]) -> np.ndarray:
-            parts = [of_answers[0]]
-            for between, after in zip(of_feedback, of_answers[1:], strict=True):
-                parts += [between, after]
-            return np.concatenate(parts)
-
-        turn = Turn(
-            role=ROLE,
-            prompt_ids=self._prompt_ids,
-            completion_ids=spliced([c.token_ids for c in completions], feedback),
-            logprobs_T=spliced(
-                [c.logprobs for c in completions], [np.zeros(len(f), np.float32) for f in feedback]
-            ),
-            policy_wrote_T=spliced(
-                [np.ones(len(c.token_ids), dtype=bool) for c in completions],
-                [np.zeros(len(f), dtype=bool) for f in feedback],
-            ),
-            stop_reason=completions[-1].stop_reason,
-            policy_version=completions[-1].policy_version,
-            temperature=self._sampling.temperature,
+        turn = transcript_turn(
+            ROLE, self._prompt_ids, completions, self._feedback, self._sampling.temperature
         )
         return Episode(
             turns=(turn,),

@@ -73,7 +73,9 @@ class PromptTokenizer(Protocol):
     @property
     def special_ids(self) -> Mapping[str, int]: ...
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+    def render_chat(
+        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]: ...
 
     def render_next_message(
         self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
@@ -133,9 +135,9 @@ class PromptRenderer:
 
     def feedback_ids(self, problem: Problem, verdict: Verdict, *, ended: bool = True) -> tuple[int, ...]:
         """The tokens between a wrong answer and the next one; `ended`: the answer has an end token."""
-        failure = verdict.failure
-        for special in self._tokenizer.special_ids:  # a value that an answer returned may hold control tokens
-            failure = failure.replace(special, f"{special[:1]} {special[1:]}")
+        failure = without_special(
+            verdict.failure, self._tokenizer
+        )  # it may show a value that an answer returned
         feedback = (EDIT_FEEDBACK if verdict.status in EDIT_ERRORS else FEEDBACK).format(failure=failure)
         edit_heading = _EDIT_HEADING.get(self.answer)
         if self.style == "completion":
@@ -160,6 +162,13 @@ class PromptRenderer:
         if self.answer != "function":
             return written_edits(problem, program, self.answer)
         return program.removeprefix(problem.starter_code)
+
+
+def without_special(text: str, tokenizer: PromptTokenizer) -> str:
+    """A text that others wrote, with every control token of the tokenizer taken apart."""
+    for special in tokenizer.special_ids:
+        text = text.replace(special, f"{special[:1]} {special[1:]}")
+    return text
 
 
 def question(

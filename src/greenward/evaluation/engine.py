@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greenward.config.sections import EvaluationConfig
+from greenward.config.sections import EvaluationConfig, ToolsConfig
+from greenward.environments.agent import AgentDialogue, agent_maker
+from greenward.environments.dialogue import run_dialogues
+from greenward.environments.episode import POLICY
 from greenward.errors import ProblemError, RunError
 from greenward.evaluation.classification import with_classification
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from greenward.environments.prompts import PromptRenderer
     from greenward.grading.grader import Grader
 
+MakeAgent = Callable[[int, Problem], AgentDialogue]
 ANSWERS_PER_CHUNK = 512  # sampled in one call during training, while the chunk before is graded
 
 
@@ -51,11 +55,13 @@ def evaluate(
     sampling: SamplingParams,
     step: int = 0,
     elapsed_seconds: float = 0.0,
+    tools: ToolsConfig | None = None,
 ) -> dict[str, Any]:
     """Samples `config.samples` answers to each of `config.num_questions` problems and judges them.
 
     `sampling` is used with `config.temperature`. The same weights and `config.seed` give the same
-    answers. `step` and `elapsed_seconds` say when in a run this is and are only recorded.
+    answers. `step` and `elapsed_seconds` say when in a run this is and are only recorded. With `tools`, an
+    answer is what an agent leaves, and `renderer` the prompts of agents.
 
     Returns the record that a run keeps: the figures of `summarise`, greedy pass@1 if it is asked for, the
     prompts, and the rows with the program of each answer.
@@ -70,9 +76,13 @@ def evaluate(
     def judged(per_problem: int, temperature: float) -> tuple[EvaluationRows, list[EvaluationRow]]:
         found = EvaluationRows()
         params = replace(sampling, temperature=temperature)
+        make = None
+        if tools is not None:
+            make = agent_maker(grader.executor, renderer, params, tools, policy.max_positions)
         source = sampled(
             found, policy, renderer, chosen, per_problem, params,
             seed=config.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+            make=make,
         )  # fmt: skip
         judge(found, source, grader, seconds)
         return found, [found.rows[one.task_id, number] for one in chosen for number in range(per_problem)]
@@ -164,12 +174,13 @@ def sampled(
     seed: int,
     chunk: int,
     seconds: Seconds,
+    make: MakeAgent | None = None,
 ) -> Iterator[list[Sample]]:
     """Samples answers to the problems in their order, about `chunk` at a time, but those that `found` holds.
 
     The answers to a problem are added to `found` as soon as the last of them has ended. The seed of a
     chunk depends on its place in the problem set only, so that what is sampled after an interruption is
-    what would have been sampled without one.
+    what would have been sampled without one. With `make`, answers are what agents leave.
     """
     size = max(1, chunk // per_problem)
     for start in range(0, len(problems), size):
@@ -181,9 +192,30 @@ def sampled(
             chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
             began = time.perf_counter()
             missing = [problem for problem in asked if problem.task_id in unanswered]
-            _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
+            if make is not None:
+                found.add_new(agent_samples(make, policy, missing, per_problem, chunk_seed))
+            else:
+                _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
             seconds.sampling += time.perf_counter() - began
             yield [found.samples[key] for key in new]
+
+
+def agent_samples(
+    make: MakeAgent, policy: RolloutEngine, problems: Sequence[Problem], per_problem: int, seed: int
+) -> list[Sample]:
+    """What `per_problem` agents leave of each problem; the text of a sample is the transcript."""
+    asked = [(problem, number) for problem in problems for number in range(per_problem)]
+    dialogues = [make(index // per_problem, problem) for index, (problem, _) in enumerate(asked)]
+    run_dialogues(dialogues, {POLICY: policy}, seed=seed)
+    samples = []
+    for (problem, number), one in zip(asked, dialogues, strict=True):
+        if one.final is None:
+            samples.append(Sample(problem, number, one.text(), None, lost=one.verdict.error_message))
+            continue
+        truncated = one.completions[-1].stop_reason is StopReason.LENGTH
+        tokens = sum(len(completion.token_ids) for completion in one.completions)
+        samples.append(Sample.of(problem, number, one.text(), one.final, truncated, tokens))
+    return samples
 
 
 def _sample_chunk(

@@ -90,6 +90,11 @@ class Grader:
         """How well answers are contained."""
         return self._executor.isolation
 
+    @property
+    def executor(self) -> Executor:
+        """Where answers run."""
+        return self._executor
+
     def with_limits(self, limits: Limits, *, by_suite: bool = False) -> Grader:
         """A grader with other limits that runs answers where this one does, and must be closed before it."""
         return Grader(limits, by_suite=by_suite, executor=self._executor)

@@ -201,7 +201,9 @@ class TextTokenizer:
         """The text, without roles."""
         return "".join(chr(one) for one in map(int, ids) if one < _FIRST_ROLE)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         ids = []
         for message in (*messages, {"role": "assistant", "content": ""}):
             ids += [_FIRST_ROLE + _ROLES.index(message["role"]), *self.encode(message["content"])]

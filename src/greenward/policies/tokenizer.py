@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -74,10 +74,14 @@ class Tokenizer:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
     def render_chat(
-        self, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Ids of a conversation in the model's chat format."""
-        return self.encode(self._chat_text(messages, add_generation_prompt))
+        """Ids of a conversation in the model's chat format, which says how the `tools` are called."""
+        return self.encode(self._chat_text(messages, add_generation_prompt, tools))
 
     def render_next_message(
         self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
@@ -96,7 +100,12 @@ class Tokenizer:
             after = after.removeprefix(self._token(end))
         return self.encode(after)
 
-    def _chat_text(self, messages: Sequence[dict[str, Any]], add_generation_prompt: bool) -> str:
+    def _chat_text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         if self.chat_template is None:
             raise CheckpointError(
                 "expected a tokenizer with a chat template, found none",
@@ -106,6 +115,7 @@ class Tokenizer:
             return _compile(self.chat_template).render(
                 messages=list(messages),
                 add_generation_prompt=add_generation_prompt,
+                tools=list(tools) or None,
                 bos_token="" if self.bos_id is None else self._token(self.bos_id),
                 eos_token=self._token(self.eos_id),
             )

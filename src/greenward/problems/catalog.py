@@ -18,6 +18,13 @@ from greenward.problems.json_format import SIMPLE_JSON, load_json
 from greenward.problems.json_rows import BadRow, Format, read_problems, read_rows
 from greenward.problems.mutation.repair import repair_candidates
 from greenward.problems.problem import ProblemSet
+from greenward.problems.repositories import (
+    PLANTED,
+    REPOSITORIES,
+    SWE_BENCH,
+    planted_candidates,
+    shipped_repositories,
+)
 from greenward.problems.suites.check_programs import HUMANEVAL, HUMANEVALPACK, MULTIPL_E
 from greenward.problems.suites.contests import APPS, LIVECODEBENCH, load_apps_folder
 from greenward.problems.suites.evalplus import EVALPLUS
@@ -29,7 +36,7 @@ from greenward.problems.vulnerabilities.generate import VULNERABILITIES, vulnera
 
 FAMILIES = "families"
 BUGS = "bugs:"
-SHIPPED = ("classic_training", "classic_evaluation")
+SHIPPED = ("classic_training", "classic_evaluation", REPOSITORIES)
 _ONE_BUG_EACH = BugsConfig()
 _SPARE_BUGS = 3  # further candidates, for bugs that no test finds
 
@@ -73,8 +80,8 @@ GENERATED = (FAMILIES, MODULES, VULNERABILITIES)
 
 # In this order: some formats also have the fields of a later one. The last is for a misspelt `function_name`.
 FORMATS = (
-    EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SVEN, PRIMEVUL, PAIRS,
-    SIMPLE_JSON,
+    EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SWE_BENCH, SVEN, PRIMEVUL,
+    PAIRS, SIMPLE_JSON,
     replace(SIMPLE_JSON, fields=("test_cases",)),
 )  # fmt: skip
 SUPPORTED = (
@@ -96,7 +103,8 @@ def load_problems(
 
     Of the generated `families`, `modules` and `vulnerabilities`, `part` is returned; what `load_suite` takes
     is returned whole. With `bugs:` before it, the result is candidates for the repair of its programs, more
-    of each than `bugs.per_problem`; `grading.bugs` finds those that do have a bug. Raises `ProblemError`.
+    of each than `bugs.per_problem`; `grading.bugs` finds those that do have a bug. With `planted:` before
+    the folder of a package, the same for its modules and tests. Raises `ProblemError`.
     """
     if source.startswith(BUGS):
         originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
@@ -107,6 +115,9 @@ def load_problems(
                 remedy="Name problems that come with their reference solutions.",
             )
         return candidates
+    if source.startswith(PLANTED):
+        most = 4 * bugs.per_problem
+        return planted_candidates(source[len(PLANTED) :], per_module=most, seed=bugs.seed)
     if source == FAMILIES:
         return _split_families(families)[part]
     if source == MODULES:
@@ -125,7 +136,7 @@ def check_source(
 
     It names the nearest of `known`, or of the files beside a missing one. `path` is the file of a suite.
     """
-    source = source.removeprefix(BUGS)
+    source = source.removeprefix(BUGS).removeprefix(PLANTED)
     name, _, part = source.partition(":")
     file = Path(source)
     if name in SUITES:
@@ -159,6 +170,8 @@ def _load(
     source: str, known: tuple[str, ...], path: str | Path | None = None, *, skip_bad_rows: bool
 ) -> ProblemSet:
     name, _, part = source.partition(":")
+    if source == REPOSITORIES:
+        return shipped_repositories()
     if source in SHIPPED:
         with resources.as_file(resources.files("greenward.problems") / "data" / f"{source}.json") as file:
             return load_json(file)

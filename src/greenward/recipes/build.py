@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from greenward.algorithms import distributed
 from greenward.config.recipe import AnyRecipe, CodeRecipe, ModelRecipe, Recipe
-from greenward.config.sections import HttpSandboxConfig, SandboxConfig
+from greenward.config.sections import HttpSandboxConfig, SandboxConfig, ToolsConfig
+from greenward.environments.agent import AgentPrompts
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ConfigError, ProblemError
 from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.edits.answers import AnswerForm
+from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import RewardTerm
@@ -27,6 +29,7 @@ from greenward.problems.families.composition import ID_PREFIX
 from greenward.problems.families.modules import MODULES
 from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.repositories import FIXED_FILES, PLANTED
 from greenward.problems.suites.mbpp import refuse_test_ids
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.pool import LocalExecutor
@@ -70,7 +73,7 @@ def load_verified(
     """
     section = recipe.problems
     problems = load_problems(source, section.families, part, bugs=section.bugs, skip_bad_rows=skip_bad_rows)
-    made = source.startswith(BUGS)
+    made = source.startswith((BUGS, PLANTED))
     if not made and not (section.bugs.show_failing_test and any(problem.buggy_code for problem in problems)):
         return problems
     with build_grader(recipe.sandbox) as grader:
@@ -79,6 +82,8 @@ def load_verified(
         found = verified_bugs(
             grader.complete(problems), grader, per_problem=section.bugs.per_problem
         ).problems
+        if source.startswith(PLANTED) and (failing := failing_references(found[:1], grader)):
+            raise ProblemError(f"{source}: the package fails its own tests without a bug: {failing[0]}")
     if not found:
         raise ProblemError(f"{source}: no test finds any of the {len(problems)} bugs that were tried.")
     return found
@@ -86,12 +91,18 @@ def load_verified(
 
 def failing_references(problems: Sequence[Problem], grader: Grader) -> list[str]:
     """A line for each reference solution that fails the tests of its problem, which must have one."""
-    verdicts = grader.grade([(problem, problem.reference) for problem in problems])
+    verdicts = grader.grade([(problem, reference_answer(problem)) for problem in problems])
     return [
         f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
         for problem, verdict in zip(problems, verdicts, strict=True)
         if not verdict.passed
     ]
+
+
+def reference_answer(problem: Problem) -> Extracted:
+    """The reference of a problem with all files that it changes."""
+    fixed: Mapping[str, str] = (problem.columns or {}).get(FIXED_FILES, {})
+    return Extracted(problem.reference, files=tuple(fixed.items()))
 
 
 def verify_references(recipe: AnyRecipe, grader: Grader, *problem_sets: ProblemSet) -> None:
@@ -169,6 +180,14 @@ def build_policy(recipe: ModelRecipe, texts: Callable[[], Iterable[str]]) -> Pol
 
 def build_renderer(recipe: ModelRecipe, tokenizer: Tokenizer) -> PromptRenderer:
     """How problems are presented to a policy with this tokenizer."""
+    if (tools := tools_of(recipe)) is not None:
+        return AgentPrompts(
+            tokenizer,
+            style=recipe.model.prompt_style,
+            system_prompt=recipe.model.system_prompt,
+            show_failing_test=recipe.problems.bugs.show_failing_test,
+            tool_format=tools.format,
+        )
     return PromptRenderer(
         tokenizer,
         style=recipe.model.prompt_style,
@@ -181,6 +200,11 @@ def build_renderer(recipe: ModelRecipe, tokenizer: Tokenizer) -> PromptRenderer:
 def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
     """What answers are in a recipe."""
     return recipe.environment.answer if isinstance(recipe, CodeRecipe) else "function"
+
+
+def tools_of(recipe: ModelRecipe | None) -> ToolsConfig | None:
+    """The tools of a recipe's agent, if it has one."""
+    return recipe.environment.tools if isinstance(recipe, CodeRecipe) else None
 
 
 def build_limits(sandbox: SandboxConfig) -> Limits:

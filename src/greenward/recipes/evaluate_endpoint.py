@@ -9,12 +9,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from greenward.errors import ConfigError
+from greenward.errors import ConfigError, EngineError
 from greenward.evaluation.engine import Seconds
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
 from greenward.http_client import Patience, RequestError
-from greenward.policies.endpoint import CONCURRENCY, Answer, Endpoint, is_endpoint, refuses_all
+from greenward.policies.endpoint import (
+    CONCURRENCY,
+    Answer,
+    Endpoint,
+    EndpointEngine,
+    is_endpoint,
+    refuses_all,
+)
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.evaluate_model import AnswerOptions, ModelEvaluation
 from greenward.recipes.evaluation_session import GradingOptions
@@ -22,6 +29,7 @@ from greenward.recipes.models import ServedModel
 from greenward.runs.progress import Progress
 
 REQUEST_SECONDS = 300.0
+AGENTS_AT_ONCE = 32
 
 
 def open_evaluation(model: str, options: AnswerOptions) -> ModelEvaluation:
@@ -61,6 +69,16 @@ class EndpointEvaluation(ModelEvaluation):
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
     ) -> Iterator[list[Sample]]:
+        if self.tools is not None:
+            try:
+                yield from self.agents(
+                    EndpointEngine(self._endpoint), folder, problems, seconds, AGENTS_AT_ONCE
+                )
+            except EngineError as error:
+                raise EngineError(
+                    error.message, remedy="The same command goes on with what is missing."
+                ) from None
+            return
         numbers, seed = range(self.options.samples), self.options.seed
         asked = [(one, n) for one in problems for n in numbers if (one.task_id, n) not in folder.samples]
         writing, began, lost = Lock(), time.perf_counter(), 0
@@ -101,7 +119,7 @@ class EndpointEvaluation(ModelEvaluation):
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """The tokens of all answers, as far as the server has counted them."""
         samples = [sample for sample in folder.samples.values() if not sample.lost]
-        return {
+        return super().facts_of(folder) | {
             "usage": {
                 "prompt_tokens": sum(sample.prompt_tokens or 0 for sample in samples),
                 "completion_tokens": sum(sample.tokens or 0 for sample in samples),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -13,6 +13,7 @@ import torch
 
 from greenward.config.recipe import SelfPlayRecipe
 from greenward.config.sections import EvaluationConfig, ModelConfig
+from greenward.environments.agent import AgentPrompts, agent_maker
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.contamination import contamination
@@ -20,23 +21,35 @@ from greenward.evaluation.engine import Seconds, evaluate, sampled
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
 from greenward.evaluation.summary import usual_ks
+from greenward.grading.edits.answers import PATH, editable_files
+from greenward.grading.edits.unified_diff import diff_between, print_diff
 from greenward.policies.devices import resolve_device
 from greenward.policies.endpoint import is_endpoint
-from greenward.policies.engine import SamplingParams
+from greenward.policies.engine import RolloutEngine, SamplingParams
 from greenward.policies.policy import Policy
 from greenward.problems.catalog import load_problems
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import part_of
-from greenward.recipes.build import build_grader
+from greenward.recipes.build import build_grader, failing_references
 from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
 from greenward.recipes.models import FoundModel, ServedModel, find_model
-from greenward.recipes.suites import HELD_OUT, examples_for, find_suite, part_of_suite, renderer_for, without
+from greenward.recipes.suites import (
+    HELD_OUT,
+    agent_tools,
+    examples_for,
+    find_suite,
+    part_of_suite,
+    renderer_for,
+    without,
+)
+from greenward.runs.files import write_rows
 from greenward.runs.progress import Progress
 
 ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
 MOST_TOKENS = 512
 USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
 
+PREDICTIONS = "predictions.jsonl"
 SERVED = ("concurrency", "request_timeout", "api_key_env")
 _SERVERS_ONLY = "concerns models behind a server (MODEL@URL, or --base-url), and this one is not"
 
@@ -113,6 +126,7 @@ class ModelEvaluation(EvaluationSession):
         self.renderer, stop_strings = renderer_for(
             suite, recipe, self.model.tokenizer, self.problems, style=options.style, shots=shots
         )
+        self.tools = agent_tools(recipe, self.problems)
         own = recipe.model if recipe else ModelConfig()
         self.dtype = options.dtype or own.dtype
         self._device = resolve_device(options.device or own.device)
@@ -178,6 +192,7 @@ class ModelEvaluation(EvaluationSession):
             "style": self.renderer.style,
             "fewshot": options.fewshot,
             "prompt_hash": prompt_hash,
+            **({"tools": self.tools.model_dump()} if self.tools else {}),
         }
         overlap = None
         if self._trained_on is not None:
@@ -206,15 +221,51 @@ class ModelEvaluation(EvaluationSession):
         if all((problem.task_id, i) in folder.samples for problem in problems for i in range(number)):
             return ()  # without loading the weights
         policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self._device)
+        if self.tools is not None:
+            return self.agents(policy, folder, problems, seconds, ANSWERS_PER_CHUNK)
         return sampled(
             folder, policy, self.renderer, problems, number, self.sampling,
             seed=self.options.seed or 0, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
         )  # fmt: skip
 
+    def agents(
+        self,
+        engine: RolloutEngine,
+        folder: EvaluationFolder,
+        problems: ProblemSet,
+        seconds: Seconds,
+        chunk: int,
+    ) -> Iterator[list[Sample]]:
+        """What agents leave. A repository that fails with its reference is lost to the infrastructure."""
+        assert self.tools is not None
+        failing = failing_references([one for one in problems if one.reference], self.grader)
+        broken = {line.partition(": ")[0]: line for line in failing}
+        numbers = range(self.options.samples)
+        if lost := [one for one in problems if one.task_id in broken]:
+            self.notes.append(f"{len(lost)} repositories fail their tests as they should be: {failing[0]}")
+            yield [Sample(one, n, "", None, lost=broken[one.task_id]) for one in lost for n in numbers]
+        make = agent_maker(
+            self.grader.executor, self.renderer, self.sampling, self.tools, engine.max_positions
+        )
+        yield from sampled(
+            folder, engine, self.renderer, problems.filter(lambda one: one.task_id not in broken),
+            len(numbers), self.sampling, seed=self.options.seed or 0, chunk=chunk, seconds=seconds, make=make,
+        )  # fmt: skip
+
+    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
+        """Nothing; of agents, the first sample of each repository becomes a row for SWE-bench's harness."""
+        if self.tools is not None:
+            first = (sample for sample in folder.samples.values() if sample.number == 0)
+            write_rows(folder.path / PREDICTIONS, (prediction(one, self.model.name) for one in first))
+        return {}
+
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
         positions, recipe = self.model.max_positions, self._trained_on
-        if recipe is not None and type(self.renderer) is PromptRenderer:  # asked as it was trained
+        if recipe is not None and type(self.renderer) in (
+            PromptRenderer,
+            AgentPrompts,
+        ):  # asked as it was trained
             asked = self.options.max_tokens or recipe.sampling.max_tokens
         elif positions is not None:
             asked = self.options.room(positions, max(lengths))
@@ -232,6 +283,20 @@ class ModelEvaluation(EvaluationSession):
         if unanswerable:
             self.notes.append(f"{unanswerable} prompts are too long for the model and count as not answered")
         return asked
+
+
+def prediction(sample: Sample, model: str) -> dict[str, Any]:
+    """A sample as SWE-bench's harness reads it: `model_patch` is a diff of all that was changed."""
+    before, after = editable_files(sample.problem), dict(sample.files)
+    if sample.code is not None:
+        after[sample.problem.path or PATH] = sample.code
+    changed = {path: text for path, text in after.items() if text != before.get(path)}
+    diffs = [diff_between(before.get(path), text, path) for path, text in sorted(changed.items())]
+    return {
+        "instance_id": sample.problem.task_id,
+        "model_name_or_path": model,
+        "model_patch": print_diff(diffs) if diffs else "",
+    }
 
 
 def _refuse(options: AnswerOptions, reason: str, *names: str) -> None:
@@ -269,6 +334,7 @@ def evaluate_in_memory(
             f"found {options.samples} answers and k {list(grading.k)}."
         )
     renderer, stops = renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
+    tools = agent_tools(recipe, chosen)
     longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)
     config = EvaluationConfig(
         num_questions=len(chosen),
@@ -285,4 +351,6 @@ def evaluate_in_memory(
         stop_strings=stops,
     )
     with build_grader(grading.sandbox) as grader:
-        return evaluate(policy, grader.complete(chosen), renderer, grader, config, sampling=sampling)
+        return evaluate(
+            policy, grader.complete(chosen), renderer, grader, config, sampling=sampling, tools=tools
+        )

@@ -25,6 +25,7 @@ from greenward.evaluation.evalplus_files import (
 from greenward.evaluation.folder import SUMMARY, EvaluationFolder, refuse_other_settings
 from greenward.evaluation.rows import EvaluationRow, Sample
 from greenward.evaluation.summary import summarise, usual_ks
+from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.catalog import load_suite
 from greenward.problems.json_rows import refuse
@@ -85,7 +86,8 @@ class EvaluationSession(ABC):
     """Answers to a suite from one source, ready to be judged in a folder of their own.
 
     `facts` are what the summary says of the source, `settings` what must be equal when the evaluation is
-    resumed, `notes` sentences for the report, `answers` the number of answers in all.
+    resumed, `notes` sentences for the report, `answers` the number of answers in all. `grader` judges them
+    while `run` runs.
     """
 
     problems: ProblemSet
@@ -94,6 +96,7 @@ class EvaluationSession(ABC):
     notes: list[str]
     answers: int
     default_folder: Path
+    grader: Grader
     device: str | None = None
 
     @property
@@ -126,7 +129,7 @@ class EvaluationSession(ABC):
                 session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
                 sessions = folder.add_session(session)
                 folder.write_prompts(self.prompts)
-                show = _progress_of(folder, self.answers, progress)
+                show, self.grader = _progress_of(folder, self.answers, progress), grader
                 try:
                     judge(folder, self.source(folder, problems, seconds), grader, seconds, show)
                 except KeyboardInterrupt:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from greenward.config.recipe import GRPORecipe, Recipe
-from greenward.config.sections import SandboxConfig
+from greenward.config.sections import SandboxConfig, ToolsConfig
+from greenward.environments.agent import AgentPrompts
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style
+from greenward.environments.tools import STOP_STRINGS
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.suites import SHOTS, SuitePrompts, stable_subset
 from greenward.grading.grading_plan import demand_judgeable
@@ -16,7 +18,8 @@ from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.families.modules import MODULES
 from greenward.problems.json_rows import BadRow
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes.build import answer_form, build_grader, failing_references, load_verified
+from greenward.problems.repositories import REPOSITORY_TAG
+from greenward.recipes.build import answer_form, build_grader, failing_references, load_verified, tools_of
 
 HELD_OUT = "held_out"
 
@@ -104,9 +107,18 @@ def renderer_for(
     """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
     Shipped problems and functions to classify are put as in training, others as in the published harnesses
-    (`SuitePrompts`). What was
+    (`SuitePrompts`), and repositories to agents. What was
     trained to write edits writes edits where all problems have programs to repair.
     """
+    if (tools := agent_tools(recipe, problems)) is not None:
+        for_agents = AgentPrompts(
+            tokenizer,
+            style=style or (recipe.model.prompt_style if recipe else "auto"),
+            system_prompt=recipe.model.system_prompt if recipe else None,
+            show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
+            tool_format=tools.format,
+        )
+        return for_agents, STOP_STRINGS
     answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
     asked = style or (recipe.model.prompt_style if recipe else "auto")
     system_prompt = recipe.model.system_prompt if recipe else None
@@ -124,6 +136,14 @@ def renderer_for(
         answer=answer,
     )
     return renderer, recipe.sampling.stop_strings if recipe else ()
+
+
+def agent_tools(recipe: Recipe | None, problems: Sequence[Problem]) -> ToolsConfig | None:
+    """The tools by which these problems are solved: the recipe's, or the usual ones for repositories."""
+    if not all(problem.buggy_code for problem in problems):
+        return None
+    usual = ToolsConfig() if all(REPOSITORY_TAG in problem.tags for problem in problems) else None
+    return tools_of(recipe) or usual
 
 
 def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> tuple[str, list[str]]:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from greenward.algorithms.supervised import Example
 from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig
+from greenward.environments.agent import AgentPrompts, demonstration
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
+from greenward.grading.edits.answers import written_edits
 from greenward.grading.labels import label_question, written_label
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
@@ -46,14 +48,38 @@ def supervised_examples(
         config.error_rate,
         seed,
         examples_per_problem=config.examples_per_problem,
-        with_edits=renderer.answer != "function",
+        with_edits=renderer.answer != "function" or isinstance(renderer, AgentPrompts),
     )
+    if isinstance(renderer, AgentPrompts):
+        return [
+            _demonstrated(by_id[one.task_id], one.prompt_text + one.completion_text, renderer, tokenizer)
+            for one in examples
+        ]
     return [
         Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
         for example in examples
         for problem in (by_id[example.task_id],)
         for text in (renderer.written(problem, example.prompt_text + example.completion_text),)
     ]
+
+
+def _demonstrated(problem: Problem, program: str, prompts: AgentPrompts, tokenizer: Tokenizer) -> Example:
+    """An episode that turns a problem's program into another one; outputs of tools are not trained on."""
+    ids, trained = list[int](), list[bool]()
+    for call, output in demonstration(problem, written_edits(problem, program, "search_replace")):
+        for part, is_call in (
+            (tokenizer.encode(call), True),
+            (prompts.output_ids(problem, output, ended=False), False),
+        ):
+            ids += part
+            trained += [is_call] * len(part)
+    return Example(prompts.prompt_ids(problem), (*ids, tokenizer.eos_id), (*trained, True))
+
+
+def demonstration_text(problem: Problem) -> str:
+    """The calls that repair a problem, with their outputs, for training a tokenizer."""
+    written = written_edits(problem, problem.reference, "search_replace")
+    return "".join(f"{call}\n<output>\n{out}</output>\n" for call, out in demonstration(problem, written))
 
 
 def texts_to_tokenize(problems: ProblemSet) -> Iterator[str]:

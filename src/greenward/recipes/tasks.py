@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
 from greenward.config.recipe import CodeRecipe, Recipe
 from greenward.config.sections import EvaluationConfig, SuiteConfig, SupervisedConfig
+from greenward.environments.agent import AgentEnvironment
 from greenward.environments.code import CodeEnvironment
 from greenward.environments.episode import POLICY
 from greenward.errors import ConfigError, ProblemError
@@ -32,11 +34,12 @@ from greenward.recipes.build import (
     build_renderer,
     build_rewards,
     build_sampling,
+    tools_of,
     verify_references,
 )
 from greenward.recipes.evaluation_session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.recipes.suites import examples_for, find_suite, renderer_for, without
-from greenward.recipes.supervised_data import supervised_examples, texts_to_tokenize
+from greenward.recipes.supervised_data import demonstration_text, supervised_examples, texts_to_tokenize
 from greenward.runs.directory import RunDirectory
 from greenward.runs.trackers import tracker_name
 
@@ -127,7 +130,7 @@ class CodeTasks:
         self.recipe = recipe
         self.train, self.held_out = build_problems(recipe, given)
         self.suites = find_tracked_suites(recipe, self.train)
-        if answer_form(recipe) != "function":
+        if answer_form(recipe) != "function" or tools_of(recipe):
             for problem in (*self.train, *self.held_out):
                 editable_files(problem)
         self._reward_terms = build_rewards(recipe, self.train, functions)
@@ -142,6 +145,8 @@ class CodeTasks:
     def texts(self) -> Iterable[str]:
         yield from texts_to_tokenize(self.train)
         form = answer_form(self.recipe)
+        if tools_of(self.recipe):
+            yield from (demonstration_text(one) for one in self.train if one.reference)
         if form != "function":
             yield from (written_edits(one, one.reference, form) for one in self.train if one.reference)
 
@@ -167,8 +172,11 @@ class CodeTasks:
     def environment(self, policy: Policy) -> Environment:
         recipe = self.recipe
         assert isinstance(recipe, CodeRecipe)
-        overlong = recipe.algorithm.overlong
-        return CodeEnvironment(
+        overlong, tools = recipe.algorithm.overlong, recipe.environment.tools
+        make: Any = CodeEnvironment
+        if tools is not None:
+            make = partial(AgentEnvironment, executor=self.grader.executor, tools=tools)
+        return make(
             self.train,
             build_renderer(recipe, policy.tokenizer),
             self.grader,
@@ -189,7 +197,7 @@ class CodeTasks:
         def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
             return evaluate(
                 policy, self.held_out, renderer, grader, recipe.evaluation,
-                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds,
+                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, tools=tools_of(recipe),
             )  # fmt: skip
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}

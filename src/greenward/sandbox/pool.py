@@ -13,8 +13,9 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from greenward.errors import SandboxError
 from greenward.sandbox.attempts import Attempt
@@ -23,6 +24,7 @@ from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, 
 from greenward.sandbox.processes import LINUX
 from greenward.sandbox.protocol import Call, Job, Outcome, RunResult
 from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted, WorkerProcess, WorkerSlot
+from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 
 class LocalExecutor:
@@ -65,6 +67,8 @@ class LocalExecutor:
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="greenward-sandbox")
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._workspaces: WorkspacePool | None = None
         self._running_thread: int | None = None
         self._closed = False
         self._size = workers
@@ -116,11 +120,31 @@ class LocalExecutor:
                     self._replace(slot)
                 self._running_thread = None
 
+    def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
+        """A workspace that holds `files` (relative path to text), in workers of their own.
+
+        Raises `SandboxError`, also at a level below B.
+        """
+        with self._opening:
+            if self._closed:
+                raise SandboxError("this executor is closed.")
+            if self._workspaces is None:
+                start = partial(self._start_process, commands=True)
+                self._workspaces = WorkspacePool(start, self._layers, self._size)
+        return self._workspaces.open(files, limits)
+
+    @property
+    def workspaces(self) -> WorkspacePool | None:
+        """The workers that hold workspaces, once one was opened."""
+        return self._workspaces
+
     def close(self) -> None:
         """Ends every worker and removes every file. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
+        if self._workspaces is not None:
+            self._workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
         self._idle, self._busy = [], {}
@@ -215,11 +239,16 @@ class LocalExecutor:
             raise
         return slots
 
+    def _start_process(self, layers: Collection[Layer], *, commands: bool = False) -> WorkerProcess:
+        def start() -> WorkerProcess:
+            self._workers_started += 1
+            folder = os.path.join(self._folder, str(self._workers_started))
+            return WorkerProcess(folder, layers, self._packages, self._hash_seed, commands=commands)
+
+        return self._starter.submit(start).result()
+
     def _start(self, slot: WorkerSlot) -> WorkerProcess:
-        self._workers_started += 1
-        folder = os.path.join(self._folder, str(self._workers_started))
-        started = self._starter.submit(WorkerProcess, folder, self._layers, self._packages, self._hash_seed)
-        worker = started.result()
+        worker = self._start_process(self._layers)
         self._selector.register(worker, selectors.EVENT_READ, slot)
         return worker
 

@@ -72,6 +72,15 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def resident_bytes(pid: int) -> int:
+    """The memory that a process holds; 0 where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
 def descendants(pid: int, *, at_most: int = 4096) -> list[int]:
     """Children, their children and so on, nearest first."""
     found = children(pid)

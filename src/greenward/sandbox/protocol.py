@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from greenward.errors import SandboxError
 from greenward.sandbox.codec import accept_numpy, encode
 from greenward.sandbox.isolation import Isolation
 from greenward.sandbox.workspace import check_files, module_name
+
+if TYPE_CHECKING:
+    from greenward.sandbox.workspaces import Workspace, WorkspaceLimits
 
 MAX_JOB_CHARS = 64 << 20
 MAX_RESULT_BYTES = 16 << 20
@@ -171,11 +174,16 @@ class RunResult:
 
 
 class Executor(Protocol):
-    """Runs jobs in isolation; results come in order of completion with the job's index."""
+    """Runs jobs in isolation; results come in order of completion with the job's index.
+
+    `open` gives a folder in which commands run, as long as it is open; what cannot, raises `SandboxError`.
+    """
 
     @property
     def isolation(self) -> Isolation: ...
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]: ...
+
+    def open(self, files: Mapping[str, str], limits: WorkspaceLimits = ...) -> Workspace: ...
 
     def close(self) -> None: ...

@@ -10,17 +10,18 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from greenward.errors import SandboxError
 from greenward.sandbox import wire
 from greenward.sandbox.isolation import Isolation, Layer, Level
 from greenward.sandbox.protocol import Job, Outcome, RunResult
 from greenward.sandbox.workers import GRACE_SECONDS
+from greenward.sandbox.workspaces import USUAL_LIMITS, WorkspaceLimits
 
 JOBS_PER_CALL = 64
 CALLS_PER_HOST = 2  # one that runs, and one that waits so that no worker does
@@ -141,6 +142,13 @@ class RemoteExecutor:
                 yield from _lost(given_up, f"{line.host.name} was lost: {outcome}")
             else:
                 raise outcome
+
+    def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> NoReturn:
+        """Raises `SandboxError`: a host may be another one for each batch, and keeps nothing."""
+        raise SandboxError(
+            "this sandbox is on other machines and has no sessions, which the tools of agents need.",
+            remedy="Set sandbox.backend=local.",
+        )
 
     def close(self) -> None:
         """Gives up every host. Safe to call twice."""

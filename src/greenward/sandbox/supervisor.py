@@ -26,10 +26,11 @@ from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.remote_calls import CALL_FD
 
 MAX_OUTPUT_FACTOR = 1024  # output over output_bytes is counted and dropped; over this, the answer is killed
-MAX_PROCESSES = 64
+MAX_PROCESSES, FEW_PROCESSES, NICENESS_OF_MANY = 64, 3, 15
 MAX_FOLDER_BYTES = 16 << 20
 FIRST_TICK_SECONDS = 0.005
 TICK_SECONDS = 0.02
+FORKING_TICK_SECONDS = 0.003  # within 20 ms, processes that multiply keep all others from the processors
 PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
 _SELF_TEST_LIMITS: dict[str, Any] = {
     "cpu_seconds": 5.0, "wall_seconds": 5.0, "memory_bytes": 1 << 30, "file_bytes": 1 << 20,
@@ -51,6 +52,7 @@ class Supervisor:
 
     def __init__(self, workspace: str, layers: LayerStack, owns_processes: bool) -> None:
         self.workspace, self.layers, self.owns_processes = workspace, layers, owns_processes
+        self.folder_is_bounded = owns_processes  # by its file system
         self._ready = mmap.mmap(-1, 1)  # shared with each child, until it has said that its layers are on
         self._next_count = 0.0
 
@@ -78,7 +80,7 @@ class Supervisor:
             status, usage = end_children(owns_processes=self.owns_processes)[pid]
             child.close()
             is_too_full = self.overfills_folder()  # no process is left that could move files during the count
-            empty_folder(self.workspace)
+            self._clean()
         used = usage.ru_utime + usage.ru_stime  # with that of children, which `Child` does not see
         if child.killed is None and used > limits["cpu_seconds"]:
             child.killed = "cpu"
@@ -87,11 +89,14 @@ class Supervisor:
         return {
             "ready": self._ready[0] == 1,
             "killed": child.killed or ("folder" if is_too_full else None),
+            "is_too_full": is_too_full,
             "exit": os.waitstatus_to_exitcode(status),
             "usage": {"cpu_seconds": used, "wall_seconds": wall_seconds, "waiting_seconds": waited},
             "lengths": [len(output.kept) for output in child.outputs],
             "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
         }, child.outputs
+
+    serve = run
 
     def test_layers(self, channel: socket.socket) -> dict[str, Any]:
         """What `LayerStack.test` finds in a child. Raises `OSError` if it does not come to an end."""
@@ -107,11 +112,18 @@ class Supervisor:
         An answer that is running must not keep its worker busy with counting.
         """
         begun = time.monotonic()
-        if self.owns_processes or (is_running and begun < self._next_count):
+        if self.folder_is_bounded or (is_running and begun < self._next_count):
             return False
         is_too_full = folder_bytes(self.workspace) > MAX_FOLDER_BYTES
         self._next_count = begun + (1 + PAUSE_PER_COUNT) * (time.monotonic() - begun)
         return is_too_full
+
+    def _clean(self) -> None:
+        empty_folder(self.workspace)
+
+    def _act(self, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+        """What the child does: it applies the layers, says so, and ends."""
+        harness.run_job(self.layers, self._ready, limits, job)
 
     def _start(self, limits: Mapping[str, Any], job: memoryview, calls: int | None) -> tuple[int, list[int]]:
         """Forks the answer; its id, and the pipes of its results, output and errors. Raises `OSError`."""
@@ -156,7 +168,7 @@ class Supervisor:
                 if descriptor is not None:
                     os.dup2(descriptor, number)
             if job:
-                harness.run_job(self.layers, self._ready, limits, job)
+                self._act(limits, job)
             self.layers.test(limits, self.owns_processes, harness.RESULT_FD)
         finally:
             os._exit(1)
@@ -222,7 +234,8 @@ class Child:
             poll.register(ended, select.POLLIN)
         # Most answers end within the first tick and leave less than a pipe holds: the pipes are not watched.
         # Where a process cannot be waited for, its end is that of its pipes.
-        timeout = FIRST_TICK_SECONDS if ended is not None else 0.0
+        tick = FORKING_TICK_SECONDS if self._supervisor.layers.allows_processes else TICK_SECONDS
+        timeout = min(FIRST_TICK_SECONDS, tick) if ended is not None else 0.0
         pipes = {output.descriptor: output for output in self.outputs}
         next_check, reading, open_pipes = 0.0, False, len(pipes)
         while self.killed is None and open_pipes:
@@ -235,12 +248,12 @@ class Child:
                     poll.unregister(descriptor)
                     open_pipes -= ended is None
             if not reading:
-                reading, timeout = True, TICK_SECONDS
+                reading, timeout = True, tick
                 for descriptor in pipes:
                     poll.register(descriptor, select.POLLIN)
             now = time.monotonic()
             if self.killed is None and now >= next_check:
-                next_check = now + TICK_SECONDS
+                next_check = now + tick
                 self.killed = self._exceeded()
 
     def close(self) -> None:
@@ -270,9 +283,18 @@ class Child:
             return limit
         if self._supervisor.overfills_folder(is_running=True):
             return "folder"
-        may_start_processes = Layer.SECCOMP not in self._supervisor.layers
-        started = processes.descendants(os.getpid(), at_most=MAX_PROCESSES + 1) if may_start_processes else ()
-        return "processes" if len(started) > MAX_PROCESSES else None
+        layers = self._supervisor.layers
+        if Layer.SECCOMP in layers and not layers.allows_processes:
+            return None
+        most = self._limits.get("processes", MAX_PROCESSES)
+        started = processes.descendants(os.getpid(), at_most=most + 1)
+        if len(started) > most:
+            return "processes"
+        if len(started) > FEW_PROCESSES:  # those that multiply must not keep their worker from its processor
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, self._pid, NICENESS_OF_MANY)
+        memory = sum(map(processes.resident_bytes, started)) if layers.allows_processes else 0
+        return "memory" if memory > self._limits["memory_bytes"] else None
 
 
 class Output:

@@ -6,7 +6,8 @@ child, removes its folder and exits. It imports the standard library only, becau
 inherits what it has loaded.
 
 Arguments, as one JSON object: `socket` (descriptor), `folder` (its own, exists), `parent` (process
-id), `layers` (wanted), `packages` (that answers may import) and `search_path` (the trainer's own).
+id), `layers` (wanted), `packages` (that answers may import), `search_path` (the trainer's own) and
+`commands` (whether it holds workspaces in place of answers).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 from typing import Any, NoReturn
 
 from greenward.sandbox.codec import accept_numpy
+from greenward.sandbox.commands import WORKSPACES_BYTES, Workspaces
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
 from greenward.sandbox.isolation import Layer
@@ -76,21 +78,27 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
     packages = libraries.load_packages(settings["packages"], search_path)
     accept_numpy()
     readable = libraries.library_paths()
+    commands = settings["commands"]
+    runnable = libraries.program_paths() if commands else []
     workspace = os.path.join(folder, "job")
     if owns_processes:
         from greenward.sandbox.layers import namespaces
 
         workspace = PRIVATE_WORKSPACE
         try:
-            namespaces.enter_private_root(folder, readable + packages, workspace, MAX_FOLDER_BYTES)
+            room = WORKSPACES_BYTES if commands else MAX_FOLDER_BYTES
+            namespaces.enter_private_root(folder, readable + packages + runnable, workspace, room)
+            if commands:  # the processes of commands are counted there
+                os.stat("/proc/self/task")
         except OSError as error:
             _give_up_namespaces(channel, error)
     else:
         os.mkdir(workspace, 0o700)
     libraries.keep_lists_of_modules(search_path)
     readable = libraries.without_packages(readable, search_path) + packages
-    stack = LayerStack(layers, readable, [workspace, os.devnull], user_tasks)
-    supervisor = Supervisor(workspace, stack, owns_processes)
+    writable, listable = [workspace, os.devnull], sys.path if commands else ()
+    stack = LayerStack(layers, readable, writable, user_tasks, runnable=runnable, listable=listable)
+    supervisor = (Workspaces if commands else Supervisor)(workspace, stack, owns_processes)
     _leave_no_trace_of_ourselves(workspace)
     tested = supervisor.test_layers(channel)
     missing = {layer.value: reason for layer, reason in stack.missing.items()}
@@ -99,7 +107,7 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
         limits, job, calls = receive_frame_with_descriptor(channel)
         if limits is None:
             return
-        report, outputs = supervisor.run(channel, limits, job, calls)
+        report, outputs = supervisor.serve(channel, limits, job, calls)
         send_frame(channel, report, *(output.kept for output in outputs))
         for memory in (job, *(output.kept for output in outputs)):
             erase(memory)

@@ -56,12 +56,20 @@ class NoNamespaces(WorkerNotStarted):
 class WorkerProcess:
     """A started worker on `layers` of isolation; its `folder` need not exist. Raises `WorkerNotStarted`.
 
+    With `commands` it holds workspaces (`commands.Workspaces`), else it runs answers.
+
     After `wait_ready`, `layers` are those that its self-test found to hold, and `missing` gives the
     reason for each other one.
     """
 
     def __init__(
-        self, folder: str, layers: Collection[Layer], packages: Sequence[str], hash_seed: int = 0
+        self,
+        folder: str,
+        layers: Collection[Layer],
+        packages: Sequence[str],
+        hash_seed: int = 0,
+        *,
+        commands: bool = False,
     ) -> None:
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
@@ -79,6 +87,7 @@ class WorkerProcess:
                     "layers": [layer.value for layer in layers],
                     "packages": list(packages),
                     "search_path": [path for path in sys.path if path],
+                    "commands": commands,
                 }
                 self._process = subprocess.Popen(
                     [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
@@ -129,6 +138,16 @@ class WorkerProcess:
             send_frame(self._channel, attempt.header, payload, descriptor=descriptor)
         except OSError:
             self.deadline = time.monotonic()
+
+    def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+        """The report on one command. Raises `WorkerLost` if there is none within `seconds`."""
+        self._channel.settimeout(seconds + GRACE_SECONDS)
+        try:
+            send_frame(self._channel, header, payload)
+        except OSError:
+            self.has_closed = True
+            raise WorkerLost from None
+        return self.receive()
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """The report that has begun to arrive. Raises `WorkerLost`."""

@@ -46,12 +46,19 @@ def abi() -> int:
         return 0
 
 
-def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int:
+def make_ruleset(
+    readable: Sequence[str],
+    writable: Sequence[str],
+    *,
+    runnable: Sequence[str] = (),
+    listable: Sequence[str] = (),
+) -> int:
     """A descriptor of the rules, for any number of `restrict_self`.
 
     Beneath `readable`, files and folders can be read, not run; what is missing there or out of this
-    user's reach is skipped. Beneath `writable`, also written, made and removed (files, folders and
-    symbolic links; no devices, sockets, pipes). A rule holds for the file or folder that is at its
+    user's reach is skipped. Beneath `runnable`, also run; beneath `listable`, only names of files be
+    seen. Beneath `writable`, also written, made and removed (files, folders and symbolic links; no
+    devices, sockets, pipes). A rule holds for the file or folder that is at its
     path now: it does not carry over to one made later at the same path.
 
     Raises `OSError`: no Landlock here, or a writable path that is missing.
@@ -62,9 +69,10 @@ def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int:
     attributes = struct.pack("=QQQ", files, network, scopes)
     ruleset = system_call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
-        for path in readable:
+        granted = ((READ, readable), (READ | EXECUTE, runnable), (READ_DIR, listable))
+        for rights, path in ((rights, path) for rights, paths in granted for path in paths):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                _allow_beneath(ruleset, path, READ & files)
+                _allow_beneath(ruleset, path, rights & files)
         for path in writable:
             _allow_beneath(ruleset, path, WRITE & files)
     except BaseException:

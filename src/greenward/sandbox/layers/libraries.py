@@ -15,7 +15,10 @@ from collections.abc import Iterable, Sequence
 from glob import escape, glob
 from typing import Any
 
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+_LIBRARIES = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/etc/alternatives",
+    "/usr/share/zoneinfo",
+)  # fmt: skip
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _PACKAGES = ("site-packages", "dist-packages")
 
@@ -23,6 +26,12 @@ _PACKAGES = ("site-packages", "dist-packages")
 def library_paths() -> list[str]:
     """Files and folders of the standard library, of shared libraries and of harmless devices."""
     return [*sys.path, os.path.join(sys.base_prefix, "lib"), *_LIBRARIES, *_DEVICES]
+
+
+def program_paths() -> list[str]:
+    """Folders of the programs that commands may run, and the loaders that these need."""
+    loaders = [*glob("/lib*/ld-linux*"), *glob("/lib/ld-musl*")]
+    return [os.path.join(sys.base_prefix, "bin"), "/usr/bin", "/bin", *loaders]
 
 
 def without_packages(paths: Sequence[str], search_path: Iterable[str]) -> list[str]:

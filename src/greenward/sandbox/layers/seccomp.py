@@ -3,7 +3,8 @@
 An allow-list: a call of the table below is allowed, as it is or on its conditions. Every other one
 fails with EPERM: processes and programs, sockets, signals to others, ptrace and the memory of others,
 mounts, namespaces, keyrings, System V IPC, io_uring, BPF, and what kernels yet to come will offer.
-Needs no privilege, only `no_new_privileges` before it.
+Needs no privilege, only `no_new_privileges` before it. A second profile, for the commands of workspaces,
+also allows processes and programs (`_PROCESSES`).
 
 Sources: man 2 seccomp; https://docs.kernel.org/userspace-api/seccomp_filter.html; linux/bpf_common.h;
 asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
@@ -15,7 +16,7 @@ import ctypes
 import errno
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from greenward.sandbox.processes import checked, libc
@@ -61,12 +62,24 @@ uname 63 160, sysinfo 99 179, getrandom 318 278, getrlimit 97 163, prctl 157 167
 socketpair 53 199, sendto 44 206, recvfrom 45 207, shutdown 48 210, getsockname 51 204, getpeername 52 205,
 getsockopt 55 209,
 """
-NUMBERS: dict[str, tuple[int | None, ...]] = {
-    name: tuple(None if number == "-" else int(number) for number in numbers)
-    for line in _TABLE.splitlines()
-    if not line.startswith("#")
-    for name, *numbers in map(str.split, filter(None, line.split(",")))
-}
+_PROCESSES = """
+fork 57 -, vfork 58 -, execve 59 221, wait4 61 260, waitid 247 95, arch_prctl 158 -, getsid 124 156,
+setpgid 109 154, setsid 112 157, fadvise64 221 223, timer_create 222 107, timer_settime 223 110,
+timer_delete 226 111, fchown 93 55, getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10, setxattr 188 5,
+lsetxattr 189 6, fsetxattr 190 7,
+"""
+
+
+def _numbers(table: str) -> dict[str, tuple[int | None, ...]]:
+    return {
+        name: tuple(None if number == "-" else int(number) for number in numbers)
+        for line in table.splitlines()
+        if not line.startswith("#")
+        for name, *numbers in map(str.split, filter(None, line.split(",")))
+    }
+
+
+NUMBERS, PROCESS_NUMBERS = _numbers(_TABLE), _numbers(_PROCESSES)
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 KILL_PROCESS, FAIL_WITH, ALLOW = 0x8000_0000, 0x0005_0000, 0x7FFF_0000
@@ -126,8 +139,17 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
 # that copy files set both, so that a refusal would fail them; here the call succeeds and does nothing.
 # Nor need the disk wait for files that are gone in a second.
 WITHOUT_EFFECT = frozenset(
-    ("chmod", "fchmod", "fchmodat", "fchmodat2", "utimensat", "fsync", "fdatasync", "msync")
+    ("chmod", "fchmod", "fchmodat", "fchmodat2", "fchown", "utimensat", "fsync", "fdatasync", "msync")
 )
+
+# What starts processes may not make namespaces, and every process stays in the group of the first one, which
+# is killed as a whole at one moment: programs that ask for a group or session of their own are told that they
+# have it.
+PROCESS_CONDITIONS = {"clone": (Condition(0, (0,), CLONE_NEW_ANY),)}
+IN_ONE_GROUP = frozenset(("setpgid", "setsid"))
+
+# Landlock does not guard extended attributes, and programs know file systems without them.
+UNSUPPORTED = frozenset(("getxattr", "lgetxattr", "fgetxattr", "setxattr", "lsetxattr", "fsetxattr"))
 
 # Its flags lie in memory, where no filter can look; the C library then takes `clone`.
 MISSING = frozenset(("clone3",))
@@ -141,20 +163,29 @@ def supported() -> bool:
     return ctypes.get_errno() == errno.EFAULT
 
 
-def numbers_on(machine: str) -> dict[str, int]:
+def numbers_on(machine: str, *, processes: bool = False) -> dict[str, int]:
     """Name → number on one machine (as `os.uname` names it). Raises `OSError` for any other."""
     if machine not in MACHINES:
         raise OSError(f"no table of system calls for {machine}, only for {' and '.join(MACHINES)}")
     column = MACHINES.index(machine)
-    return {name: number for name, row in NUMBERS.items() if (number := row[column]) is not None}
+    table = NUMBERS | PROCESS_NUMBERS if processes else NUMBERS
+    return {name: number for name, row in table.items() if (number := row[column]) is not None}
 
 
-def build_program(machine: str) -> bytes:
-    """The filter for one machine, as `os.uname` names it, with `OWN_PID`. Raises `OSError` for others."""
-    numbers = numbers_on(machine)
+def build_program(machine: str, *, processes: bool = False, signals: bool = False) -> bytes:
+    """The filter for one machine, as `os.uname` names it, with `OWN_PID`. Raises `OSError` for others.
+
+    `processes` allows starting processes and programs, `signals` to any process: for a process whose signals
+    another layer keeps inside.
+    """
+    numbers = numbers_on(machine, processes=processes)
+    conditions = CONDITIONS | PROCESS_CONDITIONS if processes else CONDITIONS
+    if signals:
+        conditions = {name: one for name, one in conditions.items() if name not in ("kill", "tgkill")}
     code = Assembler()
     kill, refuse = code.add(RETURN, KILL_PROCESS), code.add(RETURN, FAIL_WITH | errno.EPERM)
-    start = code.choose({numbers[name]: _decision(code, name, refuse) for name in numbers}, refuse)
+    decisions = {numbers[name]: _decision(code, name, refuse, conditions.get(name, ())) for name in numbers}
+    start = code.choose(decisions, refuse)
     if machine == "x86_64":
         start = code.add(IF_AT_LEAST, X32_BIT, kill, start)
     start = code.add(LOAD, _NUMBER, start)
@@ -163,14 +194,16 @@ def build_program(machine: str) -> bytes:
     return code.program()
 
 
-def _decision(code: Assembler, name: str, refuse: int) -> int:
+def _decision(code: Assembler, name: str, refuse: int, conditions: Sequence[Condition]) -> int:
     """The label of the instructions that decide on one call."""
     if name in MISSING:
         return code.add(RETURN, FAIL_WITH | errno.ENOSYS)
-    if name in WITHOUT_EFFECT:
+    if name in UNSUPPORTED:
+        return code.add(RETURN, FAIL_WITH | errno.EOPNOTSUPP)
+    if name in WITHOUT_EFFECT | IN_ONE_GROUP:
         return code.add(RETURN, FAIL_WITH | 0)
     label = code.add(RETURN, ALLOW)
-    for condition in reversed(CONDITIONS.get(name, ())):
+    for condition in reversed(conditions):
         label = code.choose(dict.fromkeys(condition.values, label), refuse)
         if condition.mask != ANY_BIT:
             label = code.add(AND, condition.mask, label)

@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers import landlock, seccomp
+from greenward.sandbox.layers.libraries import is_beneath
 from greenward.sandbox.processes import LINUX, checked, libc, prctl
 
 STACK_BYTES = 64 << 20
 OPEN_FILES = 256
+SIGNALS_SCOPED = 6  # from this ABI on Landlock keeps signals inside
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LINUX_CAPABILITY_VERSION_3 = 0x2008_0522
 
@@ -31,18 +33,29 @@ class LayerStack:
     (privileges, the limits that are the same for all). `readable` and `writable` are the files and
     folders that an answer may use, `user_tasks` how many threads the user may have in all.
     Namespaces are not applied by answers: their worker lives in them.
+
+    With `runnable` folders, a process may start processes and the programs there, and its own folder is the
+    `folder` among its limits; then the names of all files in the folders `listable` can be seen.
     """
 
     def __init__(
-        self, wanted: Collection[Layer], readable: Sequence[str], writable: Sequence[str], user_tasks: int
+        self,
+        wanted: Collection[Layer],
+        readable: Sequence[str],
+        writable: Sequence[str],
+        user_tasks: int,
+        *,
+        runnable: Sequence[str] = (),
+        listable: Sequence[str] = (),
     ) -> None:
         self.missing: dict[Layer, str] = {}
+        self.allows_processes = bool(runnable)
         self._steps: dict[Layer, Step] = {}
         prepare: dict[Layer, Callable[[], Step]] = {
             Layer.RESOURCES: lambda: limit_worker(user_tasks),
             Layer.PRIVILEGES: _drop_privileges,
-            Layer.LANDLOCK: lambda: _make_landlock(readable, writable),
-            Layer.SECCOMP: _make_seccomp,
+            Layer.LANDLOCK: lambda: _make_landlock(readable, writable, runnable, listable),
+            Layer.SECCOMP: lambda: _make_seccomp(self.allows_processes, Layer.LANDLOCK in self),
         }
         for layer in (one for one in prepare if one in wanted):
             try:
@@ -75,7 +88,7 @@ class LayerStack:
             except OSError as error:
                 fails[layer.value] = f"it cannot be applied: {error}"
                 break
-            if (breach := _breach(layer, limits)) is None:
+            if (breach := _breach(layer, limits, self.allows_processes)) is None:
                 holds.append(layer.value)
             else:
                 fails[layer.value] = breach
@@ -138,31 +151,56 @@ def _drop_privileges() -> Step:
     return lambda _: None
 
 
-def _make_landlock(readable: Sequence[str], writable: Sequence[str]) -> Step:
-    ruleset = landlock.make_ruleset(readable, writable)
-    return lambda _: landlock.restrict_self(ruleset)
+def _make_landlock(
+    readable: Sequence[str], writable: Sequence[str], runnable: Sequence[str], listable: Sequence[str]
+) -> Step:
+    ruleset = landlock.make_ruleset(readable, writable, runnable=runnable, listable=listable)
+    if not runnable:
+        return lambda _: landlock.restrict_self(ruleset)
+    # Hundreds of rules would take milliseconds for each command: the second set, which keeps the folders of
+    # others away, has a few only, since both must allow what is done.
+    others = os.path.realpath(writable[0])
+    outer = list(
+        dict.fromkeys(_apart_from(os.path.realpath(path), others) for path in (*readable, *runnable))
+    )
+
+    def restrict(limits: Mapping[str, Any]) -> None:
+        landlock.restrict_self(ruleset)
+        own = landlock.make_ruleset((), [limits.get("folder", os.devnull), os.devnull], runnable=outer)
+        landlock.restrict_self(own)
+        os.close(own)
+
+    return restrict
 
 
-def _make_seccomp() -> Step:
+def _apart_from(path: str, folder: str) -> str:
+    """The outermost folder above a path, or the path, that does not hold `folder`."""
+    ends = (at for at, char in enumerate(f"{path}/") if char == "/" and at)
+    return next((path[:end] for end in ends if not is_beneath(f"{folder}/", path[:end])), path)
+
+
+def _make_seccomp(processes: bool, behind_landlock: bool) -> Step:
     if not seccomp.supported():
         raise OSError("this kernel has no seccomp filters")
-    program = seccomp.build_program(os.uname().machine)
+    signals = processes and behind_landlock and landlock.abi() >= SIGNALS_SCOPED
+    program = seccomp.build_program(os.uname().machine, processes=processes, signals=signals)
     return lambda _: seccomp.install(program, os.getpid())
 
 
+_STARTED = "processes can be started"
 # What each layer must refuse with EPERM or EACCES, and what it means if it does not.
 _REFUSED: dict[Layer, tuple[tuple[str, Callable[[], object]], ...]] = {
     Layer.PRIVILEGES: (("capabilities are left", lambda: os.chroot("/")),),
     Layer.LANDLOCK: (("folders outside can be listed", lambda: os.listdir("/")),),
     Layer.SECCOMP: (
         ("sockets can be had", socket.socket),
-        ("processes can be started", lambda: os.fork() or os._exit(0)),
+        (_STARTED, lambda: os.fork() or os._exit(0)),
         ("signals reach other processes", lambda: os.kill(os.getppid(), 0)),
     ),
 }
 
 
-def _breach(layer: Layer, limits: Mapping[str, Any]) -> str | None:
+def _breach(layer: Layer, limits: Mapping[str, Any], allows_processes: bool) -> str | None:
     """What is still possible behind a layer that should prevent it; None if the layer holds."""
     if layer is Layer.NAMESPACES:
         if os.getppid() != 1:
@@ -175,6 +213,8 @@ def _breach(layer: Layer, limits: Mapping[str, Any]) -> str | None:
         is_limited = resource.getrlimit(resource.RLIMIT_FSIZE) == (limits["file_bytes"],) * 2
         return None if is_limited else "the size of files is not limited"
     for failure, action in _REFUSED.get(layer, ()):
+        if failure == _STARTED and allows_processes:
+            continue
         try:
             action()
         except PermissionError:

@@ -1,0 +1,299 @@
+"""The environment of agents: a policy works on a repository by tools, and hidden tests judge what it leaves.
+
+An episode is one transcript: what the policy wrote, and between that the outputs of its calls, which are
+never trained on. It ends with an answer without a call, with `submit`, or with a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Literal
+
+from greenward.config.sections import ToolsConfig
+from greenward.environments.code import ROLE, CodeEnvironment
+from greenward.environments.dialogue import Dialogue, Request, Waiting, transcript_turn
+from greenward.environments.episode import Episode
+from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
+from greenward.environments.tools import (
+    INSTRUCTION,
+    NATIVE_INSTRUCTION,
+    STOP_STRINGS,
+    SUBMIT,
+    TOOLS,
+    ToolFormat,
+    final_answer,
+    parse_call,
+    run_call,
+)
+from greenward.errors import ConfigError
+from greenward.grading.edits.answers import PATH, editable_files
+from greenward.grading.extraction import Extracted
+from greenward.grading.grader import Grader
+from greenward.grading.rewards import GradedAnswer
+from greenward.grading.verdict import Family, Status, Verdict
+from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
+from greenward.problems.problem import Problem
+from greenward.sandbox.protocol import Executor
+from greenward.sandbox.workspaces import Workspace, WorkspaceError, WorkspaceLimits
+
+TOOL = "tool"
+MAX_FILES_SHOWN = 100
+
+
+class AgentPrompts(PromptRenderer):
+    """Renders issues and the outputs of tools.
+
+    `tool_format` auto is native where the chat template knows tools. Raises `ConfigError` for native
+    calls without such a template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PromptTokenizer,
+        *,
+        style: Literal["auto", "completion", "chat"] = "auto",
+        system_prompt: str | None = None,
+        show_failing_test: bool = False,
+        tool_format: Literal["auto", "tags", "native"] = "auto",
+    ) -> None:
+        super().__init__(
+            tokenizer, style=style, system_prompt=system_prompt, show_failing_test=show_failing_test
+        )
+        knows_tools = self.style == "chat" and "tool_call" in (tokenizer.chat_template or "")
+        if tool_format == "native" and not knows_tools:
+            raise ConfigError(
+                "environment.tools.format is native, but this model's chat template knows no <tool_call>.",
+                remedy="Set environment.tools.format=tags.",
+            )
+        self.format: ToolFormat = "native" if knows_tools and tool_format != "tags" else "tags"
+
+    def prompt_text(self, problem: Problem) -> str:
+        """The issue, the failing test if it is shown, and the paths of the repository."""
+        paths = sorted(editable_files(problem))
+        shown = ", ".join(paths[:MAX_FILES_SHOWN]) + (", …" if len(paths) > MAX_FILES_SHOWN else "")
+        failing = problem.failing_test if self._show_failing_test else ""
+        if self.style == "completion":
+            lines = (*problem.prompt.strip().splitlines(), *failing.splitlines(), f"Files: {shown}")
+            return "".join(f"# {line}\n" for line in lines)
+        instruction = NATIVE_INSTRUCTION if self.format == "native" else INSTRUCTION
+        parts = (
+            f"{instruction}\nIssue:\n{problem.prompt.strip()}\n",
+            failing and f"A test fails: {failing}\n",
+        )
+        return "\n".join((*filter(None, parts), f"Files: {shown}"))
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        if self.format == "tags":
+            return super().prompt_ids(problem)
+        return tuple(self._tokenizer.render_chat(self.messages(problem), tools=TOOLS))
+
+    def output_ids(self, problem: Problem, output: str, *, ended: bool) -> tuple[int, ...]:
+        """The tokens between a call and the next answer; `ended`: the call has an end token.
+
+        Control tokens in the output are taken apart.
+        """
+        output = without_special(output, self._tokenizer)
+        if self.style == "completion":
+            return tuple(self._tokenizer.encode(f"\n<output>\n{output}</output>\n"))
+        native = self.format == "native"
+        message = {
+            "role": TOOL if native else "user",
+            "content": output if native else f"<output>\n{output}</output>",
+        }
+        return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
+
+
+class AgentEnvironment(CodeEnvironment):
+    """As `CodeEnvironment`, with episodes of calls. `executor` holds the workspaces, `grader` judges them."""
+
+    def __init__(self, *arguments: Any, executor: Executor, tools: ToolsConfig, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._executor, self._tools = executor, tools
+
+    def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
+        problem = self._problems[self.task(group_id)]
+        make = agent_maker(self._executor, self._renderer, self._sampling, self._tools, policy.max_positions)
+        return [make(group_id, problem) for _ in range(self._group_size)]
+
+    def _judge(self, dialogues: Sequence[Any]) -> None:
+        judge_agents(dialogues, self._grader)
+
+    def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
+        kept = [one for one in dialogues if one.verdict.status.family is not Family.INFRASTRUCTURE]
+        calls = [call for one in kept for call in one.succeeded]
+        return {
+            "tools/calls": [float(len(one.succeeded)) for one in kept],
+            "tools/success_rate": list(map(float, calls)),
+            "tools/submitted": [float(one.submitted) for one in kept],
+        }
+
+
+def agent_maker(
+    executor: Executor,
+    prompts: PromptRenderer,
+    sampling: SamplingParams,
+    tools: ToolsConfig,
+    max_positions: int,
+) -> Callable[[int, Problem], AgentDialogue]:
+    """What makes the dialogue of an agent with a problem, in a workspace of its own."""
+    assert isinstance(prompts, AgentPrompts)
+    sampling = replace(sampling, stop_strings=STOP_STRINGS)
+    limits = WorkspaceLimits(
+        call_seconds=tools.call_seconds, seconds=tools.seconds, calls=4 * tools.max_calls + 8
+    )
+
+    def make(group_id: int, problem: Problem) -> AgentDialogue:
+        workspace = executor.open(editable_files(problem), limits)
+        return AgentDialogue(group_id, problem, prompts, workspace, sampling, tools, max_positions)
+
+    return make
+
+
+def judge_agents(dialogues: Sequence[AgentDialogue], grader: Grader) -> None:
+    """Judges what agents have left, those of all dialogues side by side."""
+    kept = [one for one in dialogues if one.final is not None]
+    verdicts = grader.grade([(one.problem, one.final.answer) for one in kept if one.final])
+    for dialogue, verdict in zip(kept, verdicts, strict=True):
+        dialogue.verdict = verdict
+
+
+class AgentDialogue(Dialogue):
+    """One episode of an agent. `final` is what it leaves, None where the infrastructure failed.
+
+    `succeeded` says of each call whether it did what it says, `submitted` whether the agent ended by itself.
+    """
+
+    def __init__(
+        self,
+        group_id: int,
+        problem: Problem,
+        prompts: AgentPrompts,
+        workspace: Workspace,
+        sampling: SamplingParams,
+        tools: ToolsConfig,
+        max_positions: int,
+    ) -> None:
+        self.group_id, self.problem = group_id, problem
+        self._prompts, self._workspace, self._tools = prompts, workspace, tools
+        self._sampling, self._max_positions = sampling, max_positions
+        self._prompt_ids = prompts.prompt_ids(problem)
+        self._ids = list(self._prompt_ids)
+        self.completions: list[Completion] = []
+        self._outputs: list[tuple[str, tuple[int, ...]]] = []
+        self._pending: Future[Any] | None = None
+        self._ends = self._is_over = self.submitted = False
+        self.succeeded: list[bool] = []
+        self.final: Extracted | None = None
+        self.verdict = Verdict(Status.INFRASTRUCTURE)
+
+    def request(self) -> Request | Waiting | None:
+        while self._pending is not None:
+            if not self._pending.done():
+                return Waiting(self._pending)
+            self._take(self._pending)
+        if self._is_over:
+            return None
+        return Request(ROLE, tuple(self._ids), self._sampling)
+
+    def respond(self, completion: Completion) -> None:
+        self.completions.append(completion)
+        self._ids += completion.token_ids.tolist()
+        call = parse_call(self._prompts.completion_text(completion.token_ids))
+        self.submitted = call is None or call.name == SUBMIT
+        if call is None or self.submitted:
+            self._end()
+        else:
+            path, most = self.problem.path or PATH, self._tools.output_chars
+            self._pending = self._workspace.submit(lambda own: run_call(own, call, path, most))
+
+    def _take(self, done: Future[Any]) -> None:
+        """Goes on after a call, or after what the agent left has been read."""
+        self._pending = None
+        try:
+            found = done.result()
+        except WorkspaceError as error:
+            self.verdict = Verdict(Status.INFRASTRUCTURE, error_message=error.message)
+            self._is_over = True
+            self._workspace.close()
+            return
+        if self._ends:
+            self.final, self._is_over = found, True
+            self._workspace.close()
+            return
+        output, succeeded = found
+        self.succeeded.append(succeeded)
+        ended = self.completions[-1].stop_reason is StopReason.END
+        ids = self._prompts.output_ids(self.problem, output, ended=ended)
+        self._outputs.append((output, ids))
+        self._ids += ids
+        written, most = sum(len(one.token_ids) for one in self.completions), self._tools.max_tokens
+        if (
+            len(self.succeeded) >= self._tools.max_calls
+            or self._workspace.seconds >= self._tools.seconds
+            or (most is not None and written + self._sampling.max_tokens > most)
+            or len(self._ids) + self._sampling.max_tokens > self._max_positions
+        ):
+            self._end()
+
+    def _end(self) -> None:
+        self._ends = True
+        self._pending = self._workspace.submit(lambda own: final_answer(self.problem, own))
+
+    def finish(self) -> Episode:
+        """The episode, without rewards."""
+        between = [ids for _, ids in self._outputs]
+        turn = transcript_turn(ROLE, self._prompt_ids, self.completions, between, self._sampling.temperature)
+        verdict = self.verdict
+        return Episode(
+            turns=(turn,),
+            rewards={ROLE: 0.0},
+            group_id=self.group_id,
+            task_id=self.problem.task_id,
+            outcome=verdict.status.value,
+            success=verdict.passed,
+            scored=verdict.status.family is not Family.INFRASTRUCTURE,
+            verdict=verdict,
+            answer=(self.final.code if self.final else None) or "",
+            transcript=self.transcript(),
+        )
+
+    def transcript(self) -> tuple[tuple[str, str], ...]:
+        """What the agent wrote, and what it was told, in turn."""
+        steps = []
+        for number, completion in enumerate(self.completions):
+            steps.append((ROLE, self._prompts.completion_text(completion.token_ids)))
+            if number < len(self._outputs):
+                steps.append((TOOL, self._outputs[number][0]))
+        return tuple(steps)
+
+    def text(self) -> str:
+        """The transcript as one text."""
+        return "".join(f"[{role}]\n{text.rstrip()}\n" for role, text in self.transcript())
+
+    def graded_answer(self) -> GradedAnswer:
+        """What the agent left, as reward terms read it."""
+        final = self.final or Extracted(None)
+        return GradedAnswer(
+            problem=self.problem,
+            prompt=self._prompts.prompt_text(self.problem),
+            completion=self.text(),
+            code=final.code,
+            verdict=self.verdict,
+            messages=tuple(self._prompts.messages(self.problem)),
+            prompt_ids=self._prompt_ids,
+            completion_ids=tuple(self._ids[len(self._prompt_ids) :]),
+            files=final.files,
+        )
+
+    @property
+    def longest_answer(self) -> int:
+        return max(len(one.token_ids) for one in self.completions)
+
+
+def demonstration(problem: Problem, written: str) -> tuple[tuple[str, str], ...]:
+    """Calls with their outputs that read the file with the bug and change it by `written`, blocks as text."""
+    path = problem.path or PATH
+    calls = (f"<shell>cat {path}</shell>", f"<apply_patch>\n{written}</apply_patch>")
+    return tuple(zip(calls, (editable_files(problem)[path], f"Changed: {path}.\n"), strict=True))

@@ -1,0 +1,257 @@
+"""Repositories to repair: those that greenward ships, rows as SWE-bench has them, packages with planted bugs.
+
+Each is a repair problem of several files: `buggy_code` at `path`, the others in `files`, the issue as
+`prompt`.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from greenward.errors import ProblemError
+from greenward.problems.json_rows import Format, Row
+from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
+from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
+from greenward.problems.problem import Problem, ProblemSet, stable_hash
+
+REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
+PLANTED = "planted:"
+FIXED_FILES = "fixed_files"  # a column: what the reference changes beside `path`
+_FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
+_TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
+_DIFF_PATH = re.compile(r"^\+\+\+ b/(.+?)\s*$", re.MULTILINE)
+_UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
+_GIT_SECONDS = 120
+
+
+def shipped_repositories() -> ProblemSet:
+    """The tasks of `data/repositories.yaml`, in their order."""
+    text = (resources.files("greenward.problems") / "data" / "repositories.yaml").read_text(encoding="utf-8")
+    found = []
+    for package in yaml.safe_load(text):
+        for task in package["tasks"]:
+            right = package["files"][task["path"]]
+            if right.count(task["right"]) != 1:
+                raise ProblemError(f"{package['package']}/{task['name']}: `right` does not occur once.")
+            module, _, function = task["entry"].rpartition(".")
+            found.append(
+                Problem(
+                    task_id=f"{package['package']}/{task['name']}",
+                    prompt=task["issue"],
+                    entry_point=function,
+                    tests=tuple(f"assert {call}" for call in (*task["fails"], *task["passes"])),
+                    setup_code=f"from {module} import {function}",
+                    path=task["path"],
+                    files={path: one for path, one in package["files"].items() if path != task["path"]},
+                    reference=right,
+                    buggy_code=right.replace(task["right"], task["wrong"]),
+                    tags=(REPOSITORY_TAG,),
+                    base_tests=len(task["fails"]),
+                )
+            )
+    return ProblemSet(found, name=REPOSITORIES)
+
+
+def _row_problem(row: Row) -> Problem:
+    """The problem of one row. Clones lie in the folder of the file, as `owner__name` or `name`.
+
+    Raises `BadRow`, among others for a clone or commit that is missing and a test that is no unittest's or
+    pytest's.
+    """
+    repo, commit = row.text("repo"), row.text("base_commit")
+    folder = row.file.parent
+    clone = next(
+        (
+            one
+            for name in (repo.replace("/", "__"), repo.rpartition("/")[2])
+            if (one := folder / name).is_dir()
+        ),
+        None,
+    )
+    if clone is None:
+        raise row.error(
+            "repo", f"needs a local clone of {repo} in {folder}, called {repo.replace('/', '__')}"
+        )
+    base = _files_at(clone, commit, row)
+    patch, test_patch = row.text("patch"), str(row.values.get("test_patch") or "")
+    changed, tested = _DIFF_PATH.findall(patch), _DIFF_PATH.findall(test_patch)
+    own = next((path for path in changed if path.endswith(".py") and path in base), None)
+    if own is None:
+        raise row.error("patch", "changes no Python file of the repository")
+    fixed = _patched(clone, commit, patch, changed, row)
+    with_tests = _patched(clone, commit, test_patch, tested, row) if tested else {}
+    tests = {path: text for path, text in base.items() if _TEST_FILE.search(path)} | with_tests
+    failing, passing = (tuple(_test_names(row, name, tests)) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
+    if not failing:
+        raise row.error("FAIL_TO_PASS", "names no test: nothing would tell a repair from none")
+    return Problem(
+        task_id=row.text("instance_id"),
+        prompt=row.text("problem_statement"),
+        entry_point="",
+        **run_by_runner(tuple(dict.fromkeys((*failing, *passing)))),
+        path=own,
+        files={path: text for path, text in base.items() if path != own},
+        test_files={**tests, RUNNER: sandboxed(RUNNER)},
+        reference=fixed.pop(own),
+        buggy_code=base[own],
+        tags=(REPOSITORY_TAG,),
+        base_tests=len(failing),
+        columns={FIXED_FILES: fixed, "repo": repo, "base_commit": commit},
+    )
+
+
+_EXAMPLE = '{"instance_id": …, "repo": "owner/name", "base_commit": …, "patch": …, "FAIL_TO_PASS": […], …}'
+SWE_BENCH = Format("SWE-bench and SWE-Gym", _FIELDS, _EXAMPLE, _row_problem)
+
+
+def _files_at(clone: Path, commit: str, row: Row) -> dict[str, str]:
+    """The text files of a commit; links and what is not UTF-8 are left out."""
+    if not re.fullmatch(r"[0-9A-Fa-f]{4,64}|[\w./-]*\w", commit) or commit.startswith("-"):
+        raise row.error("base_commit", "must be a commit")
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(_git(clone, row, "archive", "--format=tar", commit))) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isreg() else None
+            if file is not None:
+                try:
+                    found[member.name] = file.read().decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
+    return found
+
+
+def _patched(clone: Path, commit: str, patch: str, paths: Iterable[str], row: Row) -> dict[str, str]:
+    """The text of files after a patch of a commit, which git applies to an index of its own."""
+    index = clone / ".git" / f"greenward-{stable_hash(patch)}"
+    place = {"GIT_INDEX_FILE": str(index.resolve())}
+    try:
+        _git(clone, row, "read-tree", commit, environment=place)
+        _git(clone, row, "apply", "--cached", "-", environment=place, given=patch)
+        return {
+            path: _git(clone, row, "show", f":{path}", environment=place).decode("utf-8", "replace")
+            for path in paths
+        }
+    finally:
+        index.unlink(missing_ok=True)
+
+
+def _git(
+    clone: Path, row: Row, *arguments: str, environment: Mapping[str, str] | None = None, given: str = ""
+) -> bytes:
+    command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(clone), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            input=given.encode("utf-8", "surrogatepass"),
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(clone)}
+            | dict(environment or {}),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise row.error("repo", f"could not be read by git: {error}") from None
+    if done.returncode:
+        reason = done.stderr.decode("utf-8", "replace").strip()[:300]
+        raise row.error("repo", f"could not be read: git {arguments[0]} in {clone}: {reason}")
+    return done.stdout
+
+
+def _test_names(row: Row, field: str, tests: Mapping[str, str]) -> Iterator[str]:
+    """Names of tests as the runner takes them; the field is a list, or JSON of one.
+
+    Names as pytest writes them become those of unittest where the file needs no pytest.
+    """
+    names = row.values[field]
+    if isinstance(names, str):
+        try:
+            names = json.loads(names)
+        except ValueError:
+            names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise row.error(field, "must be a list of the names of tests, or JSON of one")
+    for name in names:
+        if found := _UNITTEST_ID.fullmatch(name):
+            yield found[2] if found[2].endswith(f".{found[1]}") else f"{found[2]}.{found[1]}"
+            continue
+        path, *rest = name.partition("[")[0].split("::")
+        is_unittests = len(rest) == 2 and "pytest" not in tests.get(path, "pytest")
+        yield ".".join((_module(path), *rest)) if is_unittests else name.partition("[")[0]
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet:
+    """Repair problems of a package with tests for unittest: a bug of a shipped kind in one of its modules.
+
+    Which bugs a test finds, and whether the package passes without them, only its tests tell
+    (`grading.bugs`). Raises `ProblemError` for a folder without Python files or without such tests.
+    """
+    root = Path(folder)
+    files = dict(_python_files(root)) if root.is_dir() else {}
+    tests = {path: text for path, text in files.items() if _TEST_FILE.search(path)}
+    names = tuple(name for path, text in sorted(tests.items()) for name in _unittest_names(path, text))
+    if not names:
+        raise ProblemError(
+            f"{folder}: expected a folder of a package with tests for unittest, found {len(files)} Python "
+            "files and no test.",
+            remedy="Tests are methods test_… of classes in files test_*.py, or in a folder tests.",
+        )
+    found = []
+    for path, text in sorted(files.items()):
+        if path in tests:
+            continue
+        try:
+            reference, changes = normalised(text), mutants(text)
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        changes.sort(key=lambda one: stable_hash(f"{seed}/{path}/{one.code}"))
+        for number, mutant in enumerate(changes[:per_module], 1):
+            found.append(
+                Problem(
+                    task_id=f"{root.name}/{path}#{number}",
+                    prompt=f"A test of this package fails since a change in {path}.",
+                    entry_point="",
+                    **run_by_runner(names),
+                    path=path,
+                    files={one: text for one, text in files.items() if one != path},
+                    test_files={**tests, RUNNER: sandboxed(RUNNER)},
+                    reference=reference,
+                    buggy_code=mutant.code,
+                    tags=(REPOSITORY_TAG, MUTANT_TAG, f"{KIND_TAG}{mutant.kind}"),
+                )
+            )
+    return ProblemSet(found, name=f"{PLANTED}{root.name}")
+
+
+def _python_files(root: Path) -> Iterator[tuple[str, str]]:
+    for file in sorted(root.rglob("*.py")):
+        parts = file.relative_to(root).parts
+        if file.is_file() and not file.is_symlink() and not any(part.startswith(".") for part in parts):
+            try:
+                yield "/".join(parts), file.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def _unittest_names(path: str, text: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    for owner in tree.body:
+        if isinstance(owner, ast.ClassDef):
+            for one in owner.body:
+                if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name.startswith("test"):
+                    yield f"{_module(path)}.{owner.name}.{one.name}"

@@ -1,0 +1,119 @@
+"""Workspaces in a worker: folders that live as long as an episode, and commands that run in them.
+
+A worker runs one command at a time, in a child behind all layers that may start processes. When the command
+has ended, so have all its processes: only files live on. Files are read and written by such a child, too, so
+that no symbolic link leads the worker anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from greenward.sandbox import harness
+from greenward.sandbox.folders import remove_folder
+from greenward.sandbox.layers.stack import LayerStack
+from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, Output, Supervisor
+from greenward.sandbox.workspace import write_files
+
+WORKSPACES_BYTES = 64 * MAX_FOLDER_BYTES  # of all workspaces of a worker, where a file system bounds them
+MAX_READ_BYTES = 4 << 20
+RESULT_BYTES = 7 * MAX_READ_BYTES  # as JSON a byte takes up to six
+COMMAND_NICENESS = 5  # the worker must be ahead of what it ends
+_SHELL = "/bin/sh"
+
+
+class Workspaces(Supervisor):
+    """The workspaces of one worker, each a folder in `workspace`, by their names."""
+
+    def __init__(self, workspace: str, layers: LayerStack, owns_processes: bool) -> None:
+        super().__init__(workspace, layers, owns_processes)
+        self.folder_is_bounded = False  # all workspaces share one file system
+        self._root = workspace
+
+    def serve(
+        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
+    ) -> tuple[dict[str, Any], list[Output]]:
+        """Carries out one request, as `run`. `limits` names the workspace and says whether it is new or old.
+
+        Of a new one the folder is made first; an old one is removed, and nothing is run.
+        """
+        self.workspace = os.path.join(self._root, limits["name"])
+        if limits["is"] == "old":
+            remove_folder(self.workspace)
+            return {"closed": True}, []
+        if limits["is"] == "new":
+            os.mkdir(self.workspace, 0o700)
+        return self.run(channel, {**limits, "folder": self.workspace}, job, calls)
+
+    def _clean(self) -> None:
+        """Files of a workspace stay."""
+
+    def _act(self, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+        action, argument = json.loads(bytes(job))
+        if action == "exec":
+            os.nice(COMMAND_NICENESS)
+        self.layers.apply(limits)
+        os.closerange(harness.RESULT_FD + 1, harness.MAX_FD)
+        self._ready[0] = 1
+        self._ready.close()
+        if action == "exec":
+            os.close(harness.RESULT_FD)
+            os.dup2(1, 2)  # one stream, in the order of writing
+            os.execve(_SHELL, ["sh", "-c", argument], _environment(self.workspace))
+        found: Any = None
+        try:
+            if action in ("open", "write"):
+                write_files(argument)
+            else:
+                found = dict(_texts(argument))
+        except (OSError, ValueError) as error:
+            found = str(error) or type(error).__name__
+        with open(harness.RESULT_FD, "w", encoding="ascii") as file:
+            json.dump(found, file)
+        os._exit(0)
+
+
+def _environment(folder: str) -> dict[str, str]:
+    path = dict.fromkeys((os.path.join(sys.base_prefix, "bin"), "/usr/bin", "/bin"))
+    return {
+        "PATH": ":".join(path), "HOME": folder, "TMPDIR": folder, "LC_ALL": "C.UTF-8", "TZ": "UTC",
+        "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONHASHSEED": "0",
+    }  # fmt: skip
+
+
+def _texts(paths: list[str] | None) -> Iterator[tuple[str, str | None]]:
+    """The text of each of the files, None for one that is missing; or of all regular ones that are text.
+
+    Raises `OSError`, and `ValueError` for a file that is not UTF-8 text and beyond `MAX_READ_BYTES`.
+    """
+    left = MAX_READ_BYTES
+    for path in sorted(_all_files()) if paths is None else paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (os.O_NOFOLLOW if paths is None else 0))
+        except FileNotFoundError:
+            yield path, None
+            continue
+        with open(descriptor, "rb") as file:
+            text = file.read(left + 1)
+        if len(text) > left:
+            raise ValueError(f"more than {MAX_READ_BYTES} bytes were to be read")
+        left -= len(text)
+        try:
+            yield path, text.decode("utf-8")
+        except UnicodeDecodeError:
+            if paths is not None:
+                raise ValueError(f"{path} is not text in UTF-8") from None
+
+
+def _all_files() -> Iterator[str]:
+    for folder, folders, names in os.walk("."):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for path in (os.path.join(folder, name)[2:] for name in names):
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                yield path

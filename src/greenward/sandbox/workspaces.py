@@ -1,0 +1,318 @@
+"""Workspaces on the side of the pool: folders in the sandbox for the tools of agents.
+
+A workspace lives in one of a few workers, which run one command at a time each, so hundreds may be open at
+once. Its commands run behind the layers of answers, but may start processes; when a command ends, so have all
+of its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, TypeVar
+
+from greenward.errors import SandboxError
+from greenward.sandbox.commands import RESULT_BYTES
+from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
+from greenward.sandbox.protocol import MIN_MEMORY_BYTES, Outcome
+from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted, WorkerProcess
+from greenward.sandbox.workspace import check_files
+
+MAX_OPEN = 1024
+_SECONDS_TO_REMOVE = 30.0
+_OUTCOMES = {
+    "cpu": Outcome.TIMEOUT, "wall": Outcome.TIMEOUT, "memory": Outcome.MEMORY, "output": Outcome.OUTPUT_LIMIT,
+    "folder": Outcome.OUTPUT_LIMIT, "processes": Outcome.CHEATING,
+}  # fmt: skip
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class WorkspaceLimits:
+    """What one workspace may use, in seconds and bytes. Raises `SandboxError` for what makes no sense.
+
+    `call_seconds` limits the wall and CPU time of one call, `seconds` the wall time of all calls, and
+    `lifetime_seconds` the time from its opening, after which it is collected. `memory_bytes` holds for each
+    process and for all together. The folder as a whole holds 16 MiB and 4096 files; more ends the workspace.
+    """
+
+    call_seconds: float = 10.0
+    seconds: float = 120.0
+    calls: int = 200
+    processes: int = 32
+    memory_bytes: int = 1 << 30
+    output_bytes: int = 64 << 10
+    file_bytes: int = 4 << 20
+    lifetime_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in (one.name for one in fields(self)):
+            value, least = getattr(self, name), MIN_MEMORY_BYTES if name == "memory_bytes" else 0
+            if not (math.isfinite(value) and value > least):
+                raise SandboxError(f"the limit {name} must be a finite number above {least}, not {value!r}.")
+
+
+USUAL_LIMITS = WorkspaceLimits()
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command ended and the first `output_bytes` of what it printed, errors included.
+
+    `outcome` is COMPLETED whatever the exit code is; `exit_code` is below 0 for a signal and None where there
+    was no process. `error` says why there is no ordinary end.
+    """
+
+    outcome: Outcome
+    exit_code: int | None = None
+    output: str = ""
+    seconds: float = 0.0
+    error: str = ""
+
+
+class WorkspaceError(SandboxError):
+    """A workspace that cannot be used so; `outcome` is INFRASTRUCTURE where that is not its own doing."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.EXITED) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Workspace:
+    """A folder in the sandbox that holds files and runs commands until it is closed. A context manager.
+
+    Calls are made one after the other. One that is garbage, or older than it may be, is closed.
+    """
+
+    def __init__(self, home: _Home, name: str, limits: WorkspaceLimits) -> None:
+        self._home, self._name, self.limits = home, name, limits
+        self.calls, self.seconds = 0, 0.0
+        self._opening: Future[Any] | None = None
+        self._closing = weakref.finalize(self, home.remove, name)
+        self._closing.atexit = False
+
+    def exec(self, command: str) -> CommandResult:
+        """Runs a command of the shell (`sh -c`) in the folder. Raises `WorkspaceError` if that is closed."""
+        if self.calls >= self.limits.calls or self.seconds >= self.limits.seconds:
+            used = f"{self.calls} calls and {self.seconds:.0f} seconds"
+            return CommandResult(Outcome.TIMEOUT, error=f"the workspace has used up its {used}")
+        if "\0" in command:
+            return CommandResult(Outcome.SYNTAX_ERROR, error="a command holds no null characters")
+        report, blobs = self._ask("exec", command)
+        killed = "folder" if report["is_too_full"] else report["killed"]
+        if killed == "folder":
+            self.close()
+        outcome = _OUTCOMES[killed] if killed else Outcome.COMPLETED
+        error = f"it was ended by its limit of {killed}" if killed else ""
+        output = blobs[report["lengths"][0] :].decode("utf-8", "replace")
+        return CommandResult(outcome, report["exit"], output, report["usage"]["wall_seconds"], error)
+
+    def run_tests(self, arguments: str = "") -> CommandResult:
+        """Runs the tests in the folder by unittest: all, or those that `arguments` names."""
+        return self.exec(f"python3 -m unittest -q {arguments}")
+
+    def read(self, *paths: str) -> dict[str, str | None]:
+        """The text of files, None for one that is missing. Raises `WorkspaceError` for what is not text."""
+        return self._answer("read", list(paths))
+
+    def read_all(self) -> dict[str, str]:
+        """The text of all regular files that are UTF-8. Raises `WorkspaceError` if that is too much."""
+        return self._answer("read", None)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Writes files, over those that are there. Raises `SandboxError` for what is not allowed."""
+        check_files(files, self.limits.file_bytes)
+        self._answer("write", dict(files))
+
+    def submit(self, function: Callable[[Workspace], Value]) -> Future[Value]:
+        """Calls a function with this workspace in a thread, in turn with those of others."""
+        return self._home.thread.submit(function, self)
+
+    def close(self) -> None:
+        """Removes the folder. Safe to call twice."""
+        self._closing()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, action: str, argument: Any) -> Any:
+        report, blobs = self._ask(action, argument)
+        try:
+            found = json.loads(blobs[: report["lengths"][0]])
+        except ValueError:
+            found = (
+                f"it ended by its limit of {report['killed']}" if report["killed"] else "it gave no answer"
+            )
+        if isinstance(found, str):
+            raise WorkspaceError(f"the {action} failed: {found}.")
+        return found
+
+    def _ask(self, action: str, argument: Any) -> tuple[dict[str, Any], bytes]:
+        if not self._closing.alive:
+            raise WorkspaceError("this workspace is closed.")
+        is_new = action == "open"
+        if self._opening is not None and not is_new:
+            self._opening.result()
+        self.calls += not is_new
+        report, blobs = self._home.ask(self._name, self.limits, [action, argument], is_new)
+        self.seconds += report["usage"]["wall_seconds"]
+        return report, blobs
+
+
+class _Home:
+    """A worker with workspaces, and the thread in which functions are called with them."""
+
+    def __init__(self, start: Callable[[], WorkerProcess]) -> None:
+        self._start, self._worker = start, start()
+        self._worker.wait_ready()
+        self._lock = threading.RLock()
+        self.names: set[str] = set()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="greenward-workspaces")
+        self.is_closed = False
+
+    @property
+    def worker(self) -> WorkerProcess:
+        return self._worker
+
+    def ask(
+        self, name: str, limits: WorkspaceLimits, request: Sequence[Any], is_new: bool
+    ) -> tuple[dict[str, Any], bytes]:
+        """The worker's report. Raises `WorkspaceError` of the infrastructure."""
+        header = {
+            "name": name, "is": "new" if is_new else "open", "cpu_seconds": limits.call_seconds,
+            "wall_seconds": limits.call_seconds, "memory_bytes": limits.memory_bytes,
+            "file_bytes": limits.file_bytes, "output_bytes": limits.output_bytes,
+            "result_bytes": RESULT_BYTES, "stdin_bytes": None, "call_seconds": (), "call_wall_seconds": 0.0,
+            "measures_calls": False, "processes": limits.processes,
+        }  # fmt: skip
+        payload = json.dumps(request).encode("ascii")
+        with self._lock:
+            if self.is_closed or not (is_new or name in self.names):
+                raise WorkspaceError("the worker of this workspace has ended.", Outcome.INFRASTRUCTURE)
+            try:
+                report, blobs = self._worker.ask(header, payload, limits.call_seconds)
+            except WorkerLost:
+                self._replace()
+                message = "the worker of this workspace was lost."
+                raise WorkspaceError(message, Outcome.INFRASTRUCTURE) from None
+            self.names.add(name)
+        if not report.get("ready"):
+            reason = report.get("failure", "the layers of isolation could not be applied")
+            raise WorkspaceError(f"a call did not start: {reason}.", Outcome.INFRASTRUCTURE)
+        return report, blobs
+
+    def remove(self, name: str) -> None:
+        """Removes a workspace, in the thread: one that is garbage may be collected within another call."""
+        with contextlib.suppress(RuntimeError):  # the pool is closed
+            self.thread.submit(self._remove, name)
+
+    def _remove(self, name: str) -> None:
+        with self._lock:
+            if name not in self.names or self.is_closed:
+                return
+            self.names.discard(name)
+            try:
+                self._worker.ask({"name": name, "is": "old"}, b"", _SECONDS_TO_REMOVE)
+            except WorkerLost:
+                self._replace()
+
+    def _replace(self) -> None:
+        """Starts another worker; the workspaces of the old one are gone, and their calls fail."""
+        self._worker.kill()
+        self.names.clear()
+        try:
+            self._worker = self._start()
+            self._worker.wait_ready()
+        except WorkerNotStarted:
+            self.is_closed = True
+
+    def close(self) -> None:
+        self.thread.shutdown(cancel_futures=True)
+        with self._lock:
+            if not self.is_closed:
+                self._worker.kill()
+            self.is_closed = True
+
+
+class WorkspacePool:
+    """The workers that hold the workspaces of an executor. `start` starts one on layers of isolation.
+
+    Raises `SandboxError` where commands would not be contained at level B.
+    """
+
+    def __init__(
+        self, start: Callable[[Collection[Layer]], WorkerProcess], layers: Collection[Layer], workers: int
+    ) -> None:
+        self._homes: list[_Home] = []
+        try:
+            self._homes += [_Home(partial(start, layers))]
+        except NoNamespaces:
+            layers = frozenset(layers) - {Layer.NAMESPACES}
+        while len(self._homes) < workers:
+            self._homes.append(_Home(partial(start, layers)))
+        self._opened: dict[str, tuple[float, weakref.ref[Workspace]]] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        found = self._homes[0].worker
+        if not frozenset(found.layers) >= CORE_LAYERS:
+            level, missing = level_of(found.layers).value, found.missing
+            self.close()
+            raise SandboxError(
+                f"workspaces need isolation of level B or A, and commands reach level {level} here.",
+                remedy=f"Missing: {missing}. See `greenward doctor`.",
+            )
+
+    @property
+    def layers(self) -> Collection[str]:
+        """The layers of isolation around commands."""
+        return tuple(layer.value for layer in self._homes[0].worker.layers)
+
+    @property
+    def worker_pids(self) -> Sequence[int]:
+        """Process ids of the workers."""
+        return [home.worker.pid for home in self._homes]
+
+    @property
+    def open_count(self) -> int:
+        """How many workspaces are open."""
+        return sum(len(home.names) for home in self._homes)
+
+    def open(self, files: Mapping[str, str], limits: WorkspaceLimits) -> Workspace:
+        """A new workspace that holds `files`. Raises `SandboxError`."""
+        check_files(files, limits.file_bytes)
+        with self._lock:
+            self._collect()
+            if len(self._opened) >= MAX_OPEN:
+                raise SandboxError(f"{MAX_OPEN} workspaces are open, and no more can be: close some of them.")
+            name = str(next(self._numbers))
+            home = self._homes[int(name) % len(self._homes)]
+            workspace = Workspace(home, name, limits)
+            self._opened[name] = time.monotonic() + limits.lifetime_seconds, weakref.ref(workspace)
+        workspace._opening = home.thread.submit(workspace._answer, "open", dict(files))
+        return workspace
+
+    def _collect(self) -> None:
+        now = time.monotonic()
+        for name, (end, reference) in list(self._opened.items()):
+            workspace = reference()
+            if workspace is None or not workspace._closing.alive or now >= end:
+                del self._opened[name]
+                if workspace is not None:
+                    workspace.close()
+
+    def close(self) -> None:
+        """Ends all workspaces and their workers."""
+        for home in self._homes:
+            home.close()

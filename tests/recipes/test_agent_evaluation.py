@@ -1,0 +1,54 @@
+"""`greenward eval --suite repositories`: a scripted model behind a local endpoint, as an external one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from greenward.cli.main import main
+from greenward.grading.edits.answers import written_edits
+from greenward.problems.repositories import shipped_repositories
+from openai_server import OpenAIServer
+
+REPOSITORIES = shipped_repositories()
+IDS = "ledger/one-decimal,shop/kilograms,routes/way-back"
+
+
+def knows_the_patches(prompt: str) -> str:
+    if "<output>" in prompt:
+        return "<submit>"
+    problem = next(one for one in REPOSITORIES if one.prompt in prompt)
+    return f"I know it.\n<apply_patch>\n{written_edits(problem, problem.reference, 'search_replace')}</apply_patch>"
+
+
+def evaluate(url, out, capsys):
+    command = ["eval", f"tiny@{url}", "--suite", "repositories", "--ids", IDS, "--out", str(out), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--workers", "1"])
+    assert not ended.value.code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_external_model_is_evaluated_with_its_transcripts_and_predictions(tmp_path, capsys):
+    with OpenAIServer(knows_the_patches) as server:
+        summary = evaluate(server.url, tmp_path / "out", capsys)
+        assert summary["metrics"]["pass@1"]["value"] == 1.0
+        asked = len(server.payloads)
+        assert evaluate(server.url, tmp_path / "out", capsys)["metrics"] == summary["metrics"]
+        assert len(server.payloads) == asked  # nothing is asked again
+    samples = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
+    assert all("[tool]\nChanged: " in one["completion"] for one in samples)
+    predictions = [
+        json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    ]
+    assert {one["instance_id"] for one in predictions} == set(IDS.split(","))
+    assert all(one["model_patch"].startswith("--- a/") for one in predictions)
+    assert {one["model_name_or_path"] for one in predictions} == {"tiny"}
+
+
+def test_a_model_that_does_nothing_solves_nothing(tmp_path, capsys):
+    with OpenAIServer(lambda prompt: "It is all right as it is.") as server:
+        summary = evaluate(server.url, tmp_path / "out", capsys)
+    assert summary["metrics"]["pass@1"]["value"] == 0.0
+    assert summary["statuses"] == {"failed": 3}
