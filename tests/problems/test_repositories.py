@@ -7,12 +7,13 @@ import subprocess
 
 import pytest
 
+from greenward.cli.main import main
 from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.repositories import shipped_repositories
-from greenward.recipes.build import failing_references, load_verified, reference_answer
+from greenward.recipes.build import failing_references, load_verified, reference_answerfrom openai_server import OpenAIServer
 
 MODULE = "def total(prices):\n    return sum(prices) * RATE\n\n\nRATE = 2\n"
 HELPER = "FEE = 1\n"
@@ -144,6 +145,17 @@ class TestRows:
     def test_bad_rows_say_what_was_expected(self, tmp_path, clone, change, said):
         with pytest.raises(ProblemError, match=said):
             load_suite(rows(tmp_path, clone | change))
+
+
+    def test_a_repository_whose_tests_do_not_start_is_the_infrastructures(self, tmp_path, clone):
+        broken = clone | {"instance_id": "broken-1", "FAIL_TO_PASS": ["tests.no_such_file.Test.test"]}
+        with OpenAIServer(lambda prompt: "<submit>") as server, pytest.raises(SystemExit) as ended:
+            options = ["--out", str(tmp_path / "out"), "--workers", "1", "--quiet"]
+            main(["eval", f"tiny@{server.url}", "--suite", rows(tmp_path, clone, broken), *options])
+        assert ended.value.code == 2  # more was lost than may be
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert summary["statuses"] == {"failed": 1, "infrastructure": 1}
+        assert "fail their tests as they should be" in " ".join(summary["notes"])
 
 
 class TestPlanted:

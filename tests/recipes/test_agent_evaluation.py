@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +26,8 @@ def knows_the_patches(prompt: str) -> str:
     return f"I know it.\n<apply_patch>\n{written_edits(problem, problem.reference, 'search_replace')}</apply_patch>"
 
 
-def evaluate(url, out, capsys):
-    command = ["eval", f"tiny@{url}", "--suite", "repositories", "--ids", IDS, "--out", str(out), "--json"]
+def evaluate(url, out, capsys, ids=IDS, model="tiny"):
+    command = ["eval", f"{model}@{url}", "--suite", "repositories", "--ids", ids, "--out", str(out), "--json"]
     with pytest.raises(SystemExit) as ended:
         main([*command, "--workers", "1"])
     assert not ended.value.code
@@ -45,6 +49,27 @@ def test_an_external_model_is_evaluated_with_its_transcripts_and_predictions(tmp
     assert {one["instance_id"] for one in predictions} == set(IDS.split(","))
     assert all(one["model_patch"].startswith("--- a/") for one in predictions)
     assert {one["model_name_or_path"] for one in predictions} == {"tiny"}
+
+
+def test_the_tutorial_of_the_documentation(tmp_path, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
+    (script,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "HTTPServer" in one)
+    made: dict[str, Any] = {}
+    exec(
+        script.replace("8123), Model).serve_forever()", "0), Model)").replace(
+            "HTTPServer((", "server = HTTPServer(("
+        ),
+        made,
+    )
+    server = made["server"]
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    made["Model"].log_message = lambda *_: None
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        summary = evaluate(url, tmp_path / "out", capsys, "shop/free-shipping,shop/kilograms", "scripted")
+    finally:
+        server.shutdown()
+    assert summary["statuses"] == {"passed": 1, "failed": 1}
 
 
 def test_a_model_that_does_nothing_solves_nothing(tmp_path, capsys):
