@@ -13,7 +13,8 @@ from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.repositories import shipped_repositories
-from greenward.recipes.build import failing_references, load_verified, reference_answerfrom openai_server import OpenAIServer
+from greenward.recipes.build import failing_references, load_verified, reference_answer
+from openai_server import OpenAIServer
 
 MODULE = "def total(prices):\n    return sum(prices) * RATE\n\n\nRATE = 2\n"
 HELPER = "FEE = 1\n"
@@ -145,7 +146,6 @@ class TestRows:
     def test_bad_rows_say_what_was_expected(self, tmp_path, clone, change, said):
         with pytest.raises(ProblemError, match=said):
             load_suite(rows(tmp_path, clone | change))
-
 
     def test_a_repository_whose_tests_do_not_start_is_the_infrastructures(self, tmp_path, clone):
         broken = clone | {"instance_id": "broken-1", "FAIL_TO_PASS": ["tests.no_such_file.Test.test"]}
