@@ -42,7 +42,7 @@ def test_an_external_model_is_evaluated_with_its_transcripts_and_predictions(tmp
         assert evaluate(server.url, tmp_path / "out", capsys)["metrics"] == summary["metrics"]
         assert len(server.payloads) == asked  # nothing is asked again
     samples = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
-    assert all("[tool]\nChanged: " in one["completion"] for one in samples)
+    assert all("[2. tool]\nChanged: " in one["completion"] for one in samples)
     predictions = [
         json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
     ]
@@ -77,3 +77,4 @@ def test_a_model_that_does_nothing_solves_nothing(tmp_path, capsys):
         summary = evaluate(server.url, tmp_path / "out", capsys)
     assert summary["metrics"]["pass@1"]["value"] == 0.0
     assert summary["statuses"] == {"failed": 3}
+    assert "[1. programmer]" in (tmp_path / "out" / "report.md").read_text()

@@ -167,6 +167,14 @@ class CodeRecipe(ReinforcementRecipe):
     def _possible(self) -> CodeRecipe:
         if not self.rewards:
             raise ValueError("rewards is empty: name at least one reward term")
+        environment = self.environment
+        if environment.tools and (environment.max_turns > 1 or environment.answer != "function"):
+            raise ValueError(
+                "environment.tools is an agent, whose turns are calls: leave environment.max_turns and "
+                "environment.answer out"
+            )
+        if environment.tools and self.sandbox.backend != "local":
+            raise ValueError("environment.tools needs workspaces: sandbox.backend must be local")
         buffer = self.algorithm.overlong.penalty_buffer
         if buffer >= self.sampling.max_tokens:
             raise ValueError(

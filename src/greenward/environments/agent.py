@@ -270,7 +270,8 @@ class AgentDialogue(Dialogue):
 
     def text(self) -> str:
         """The transcript as one text."""
-        return "".join(f"[{role}]\n{text.rstrip()}\n" for role, text in self.transcript())
+        steps = enumerate(self.transcript(), 1)
+        return "".join(f"[{number}. {role}]\n{text.rstrip()}\n" for number, (role, text) in steps)
 
     def graded_answer(self) -> GradedAnswer:
         """What the agent left, as reward terms read it."""

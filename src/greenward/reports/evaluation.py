@@ -70,7 +70,8 @@ def evaluation_report(path: Path) -> Report:
             footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
         )
     classes = summary.get("classification")
-    failed = tuple(islice(_failed(path), _SHOWN_ANSWERS))
+    by_agents = "tools" in summary.get("settings", {})
+    failed = tuple(islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
     metrics = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
     result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")
     return Report(
@@ -182,8 +183,8 @@ def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
         yield session_table(sessions[-1])
 
 
-def _failed(path: Path) -> Iterator[AnsweredTask]:
-    """The failing answers in their order, one for each problem."""
+def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
+    """The failing answers in their order, one for each problem; of agents, their transcripts."""
     rows = {
         (row["task_id"], row["sample"]): row
         for row in JsonRows(path / RESULTS, lenient=True)
@@ -199,7 +200,7 @@ def _failed(path: Path) -> Iterator[AnsweredTask]:
             continue
         shown.add(row["task_id"])
         failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message")
-        code = sample.get("solution") or sample.get("completion")
+        code = (None if transcripts else sample.get("solution")) or sample.get("completion")
         answer = shown_answer(row["status"], code, failure, remark=f"answer {row['sample']}")
         yield AnsweredTask(str(row["task_id"]), bounded(prompts.get(row["task_id"], "")), (answer,))
 

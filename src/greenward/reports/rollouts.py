@@ -168,7 +168,11 @@ def _task(step: int, row: Row) -> AnsweredTask:
     remarks += [f"ended by {words(str(row['stop']))}"] if "stop" in row else []
     answer = shown_answer(status, row.get("answer"), row.get("first_failure"), remark=" · ".join(remarks))
     turns = row.get("transcript")
-    said = (f"{turn.get('role')}: {turn.get('text')}" for turn in turns or () if isinstance(turn, dict))
+    said = (
+        f"{number}. {turn.get('role')}: {turn.get('text')}"
+        for number, turn in enumerate(turns or (), 1)
+        if isinstance(turn, dict)
+    )
     return AnsweredTask(_task_id(row), bounded("\n".join(said)), (answer,))
 
 

@@ -1,0 +1,79 @@
+"""The recipe of agents: demonstrations whose outputs are not trained on, settings, and a whole training."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from greenward.config.loading import load_recipe
+from greenward.config.sections import SupervisedConfig
+from greenward.environments.agent import AgentPrompts
+from greenward.environments.tools import parse_call
+from greenward.errors import ConfigError
+from greenward.policies.tokenizer import train_tokenizer
+from greenward.problems.catalog import load_problems
+from greenward.recipes.build import tools_of
+from greenward.recipes.supervised_data import demonstration_text, supervised_examples
+from greenward.recipes.train import train
+from greenward.runs.reading import read_rollouts
+
+RECIPE = load_recipe("grpo_agent_repair", ["problems.families.limit=40"])
+
+
+def test_demonstrations_are_episodes_whose_outputs_are_not_trained_on():
+    section = RECIPE.problems
+    problems = load_problems("bugs:families", section.families, "train", bugs=section.bugs)[:6]
+    tokenizer = train_tokenizer(map(demonstration_text, problems), 400)
+    policy, prompts = SimpleNamespace(tokenizer=tokenizer), AgentPrompts(tokenizer, style="completion")
+    config = SupervisedConfig(error_rate=0.5, examples_per_problem=2)
+    for example in supervised_examples(config, problems, policy, prompts, seed=0):
+        decode = tokenizer.decode
+        whole = decode(example.completion_ids)
+        trained = decode(i for i, kept in zip(example.completion_ids, example.trained, strict=True) if kept)
+        assert whole.count("<output>") == whole.count("</output>") == 2
+        assert "<output>" not in trained and "Changed:" not in trained
+        assert trained.startswith("<shell>cat solution.py</shell><apply_patch>") and trained.endswith(
+            "</apply_patch>"
+        )
+        assert example.completion_ids[-1] == tokenizer.eos_id and example.trained[-1]
+
+
+def test_a_demonstration_consists_of_calls_that_can_be_read():
+    section = RECIPE.problems
+    (problem, *_) = load_problems("bugs:families", section.families, "train", bugs=section.bugs)
+    first, second = demonstration_text(problem).split("</output>\n")[:2]
+    assert parse_call(first).arguments == {"command": "cat solution.py"}
+    assert parse_call(second).name == "apply_patch"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("environment.max_turns=2", "leave environment.max_turns"),
+        ("environment.answer=diff", "environment.answer out"),
+        ("environment.tools.format=xml", "format"),
+        ("environment.tools.max_calls=0", "max_calls"),
+        ("sandbox={backend: http, http: {urls: [http://localhost:1]}}", "sandbox.backend must be local"),
+    ],
+)
+def test_settings_that_cannot_be(override, said):
+    with pytest.raises(ConfigError, match=said):
+        load_recipe("grpo_agent_repair", [override])
+
+
+def test_a_pretrained_model_has_more_calls_and_the_shipped_repositories():
+    recipe = load_recipe("grpo_agent_repair", ["model=some/model"])
+    assert tools_of(recipe).max_calls == 30 and recipe.problems.train == "repositories"
+
+
+@pytest.mark.slow
+def test_the_recipe_trains_evaluates_and_keeps_transcripts(tmp_path):
+    short = ["warm_start.max_steps=30", "training.max_steps=2", "evaluation.num_questions=10"]
+    recipe = load_recipe("grpo_agent_repair", ["problems.families.limit=200", *short])
+    assert train(recipe, tmp_path / "run", quiet=True)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"tools/calls", "tools/success_rate", "tools/submitted"} <= {key for row in rows for key in row}
+    kept = [row for _, row in read_rollouts(tmp_path / "run")]
+    assert any(turn["role"] == "tool" for row in kept for turn in row["transcript"])
