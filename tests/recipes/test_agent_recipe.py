@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from greenward.config.loading import load_recipe
 from greenward.config.sections import SupervisedConfig
-from greenward.environments.agent import AgentPrompts
-from greenward.environments.tools import parse_call
+from greenward.environments.agent import AgentPrompts, demonstration
+from greenward.environments.tools import parse_call, run_call
 from greenward.errors import ConfigError
+from greenward.grading.edits.answers import editable_files
 from greenward.policies.tokenizer import train_tokenizer
 from greenward.problems.catalog import load_problems
 from greenward.recipes.build import tools_of
 from greenward.recipes.supervised_data import demonstration_text, supervised_examples
 from greenward.recipes.train import train
 from greenward.runs.reading import read_rollouts
+from greenward.sandbox.pool import LocalExecutor
 
 RECIPE = load_recipe("grpo_agent_repair", ["problems.families.limit=40"])
 
@@ -33,19 +36,22 @@ def test_demonstrations_are_episodes_whose_outputs_are_not_trained_on():
         whole = decode(example.completion_ids)
         trained = decode(i for i, kept in zip(example.completion_ids, example.trained, strict=True) if kept)
         assert whole.count("<output>") == whole.count("</output>") == 2
-        assert "<output>" not in trained and "Changed:" not in trained
-        assert trained.startswith("<shell>cat solution.py</shell><apply_patch>") and trained.endswith(
-            "</apply_patch>"
-        )
+        assert "<output>" not in trained
+        assert trained.startswith("<shell>cat solution.py</shell><shell>sed -i '3,$d' solution.py; cat >>")
         assert example.completion_ids[-1] == tokenizer.eos_id and example.trained[-1]
 
 
-def test_a_demonstration_consists_of_calls_that_can_be_read():
+def test_demonstrations_do_in_a_workspace_what_they_say():
     section = RECIPE.problems
-    (problem, *_) = load_problems("bugs:families", section.families, "train", bugs=section.bugs)
-    first, second = demonstration_text(problem).split("</output>\n")[:2]
-    assert parse_call(first).arguments == {"command": "cat solution.py"}
-    assert parse_call(second).name == "apply_patch"
+    problems = load_problems("bugs:families", section.families, "train", bugs=section.bugs)
+    whole = replace(problems[1], starter_code="", path="a/b.py", files={})
+    with LocalExecutor(1) as executor:
+        for problem in (problems[0], whole):
+            with executor.open(editable_files(problem)) as workspace:
+                for written, output in demonstration(problem, problem.reference):
+                    call = parse_call(written)
+                    assert run_call(workspace, call, "", 1000) == (output, True)
+                assert workspace.read_all() == {problem.path or "solution.py": problem.reference}
 
 
 @pytest.mark.parametrize(

@@ -293,8 +293,16 @@ class AgentDialogue(Dialogue):
         return max(len(one.token_ids) for one in self.completions)
 
 
-def demonstration(problem: Problem, written: str) -> tuple[tuple[str, str], ...]:
-    """Calls with their outputs that read the file with the bug and change it by `written`, blocks as text."""
+def demonstration(problem: Problem, program: str) -> tuple[tuple[str, str], ...]:
+    """Calls with their outputs that read the file with the bug and write `program` from its starter code on.
+
+    Small decoders learn to write what comes next long before they can copy lines to search for.
+    """
     path = problem.path or PATH
-    calls = (f"<shell>cat {path}</shell>", f"<apply_patch>\n{written}</apply_patch>")
-    return tuple(zip(calls, (editable_files(problem)[path], f"Changed: {path}.\n"), strict=True))
+    before, starter = editable_files(problem)[path], problem.starter_code
+    kept = starter[: starter.rfind("\n") + 1]
+    if not (before.startswith(kept) and program.startswith(kept)):
+        kept = ""
+    cut = f"sed -i '{kept.count(chr(10)) + 1},$d' {path}; " if kept else f": > {path}; "
+    calls = (f"cat {path}", f"{cut}cat >> {path} <<'E'\n{program[len(kept) :]}E\n")
+    return tuple((f"<shell>{call}</shell>", output) for call, output in zip(calls, (before, ""), strict=True))

@@ -16,7 +16,6 @@ from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig
 from greenward.environments.agent import AgentPrompts, demonstration
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError
-from greenward.grading.edits.answers import written_edits
 from greenward.grading.labels import label_question, written_label
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
@@ -48,7 +47,7 @@ def supervised_examples(
         config.error_rate,
         seed,
         examples_per_problem=config.examples_per_problem,
-        with_edits=renderer.answer != "function" or isinstance(renderer, AgentPrompts),
+        with_edits=renderer.answer != "function",
     )
     if isinstance(renderer, AgentPrompts):
         return [
@@ -66,7 +65,7 @@ def supervised_examples(
 def _demonstrated(problem: Problem, program: str, prompts: AgentPrompts, tokenizer: Tokenizer) -> Example:
     """An episode that turns a problem's program into another one; outputs of tools are not trained on."""
     ids, trained = list[int](), list[bool]()
-    for call, output in demonstration(problem, written_edits(problem, program, "search_replace")):
+    for call, output in demonstration(problem, program):
         for part, is_call in (
             (tokenizer.encode(call), True),
             (prompts.output_ids(problem, output, ended=False), False),
@@ -78,8 +77,8 @@ def _demonstrated(problem: Problem, program: str, prompts: AgentPrompts, tokeniz
 
 def demonstration_text(problem: Problem) -> str:
     """The calls that repair a problem, with their outputs, for training a tokenizer."""
-    written = written_edits(problem, problem.reference, "search_replace")
-    return "".join(f"{call}\n<output>\n{out}</output>\n" for call, out in demonstration(problem, written))
+    calls = demonstration(problem, problem.reference)
+    return "".join(f"{call}\n<output>\n{output}</output>\n" for call, output in calls)
 
 
 def texts_to_tokenize(problems: ProblemSet) -> Iterator[str]:
