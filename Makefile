@@ -58,8 +58,10 @@ examples: $(INSTALLED)
 test: check
 	$(PYTEST) $(PYTEST_ARGS)
 
+# The second time without compiled kernels: what torch computes is held to the same.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(PYTEST_ARGS)
+	GREENWARD_KERNELS=off $(PYTEST) tests/policies tests/algorithms $(PYTEST_ARGS)
 
 # Extras that the lock does not hold, in an environment of their own.
 .venv-ray/.installed: requirements/constraints.txt pyproject.toml

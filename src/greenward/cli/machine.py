@@ -25,6 +25,7 @@ def doctor(as_json: bool) -> None:
     training requires by default.
     """
     from greenward.platforms.detection import detect, reaches_hub
+    from greenward.policies.kernels.build import build
     from greenward.runs.machine import collect_provenance
     from greenward.sandbox.isolation import Layer, Level
     from greenward.sandbox.pool import inspect_sandbox
@@ -32,7 +33,9 @@ def doctor(as_json: bool) -> None:
     found, online = detect(), reaches_hub()
     gpus = [{**asdict(gpu), "bfloat16": gpu.bfloat16} for gpu in found.gpus]
     facts = {**vars(found), "extras": dict(found.extras), "gpus": gpus, "hub_reachable": online}
+    built = build()
     machine = {**collect_provenance(), **facts, "preset": found.preset, "warnings": found.warnings}
+    machine["kernels"] = {"compiled": built.library is not None, "reason": built.reason}
     isolation, answer_ms = inspect_sandbox()
     if as_json:
         layers = {
@@ -49,6 +52,25 @@ def doctor(as_json: bool) -> None:
         _print(machine, found, isolation, answer_ms)
     if not isolation.level.suffices(Level.B):
         raise SystemExit(1)
+
+
+@click.group()
+def kernels() -> None:
+    """Kernels in C that compute small models on CPUs."""
+
+
+@kernels.command("build")
+def build_kernels() -> None:
+    """Compile the kernels for this machine and test them against torch, again if that has been done.
+
+    Training does so by itself when they are missing. Without a compiler, or when the test fails, torch
+    computes, and the exit code is 1.
+    """
+    from greenward.policies.kernels.build import build
+
+    built = build(anew=True)
+    click.echo(f"{built.library}: {built.reason}" if built.library else f"No kernels: {built.reason}.")
+    raise SystemExit(0 if built.library else 1)
 
 
 def _rows(machine: dict[str, Any], found: Machine) -> Iterator[tuple[str, str]]:
@@ -68,6 +90,8 @@ def _rows(machine: dict[str, Any], found: Machine) -> Iterator[tuple[str, str]]:
     yield "site", f"{found.site}: no connection from its nodes" if found.site else "none that is known"
     yield "hub", "reachable" if machine["hub_reachable"] else "not reachable: models must be in the cache"
     yield "models", f"{found.model_cache} ({'writable' if found.model_cache_writable else 'not writable'})"
+    kernels = machine["kernels"]
+    yield "kernels", kernels["reason"] if kernels["compiled"] else f"none: {kernels['reason']}"
     yield "python", machine["python"]
     yield "packages", ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     for extra, packages in found.extras.items():

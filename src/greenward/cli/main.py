@@ -15,7 +15,7 @@ from greenward.cli.comparing import compare, show
 from greenward.cli.diagnosing import diagnose, diff, evals, reward_health
 from greenward.cli.evaluating import eval_, grade
 from greenward.cli.fixing import fix
-from greenward.cli.machine import completion, doctor, plan
+from greenward.cli.machine import completion, doctor, kernels, plan
 from greenward.cli.monitoring import monitor, watch
 from greenward.cli.play import play
 from greenward.cli.problems import problems
@@ -53,7 +53,7 @@ LEARNING = (demo, train, launch, validate_model, sweep, slurm, eval_, grade, sho
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
 REPORTING = (report, rollouts, problems, push)
-for command in (*LEARNING, *DIAGNOSING, *REPORTING, config, sandbox, doctor, plan, completion):
+for command in (*LEARNING, *DIAGNOSING, *REPORTING, config, sandbox, doctor, plan, kernels, completion):
     cli.add_command(command)
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from greenward.policies.decoder import Decoder, DecoderShape, rotate_
+from greenward.policies.decoder import Attention, Decoder, DecoderShape, rotate_
 from greenward.policies.group_batch import Bucket, GroupBatch, Span
+from greenward.policies.kernels.attention import KernelAttention, kernels_for
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -115,6 +116,12 @@ def _scores(query_BHTD: Tensor, key_BKSD: Tensor, causal: bool, mask_B11S: Tenso
     return scores
 
 
+def training_attention(decoder: Decoder, batch: GroupBatch) -> Attention:
+    """The `Attention` of training: compiled kernels where they serve, else the operations of torch."""
+    native = kernels_for(decoder)
+    return KernelAttention(decoder, batch, native) if native else SharedPrefixAttention(decoder, batch)
+
+
 class _Heads(NamedTuple):
     query: Tensor
     key: Tensor
@@ -122,7 +129,7 @@ class _Heads(NamedTuple):
 
 
 class SharedPrefixAttention:
-    """The `Attention` of training: rotates, then attends within each group."""
+    """The `Attention` of training by torch: rotates, then attends within each group."""
 
     def __init__(self, decoder: Decoder, batch: GroupBatch) -> None:
         self.shape: DecoderShape = decoder.shape
@@ -139,8 +146,8 @@ class SharedPrefixAttention:
         keys and values, (rows, width, X, D), and the log-sum-exps. Rotates its input in place.
         """
         H, K = self.shape.heads, self.shape.kv_heads
-        rotate_(qkv_MXD[:, : H + K], self.cos, self.sin)
-        out_MHD = qkv_MXD.new_empty((len(qkv_MXD), H, self.shape.head_dim))
+        rotate_(qkv_MXD[: len(self.cos), : H + K], self.cos, self.sin)
+        out_MHD = qkv_MXD.new_zeros((len(qkv_MXD), H, self.shape.head_dim))
         kept: list[Tensor] = []
         for bucket, mask in zip(self.batch.buckets, self.masks, strict=True):
             padded = bucket.prompts.pad(qkv_MXD)
@@ -193,7 +200,7 @@ class _SharedPrefixFunction(torch.autograd.Function):
         out_MHD, *kept = ctx.saved_tensors
         saved = iter(kept)
         grad_MHD = grad_out.view_as(out_MHD)
-        grad_qkv_MXD = out_MHD.new_empty((len(out_MHD), H + 2 * K, layout.shape.head_dim))
+        grad_qkv_MXD = out_MHD.new_zeros((len(out_MHD), H + 2 * K, layout.shape.head_dim))
         for bucket, mask in zip(layout.batch.buckets, layout.masks, strict=True):
             prompt, lse = layout.heads(next(saved)), next(saved)
             grad, out = (bucket.prompts.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
@@ -211,7 +218,7 @@ class _SharedPrefixFunction(torch.autograd.Function):
                 own_grads.query.add_(_by_row(through_prompt.query, bucket))
                 _join_into(own_grads, bucket.owns, grad_qkv_MXD)
             _join_into(grads, bucket.prompts, grad_qkv_MXD)
-        rotate_(grad_qkv_MXD[:, : H + K], layout.cos, -layout.sin)
+        rotate_(grad_qkv_MXD[: len(layout.cos), : H + K], layout.cos, -layout.sin)
         return grad_qkv_MXD, None
 
 

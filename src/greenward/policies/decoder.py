@@ -24,11 +24,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from greenward.policies.kernels.build import kernels
+from greenward.policies.kernels.native import Kernels
+
 if TYPE_CHECKING:
     from greenward.policies.adapter import LowRank
 
 Attention = Callable[[int, Tensor], Tensor]
-"""(layer, qkv_MXD before rotation) -> attended values (M, H·D)."""
+"""(layer, qkv_MXD before rotation) -> attended values (M, H·D), 0 for tokens behind those that it knows."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class RotaryTable(nn.Module):
 
     def forward(self, positions_M: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines, each (M, 1, D/2), at positions below `length`."""
+        cos, sin = self.grown(length).index_select(0, positions_M).to(dtype).split(1, dim=1)
+        return cos, sin
+
+    def grown(self, length: int) -> Tensor:
+        """The table, (positions, 2, D/2), with `length` positions or more."""
         if len(self.table) < length:
             size = max(64, 1 << (length - 1).bit_length())
             # Grown while sampling, the table must still serve training.
@@ -85,8 +93,7 @@ class RotaryTable(nn.Module):
                 steps = torch.arange(size, device=self.frequencies.device, dtype=torch.float32)
                 angles = torch.outer(steps, self.frequencies)
                 self.table = torch.stack((angles.cos(), angles.sin()), dim=1)
-        cos, sin = self.table.index_select(0, positions_M).to(dtype).split(1, dim=1)
-        return cos, sin
+        return self.table
 
 
 def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
@@ -193,6 +200,12 @@ class Decoder(nn.Module):
         no others. Without `read`, the hidden states, after the last norm. All parameters are read inside
         this call, where a sharded module has gathered them.
         """
+        tokens = len(token_ids_M)
+        if predicting_U is not None:
+            tokens = len(predicting_U)
+            token_ids_M, predicting_U = (
+                with_rows_rounded(index, self.compute_dtype) for index in (token_ids_M, predicting_U)
+            )
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):
             outputs = predicting_U if index == len(self.layers) - 1 else None
@@ -200,7 +213,7 @@ class Decoder(nn.Module):
                 x_ME = checkpoint(layer, x_ME, index, attention, outputs, use_reentrant=False)
             else:
                 x_ME = layer(x_ME, index, attention, outputs)
-        hidden_ME = rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)
+        hidden_ME = rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)[:tokens]
         return hidden_ME if read is None else read(hidden_ME, self.unembedding_VE)
 
     def in_compute_dtype(self) -> Decoder:
@@ -225,6 +238,19 @@ class Decoder(nn.Module):
             parameter.normal_(0.0, scale, generator=generator)
 
 
+def with_rows_rounded(index_M: Tensor, dtype: torch.dtype) -> Tensor:
+    """`index_M` with zeros behind it, up to a number of rows that comes again.
+
+    oneDNN generates a bfloat16 matrix product for every new number of rows, which takes longer than to
+    compute it for the rows that this adds, about 1.5 %.
+    """
+    rows = len(index_M)
+    if dtype != torch.bfloat16 or index_M.device.type != "cpu":
+        return index_M
+    step = max(16, 1 << max(0, rows.bit_length() - 6))
+    return F.pad(index_M, (0, -rows % step))
+
+
 # Small models spend as much time in passes over memory as in matrix products: the hand-written gradients
 # below make fewer passes and keep fewer intermediate tensors than those of autograd.
 
@@ -239,19 +265,28 @@ def swiglu(x_ME: Tensor, weight: Tensor) -> Tensor:
     return _SwiGLU.apply(x_ME, weight) if torch.is_grad_enabled() else _gate(x_ME, weight)[0]
 
 
+def _kernels_for(x: Tensor, size: int | None = None) -> Kernels | None:
+    return kernels() if Kernels.serve(x, size) else None
+
+
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised x and 1 / rms(x)."""
+    if native := _kernels_for(x):
+        return native.rms_norm(x, weight, eps)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return torch.mul(x, scale).to(x.dtype).mul_(weight), scale
 
 
 def _gate(x_ME: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gated values (M, F), and gate and up before gating (2, M, F).
+    """The gated values (M, F), and gate and up before gating: (M, 2F) with kernels, else (2, M, F).
 
-    Gate and up are kept apart: side by side in one row, every element-wise pass over either half
-    takes twice as long.
+    For the operations of torch gate and up are kept apart: side by side in one row, every element-wise
+    pass over either half takes twice as long.
     """
+    if native := _kernels_for(x_ME, len(weight) // 2):
+        gate_up = x_ME @ weight.t()
+        return native.swiglu(gate_up), gate_up
     gate, up = gate_up = x_ME.new_empty((2, len(x_ME), len(weight) // 2))
     gate_weight, up_weight = weight.chunk(2)
     torch.mm(x_ME, gate_weight.t(), out=gate)
@@ -270,6 +305,10 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         # With s = scale, y = x s w:  dx = s g w - x s³ mean(g w x),  dw = Σ s g x.
         x, weight, scale = ctx.saved_tensors
+        if native := _kernels_for(x):
+            wanted = ctx.needs_input_grad[1]
+            grad_x, grad_weight = native.rms_norm_backward(grad, x, weight, scale, with_weight=wanted)
+            return grad_x, None if grad_weight is None else grad_weight.to(weight.dtype), None
         size = x.shape[-1]
         g_ME, x_ME, w = grad.reshape(-1, size).float(), x.reshape(-1, size).float(), weight.float()
         s_M1 = scale.reshape(-1, 1)
@@ -292,6 +331,9 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x_ME, weight, gate_up = ctx.saved_tensors
+        if native := _kernels_for(x_ME, len(weight) // 2):
+            grads = native.swiglu_backward(grad, gate_up)
+            return grads @ weight, grads.t() @ x_ME if ctx.needs_input_grad[1] else None
         gate, up = gate_up
         gate_weight, up_weight = weight.chunk(2)
         grad_gate, grad_up = torch.empty_like(gate_up)

@@ -16,6 +16,7 @@ from greenward.policies.adapter import fix_factors, is_adapted, shared_copy
 from greenward.policies.attention import SharedPrefixAttention, attend
 from greenward.policies.decoder import Decoder, DecoderShape, rotate_
 from greenward.policies.group_batch import GroupBatch, Span
+from greenward.policies.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 
 _GROWTH = 16
 CACHE_BYTES = 1 << 30  # for the completions' keys and values
@@ -206,25 +207,35 @@ class NativeDecoding:
         self._memory = torch.empty(0)
 
     def rows_at_once(self, max_tokens: int) -> int:
-        shape, dtype = self.decoder.shape, self.decoder.compute_dtype
-        return CACHE_BYTES // (CompletionCache.numbers(shape, 1, max_tokens) * dtype.itemsize)
+        return CACHE_BYTES // (self._numbers(1, max_tokens) * self.decoder.compute_dtype.itemsize)
+
+    def _numbers(self, rows: int, tokens: int) -> int:
+        """How many numbers the memory of so many completions takes."""
+        if kernels_for(self.decoder):
+            return KernelDecodeAttention.numbers(self.decoder, rows, tokens)
+        return CompletionCache.numbers(self.decoder.shape, rows, tokens)
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         self._refresh()
         decoder, device = self.decoder, self.decoder.embedding.device
         batch = GroupBatch.of_prompts(prompts, group_sizes, device)
-        prefill = PrefillAttention(decoder, batch)
+        native = kernels_for(decoder)
+        prefill = KernelPrefill(decoder, batch, native) if native else PrefillAttention(decoder, batch)
 
         def logits_after_prompts(hidden_UE: Tensor, unembedding_VE: Tensor) -> Tensor:
             return _logits(hidden_UE.index_select(0, batch.scored_from_S), unembedding_VE)
 
         logits_NV = decoder(batch.token_ids_M, prefill, logits_after_prompts, batch.predicting_U)
         rows, tokens = sum(group_sizes), max_tokens - 1
-        numbers = CompletionCache.numbers(decoder.shape, rows, tokens)
+        numbers = self._numbers(rows, tokens)
         if self._memory.numel() < numbers or self._memory.device != device:
             self._memory = torch.zeros(numbers, dtype=decoder.compute_dtype, device=device)
-        own = CompletionCache(decoder.shape, rows, tokens, self._memory)
-        self._attention = DecodeAttention(decoder, prefill, group_sizes, own)
+        if isinstance(prefill, KernelPrefill):
+            kernel = KernelDecodeAttention(decoder, prefill, group_sizes, tokens, self._memory)
+            self._attention: DecodeAttention | KernelDecodeAttention = kernel
+        else:
+            own = CompletionCache(decoder.shape, rows, tokens, self._memory)
+            self._attention = DecodeAttention(decoder, prefill, group_sizes, own)
         return logits_NV.repeat_interleave(torch.tensor(group_sizes, device=device), dim=0)
 
     def step(self, token_ids_B: Tensor) -> Tensor:

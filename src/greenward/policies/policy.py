@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import adapter, checkpoint
-from greenward.policies.attention import SharedPrefixAttention
-from greenward.policies.decoder import Decoder, DecoderShape
+from greenward.policies.attention import training_attention
+from greenward.policies.decoder import Decoder, DecoderShape, with_rows_rounded
 from greenward.policies.decoding import NativeDecoding
 from greenward.policies.devices import resolve_device, resolve_dtype
 from greenward.policies.group_batch import GroupBatch
@@ -201,7 +201,7 @@ class Policy(Sampler):
         The tokens of all completions follow each other, row by row: `batch.spread` lays out what is
         computed from them over (B, T).
         """
-        attention = SharedPrefixAttention(self.model, batch)
+        attention = training_attention(self.model, batch)
         hidden_UE: Tensor = self.model(batch.token_ids_M, attention, predicting_U=batch.predicting_U)
         return hidden_UE.index_select(0, batch.scored_from_S)
 
@@ -231,11 +231,17 @@ class Policy(Sampler):
         """Log-probabilities, entropies and hidden states of the scored tokens."""
 
         def read(hidden_UE: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-            hidden_SE = hidden_UE.index_select(0, batch.scored_from_S)
-            scores = score_tokens(
-                hidden_SE, unembedding_VE, batch.targets_S, temperature=temperature, entropy=entropy
+            targets_S, from_S = batch.targets_S, batch.scored_from_S
+            hidden_SE = hidden_UE.index_select(0, with_rows_rounded(from_S, hidden_UE.dtype))
+            logprobs_S, entropy_S = score_tokens(
+                hidden_SE,
+                unembedding_VE,
+                with_rows_rounded(targets_S, hidden_UE.dtype),
+                temperature=temperature,
+                entropy=entropy,
             )
-            return *scores, hidden_SE
+            tokens = len(targets_S)
+            return logprobs_S[:tokens], None if entropy_S is None else entropy_S[:tokens], hidden_SE[:tokens]
 
-        attention = SharedPrefixAttention(self.model, batch)
+        attention = training_attention(self.model, batch)
         return self.model(batch.token_ids_M, attention, read, batch.predicting_U)

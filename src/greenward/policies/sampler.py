@@ -28,6 +28,7 @@ from greenward.policies.tokenizer import Tokenizer
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Finished rows are dropped when at most this share of the batch is left: dropping copies the cache.
 _COMPACT_BELOW = 0.75
+_ROWS_STEP = 16
 
 
 class Decoding(Protocol):
@@ -217,10 +218,13 @@ class CompletionBuffer:
             yield row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
 
     def drop_finished(self) -> np.ndarray:
-        """Take finished rows out of the batch; the indices, in the old batch, of those that stay."""
-        kept = np.flatnonzero(self.alive_B)
-        self.rows_B = self.rows_B[kept]
-        self.alive_B = np.ones(len(kept), dtype=bool)
+        """Take finished rows out of the batch; the indices, in the old batch, of those that stay.
+
+        Some finished ones stay, so that the number of rows is one that comes again (`with_rows_rounded`).
+        """
+        dead = np.flatnonzero(~self.alive_B)[: -int(self.alive_B.sum()) % _ROWS_STEP]
+        kept = np.sort(np.concatenate([np.flatnonzero(self.alive_B), dead]))
+        self.rows_B, self.alive_B = self.rows_B[kept], self.alive_B[kept]
         return kept
 
 

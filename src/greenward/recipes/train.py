@@ -32,6 +32,7 @@ from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import TrainingStopped
 from greenward.faults.fault import recorded_truth
 from greenward.policies.devices import contended_threads
+from greenward.policies.kernels.build import is_to_be_built, kernels
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
@@ -46,7 +47,7 @@ from greenward.recipes.tasks import CodeTasks, Tasks
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
-from greenward.runs.directory import ONE_PROCESS, FollowedRun, RunDirectory, write_summary
+from greenward.runs.directory import FollowedRun, RunDirectory, write_summary
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
@@ -92,9 +93,12 @@ def train(
         quiet = quiet or not distributed.is_first()
         check_processes(recipe)
         tasks = make_tasks(recipe, given, functions)
+        progress = Progress(quiet=quiet)
+        if computes_by_kernels(recipe) and is_to_be_built():
+            progress.message("Compiling kernels for this processor, which takes some seconds, once.")
         run = stack.enter_context(open_run(output, recipe, resume=resume))
         tasks.open(run, stack)
-        progress = stack.enter_context(Progress(quiet=quiet))
+        stack.enter_context(progress)
         for key, change in run.inexact.items():
             progress.message(
                 f"Resumed with another {key} ({change}): the numbers will not equal those of an "
@@ -110,15 +114,22 @@ def train(
     return finished
 
 
+def computes_by_kernels(recipe: BaseRecipe) -> bool:
+    """Whether compiled kernels serve, where this machine has them."""
+    return isinstance(recipe, ModelRecipe) and not torch.cuda.is_available()
+
+
 def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
     """The run directory of `recipe`, for writing in the first process alone."""
     config = recipe.model_dump(mode="json")
     count = distributed.size()
-    processes = f"{count} ({distributed.sharding()})" if count > 1 else ONE_PROCESS
+    computed_by = {"processes": f"{count} ({distributed.sharding()})"} if count > 1 else {}
+    if computes_by_kernels(recipe) and kernels():
+        computed_by["kernels"] = "compiled"
 
     def create() -> None:
         opened.append(
-            RunDirectory.create(path, config, resume=resume, processes=processes, complete=with_defaults)
+            RunDirectory.create(path, config, resume=resume, computed_by=computed_by, complete=with_defaults)
         )
 
     opened: list[RunDirectory] = []

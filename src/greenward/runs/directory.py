@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
@@ -83,7 +84,8 @@ MAY_CHANGE_ON_RESUME = (
 # May differ on resume as well, but sums are then rounded in another order: the run goes on inexactly.
 INEXACT_ON_RESUME = ("training.threads",)
 
-ONE_PROCESS = "1"
+# What a session computes by, unless it says otherwise: a resumed one that differs goes on inexactly.
+COMPUTED_BY = MappingProxyType({"processes": "1", "kernels": "torch"})
 
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
@@ -109,14 +111,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         *,
         resume: bool = False,
         device: str | None = None,
-        processes: str = ONE_PROCESS,
+        computed_by: Mapping[str, str] = COMPUTED_BY,
         complete: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
     ) -> RunDirectory:
         """Open `path` for a new run, or to go on with the run that is there.
 
         `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
         So does a run that failed before its first number. `device` names the accelerator for provenance.json.
-        `processes` says how many train together and how they hold the weights; others resume inexactly.
+        `computed_by` says how many processes train together and how they hold the weights, and whose kernels
+        compute: another session that differs resumes inexactly.
         `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
         Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
         that another process writes, and a folder that cannot be written.
@@ -139,10 +142,13 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                     (path / name).mkdir(exist_ok=True)
             record = read_json(path / PROVENANCE) or {"sessions": []}
             sessions = record["sessions"] if exists else []
-            before = sessions[-1].get("processes", ONE_PROCESS) if sessions else processes
-            if before != processes:
-                inexact["processes"] = f"{before} -> {processes}"
-            facts = {"processes": processes, **({"inexact_resume": inexact} if inexact else {})}
+            facts: dict[str, Any] = {**COMPUTED_BY, **computed_by}
+            for key, value in facts.items():
+                before = sessions[-1].get(key, COMPUTED_BY[key]) if sessions else value
+                if before != value:
+                    inexact[key] = f"{before} -> {value}"
+            if inexact:
+                facts["inexact_resume"] = inexact
             record["sessions"].append(collect_provenance(device) | facts)
             write_json(path / PROVENANCE, record)
             text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)

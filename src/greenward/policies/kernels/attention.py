@@ -1,0 +1,173 @@
+"""Attention by the compiled kernels over flat tokens: what `attention.py` and `decoding.py` do by torch.
+
+Shape suffixes: those of `native.py`, N groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from greenward.policies.decoder import Decoder
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.kernels.build import kernels
+from greenward.policies.kernels.native import LANES, Kernels, Layout, Rows
+
+_TOGETHER = 8  # rows of a group whose attention one thread computes
+
+
+def kernels_for(decoder: Decoder) -> Kernels | None:
+    """The kernels, where they serve this decoder."""
+    like = decoder.embedding.new_empty(0, dtype=decoder.compute_dtype)
+    return kernels() if Kernels.serve(like, decoder.shape.head_dim) else None
+
+
+class KernelAttention:
+    """The `Attention` of training: rotates, then attends within each group."""
+
+    def __init__(self, decoder: Decoder, batch: GroupBatch, kernels: Kernels) -> None:
+        self.shape, self.kernels, self.batch = decoder.shape, kernels, batch
+        self.table = decoder.rotary.grown(batch.longest)
+        self.positions_M = batch.positions_M
+        self.layout = layout_of(batch)
+
+    def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
+        return _Attention.apply(qkv_MXD, self)
+
+    def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, Tensor]:
+        """Attended values (M, H, D) and log-sum-exps (M, H); rotates its input in place."""
+        H, K = self.shape.heads, self.shape.kv_heads
+        self.kernels.rotate_(qkv_MXD, self.positions_M, self.table, H + K, 1.0)
+        return self.kernels.attention(qkv_MXD, H, K, self.layout)
+
+
+class _Attention(torch.autograd.Function):
+    """Rotates its input in place: the projection before it needs no output for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv_MXD: Tensor, attention: KernelAttention) -> Tensor:
+        out_MHD, lse_MH = attention.attend(qkv_MXD)
+        ctx.attention = attention
+        ctx.save_for_backward(qkv_MXD, out_MHD, lse_MH)
+        return out_MHD.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        attention: KernelAttention = ctx.attention
+        qkv_MXD, out_MHD, lse_MH = ctx.saved_tensors
+        H, K, kernels = attention.shape.heads, attention.shape.kv_heads, attention.kernels
+        grad = kernels.attention_backward(
+            grad_out.view_as(out_MHD), qkv_MXD, out_MHD, lse_MH, K, attention.layout
+        )
+        kernels.rotate_(grad, attention.positions_M, attention.table, H + K, -1.0)
+        return grad, None
+
+
+class KernelPrefill(KernelAttention):
+    """Causal attention within each prompt; keeps the rotated keys and values of every layer."""
+
+    def __init__(self, decoder: Decoder, batch: GroupBatch, kernels: Kernels) -> None:
+        super().__init__(decoder, batch, kernels)
+        room = -(-_lengths(batch) // LANES) * LANES
+        self.offsets_N = np.ascontiguousarray(np.cumsum(room) - room)
+        self.room = int(room.sum())
+        self.caches: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
+        out_MHD, _ = self.attend(qkv_MXD)
+        H, K = self.shape.heads, self.shape.kv_heads
+        self.caches.append(self.kernels.cache_prompts(qkv_MXD, H, K, self.layout, self.offsets_N, self.room))
+        return out_MHD.flatten(1)
+
+
+class KernelDecodeAttention:
+    """Each row's newest token over its group's prompt and its own tokens. Rows are ordered by group.
+
+    A row keeps its place in the cache when others leave: nothing is copied.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prefill: KernelPrefill,
+        group_sizes: Sequence[int],
+        tokens: int,
+        memory: Tensor,
+    ) -> None:
+        """`memory` has `numbers(…)` numbers."""
+        batch = prefill.batch
+        self.shape, self.kernels, self.caches = decoder.shape, prefill.kernels, prefill.caches
+        self.table = decoder.rotary.grown(batch.longest + tokens)
+        self.longest = batch.longest + tokens
+        self.capacity = -(-tokens // LANES) * LANES
+        rows = sum(group_sizes)
+        places = (self.shape.layers, 2, rows * self.shape.kv_heads * self.capacity * self.shape.head_dim)
+        self.own = memory[: np.prod(places)].view(places)
+        self.stored = -1
+        self.slots_B = np.arange(rows)
+        self.groups_B = np.repeat(np.arange(len(group_sizes)), group_sizes)
+        self.offsets_N, self.lengths_N = prefill.offsets_N, _lengths(batch)
+
+    @staticmethod
+    def numbers(decoder: Decoder, rows: int, tokens: int) -> int:
+        """How many numbers `memory` must hold."""
+        shape = decoder.shape
+        return 2 * shape.layers * rows * shape.kv_heads * shape.head_dim * (-(-tokens // LANES) * LANES)
+
+    def advance(self) -> None:
+        """Prepare to feed every row its next token."""
+        self.stored += 1
+        starts = np.flatnonzero(np.diff(self.groups_B, prepend=-1))
+        ends = np.append(starts[1:], len(self.groups_B))
+        blocks = [np.arange(a, b, _TOGETHER) for a, b in zip(starts, ends, strict=True)]
+        lengths_B = self.lengths_N[self.groups_B]
+        self.rows = Rows(
+            sum(map(len, blocks)),
+            np.append(np.concatenate(blocks), len(self.groups_B)),
+            self.slots_B,
+            lengths_B + self.stored,
+            self.offsets_N[self.groups_B],
+            lengths_B,
+            self.capacity,
+            self.stored,
+            self.longest,
+        )
+
+    def keep(self, kept: np.ndarray) -> None:
+        """Continue with these rows (ascending)."""
+        self.slots_B, self.groups_B = self.slots_B[kept], self.groups_B[kept]
+
+    def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
+        H, K = self.shape.heads, self.shape.kv_heads
+        own = (self.own[layer, 0], self.own[layer, 1])
+        out = self.kernels.decode(qkv_BXD, H, K, self.table, self.rows, self.caches[layer], own)
+        return out.flatten(1)
+
+
+def layout_of(batch: GroupBatch) -> Layout:
+    """The groups of a batch, bucket by bucket."""
+    prompt_start, row_start, row_length, group_sizes = [], [], [], []
+    for bucket in batch.buckets:
+        lengths, own = (np.array(span.lengths, dtype=np.int64) for span in (bucket.prompts, bucket.owns))
+        prompt_start.append(bucket.prompts.start + np.cumsum(lengths) - lengths)
+        row_start.append(bucket.owns.start + np.cumsum(own) - own)
+        row_length.append(own)
+        group_sizes += [bucket.group_size] * len(lengths)
+    lengths_N = _lengths(batch)
+    return Layout(
+        len(lengths_N),
+        np.concatenate(prompt_start),
+        lengths_N,
+        np.append(0, np.cumsum(group_sizes)),
+        np.concatenate(row_start),
+        np.concatenate(row_length),
+        batch.longest,
+    )
+
+
+def _lengths(batch: GroupBatch) -> np.ndarray:
+    return np.concatenate([np.array(bucket.prompts.lengths, dtype=np.int64) for bucket in batch.buckets])

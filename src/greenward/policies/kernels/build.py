@@ -1,0 +1,130 @@
+"""Compiles the kernels once for each machine, and trusts them after they agreed with torch in a test.
+
+The library and the outcome of its test stand in the user's cache, under a hash of the sources, the compiler
+and the processor. `GREENWARD_KERNELS=off` keeps to the operations of torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from greenward.runs.files import write_atomically
+
+if TYPE_CHECKING:
+    from greenward.policies.kernels.native import Kernels
+
+SWITCH = "GREENWARD_KERNELS"
+_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "kernels.c")
+# Contraction to fused multiply-adds changes roundings, and nothing else: no other fast mathematics.
+_FLAGS = ("-std=gnu11", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-Wno-psabi")
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Built:
+    """The library, or why there is none."""
+
+    library: Path | None
+    reason: str
+
+
+def compiler() -> str | None:
+    """The C compiler: $CC, cc, gcc or clang."""
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def build(*, anew: bool = False) -> Built:
+    """Compile and test, or say what a build before this one gave."""
+    found = compiler()
+    if found is None:
+        return Built(None, "no C compiler was found (cc, gcc, clang, or $CC)")
+    library, verdict = _files(found)
+    if anew:
+        shutil.rmtree(library.parent, ignore_errors=True)
+    if not verdict.exists():
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(verdict, _compiled_and_tested(found, library).encode())
+        except OSError as error:
+            return Built(None, f"{library.parent} cannot be written: {error}")
+    said = verdict.read_text(encoding="utf-8").strip()
+    return Built(library, f"compiled by {found}") if not said else Built(None, said)
+
+
+@functools.cache
+def kernels() -> Kernels | None:
+    """The kernels of this machine, compiled if they have not been; None where there are none."""
+    if os.environ.get(SWITCH) == "off":
+        return None
+    built = build()
+    if built.library is None:
+        return None
+    from greenward.policies.kernels.native import Kernels
+
+    return Kernels(built.library)
+
+
+def is_to_be_built() -> bool:
+    """Whether the next use compiles, which takes some seconds."""
+    found = compiler()
+    return os.environ.get(SWITCH) != "off" and found is not None and not _files(found)[1].exists()
+
+
+def _compiled_and_tested(found: str, library: Path) -> str:
+    """Why the library must not be used; empty where it may."""
+    source = Path(__file__).parent / "kernels.c"
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        part, whole = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
+        # Linked without an OpenMP runtime of its own: the symbols are those of the one that torch loads.
+        openmp = ("-fopenmp",) if platform.system() == "Linux" else ()
+        for command in (
+            (found, *_FLAGS, *openmp, "-c", str(source), "-o", str(part)),
+            (found, "-shared", str(part), "-o", str(whole), "-lm"),
+            (sys.executable, "-m", "greenward.policies.kernels.self_test", str(whole)),
+        ):
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+            except subprocess.CalledProcessError as error:
+                last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+                return (
+                    f"{command[0]} failed: {last}" if command[0] == found else f"the self-test failed: {last}"
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return f"{error}"
+        whole.replace(library)
+    return ""
+
+
+def _files(found: str) -> tuple[Path, Path]:
+    """The library, and the file that says why it must not be used or is empty."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "greenward" / "kernels" / _fingerprint(found)
+    return folder / "kernels.so", folder / "verdict.txt"
+
+
+def _fingerprint(found: str) -> str:
+    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in _SOURCES]
+    version = subprocess.run((found, "--version"), capture_output=True, text=True, check=False).stdout
+    return hashlib.sha256("\0".join((*texts, *_FLAGS, found, version, _processor())).encode()).hexdigest()[
+        :16
+    ]
+
+
+def _processor() -> str:
+    """What `-march=native` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

@@ -1,0 +1,185 @@
+"""The compiled kernels as functions of tensors.
+
+Shape suffixes: M tokens, E hidden size, H query heads, K key/value heads, X = H + 2K, D head dimension,
+B rows being decoded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LANES = 16
+_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_SMALL = 1 << 15  # numbers below which a second thread costs more than it saves
+
+
+class _Struct(ctypes.Structure):
+    """Arrays and numbers of int64; keeps the arrays alive."""
+
+    def __init__(self, *values: int | np.ndarray) -> None:
+        self._kept = [np.ascontiguousarray(v, dtype=np.int64) for v in values if isinstance(v, np.ndarray)]
+        arrays = iter(self._kept)
+        super().__init__(*(next(arrays).ctypes.data if isinstance(v, np.ndarray) else v for v in values))
+
+
+class Layout(_Struct):
+    """Groups of a batch, as `kernels.c` declares them."""
+
+    _fields_ = (
+        ("groups", ctypes.c_int64),
+        ("prompt_start", ctypes.c_void_p),
+        ("prompt_length", ctypes.c_void_p),
+        ("first_row", ctypes.c_void_p),
+        ("row_start", ctypes.c_void_p),
+        ("row_length", ctypes.c_void_p),
+        ("longest", ctypes.c_int64),
+    )
+
+
+class Rows(_Struct):
+    """Rows that are decoded, as `kernels.c` declares them."""
+
+    _fields_ = (
+        ("blocks", ctypes.c_int64),
+        ("block_row", ctypes.c_void_p),
+        ("slot", ctypes.c_void_p),
+        ("position", ctypes.c_void_p),
+        ("prompt_offset", ctypes.c_void_p),
+        ("prompt_length", ctypes.c_void_p),
+        ("capacity", ctypes.c_int64),
+        ("stored", ctypes.c_int64),
+        ("longest", ctypes.c_int64),
+    )
+
+
+class Kernels:
+    """The functions of one compiled library."""
+
+    def __init__(self, path: Path) -> None:
+        for runtime in _openmp_of_torch():
+            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+        self._library = ctypes.CDLL(str(path))
+
+    @staticmethod
+    def serve(x: Tensor, size: int | None = None) -> bool:
+        """Whether rows of `size` numbers (those of x's last dimension) can be computed here."""
+        size = x.shape[-1] if size is None else size
+        return x.device.type == "cpu" and x.dtype in _TYPES and size % LANES == 0 and x.is_contiguous()
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """The normalised x, and 1 / rms(x) in float32."""
+        out, size = torch.empty_like(x), x.shape[-1]
+        scale = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        arguments = (x, weight.contiguous(), out, scale, x.numel() // size, size, ctypes.c_float(eps))
+        self._call("rms_norm", x, *arguments, threads_for=x.numel())
+        return out, scale
+
+    def rms_norm_backward(
+        self, grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, *, with_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The gradients of x and of the weight, the latter in float32."""
+        grad_x, size = torch.empty_like(x), x.shape[-1]
+        grad_weight = x.new_empty(size, dtype=torch.float32) if with_weight else None
+        arguments = (grad.contiguous(), x, weight.contiguous(), scale, grad_x, grad_weight)
+        self._call("rms_norm_backward", x, *arguments, x.numel() // size, size, threads_for=x.numel())
+        return grad_x, grad_weight
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up, (M, F), for rows (M, 2F) of gate and up."""
+        M, F = len(gate_up), gate_up.shape[1] // 2
+        out = gate_up.new_empty((M, F))
+        self._call("swiglu", gate_up, gate_up, out, M, F, threads_for=M * F)
+        return out
+
+    def swiglu_backward(self, grad: Tensor, gate_up: Tensor) -> Tensor:
+        """The gradient (M, 2F) of gate and up."""
+        M, F = grad.shape
+        grad_gate_up = torch.empty_like(gate_up)
+        arguments = (grad.contiguous(), gate_up, grad_gate_up, M, F)
+        self._call("swiglu_backward", gate_up, *arguments, threads_for=M * F)
+        return grad_gate_up
+
+    def rotate_(
+        self, tokens_MXD: Tensor, positions_M: Tensor, table: Tensor, heads: int, sign: float
+    ) -> None:
+        """Rotate the first `heads` heads in place by the angles of `RotaryTable`; back with sign -1."""
+        M, X, D = tokens_MXD.shape
+        arguments = (tokens_MXD, positions_M, table, len(positions_M), X, heads, D, ctypes.c_float(sign))
+        self._call("rotate", tokens_MXD, *arguments, threads_for=M * X * D)
+
+    def attention(self, qkv_MXD: Tensor, heads: int, kv_heads: int, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Attended values (M, H, D) and log-sum-exps (M, H) of rotated heads; 0 for tokens of no group."""
+        M, _, D = qkv_MXD.shape
+        out_MHD = qkv_MXD.new_zeros((M, heads, D))
+        lse_MH = qkv_MXD.new_zeros((M, heads), dtype=torch.float32)
+        arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), out_MHD, lse_MH)
+        self._call("attention", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
+        return out_MHD, lse_MH
+
+    def attention_backward(
+        self,
+        grad_MHD: Tensor,
+        qkv_MXD: Tensor,
+        out_MHD: Tensor,
+        lse_MH: Tensor,
+        kv_heads: int,
+        layout: Layout,
+    ) -> Tensor:
+        """The gradient (M, X, D) of the rotated heads."""
+        _, heads, D = out_MHD.shape
+        grad_qkv = torch.zeros_like(qkv_MXD)
+        inputs = (grad_MHD.contiguous(), qkv_MXD, out_MHD, lse_MH)
+        arguments = (*inputs, heads, kv_heads, D, ctypes.byref(layout), grad_qkv)
+        self._call("attention_backward", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
+        return grad_qkv
+
+    def cache_prompts(
+        self, qkv_MXD: Tensor, heads: int, kv_heads: int, layout: Layout, offsets: np.ndarray, room: int
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of rotated prompts, laid out for `decode`; group g begins at token `offsets[g]`."""
+        D = qkv_MXD.shape[-1]
+        keys, values = qkv_MXD.new_zeros((2, room * kv_heads * D))
+        arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), offsets.ctypes.data, keys, values)
+        self._call("cache_prompts", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
+        return keys, values
+
+    def decode(
+        self,
+        qkv_BXD: Tensor,
+        heads: int,
+        kv_heads: int,
+        table: Tensor,
+        rows: Rows,
+        prompts: Sequence[Tensor],
+        own: Sequence[Tensor],
+    ) -> Tensor:
+        """Attended values (B, H, D) of each row's newest token, whose keys and values join `own`."""
+        B, _, D = qkv_BXD.shape
+        out_BHD = qkv_BXD.new_empty((B, heads, D))
+        arguments = (qkv_BXD, heads, kv_heads, D, table, ctypes.byref(rows), *prompts, *own, out_BHD)
+        self._call("decode", qkv_BXD, *arguments, threads_for=_SMALL)
+        return out_BHD
+
+    def _call(self, name: str, like: Tensor, *arguments: object, threads_for: int) -> None:
+        """Tensors are passed by address and integers as int64; the number of threads comes last."""
+        threads = torch.get_num_threads() if threads_for >= _SMALL else 1
+        function = getattr(self._library, f"{name}_{_TYPES[like.dtype]}")
+        function(*(_passed(one) for one in arguments), ctypes.c_int(threads))
+
+
+def _passed(one: object) -> object:
+    if isinstance(one, Tensor):
+        return ctypes.c_void_p(one.data_ptr())
+    return ctypes.c_int64(one) if isinstance(one, int) else one  # None is a null pointer
+
+
+def _openmp_of_torch() -> list[Path]:
+    """The OpenMP runtime that torch has loaded, whose threads the kernels share."""
+    root = Path(torch.__file__).parent
+    return [*root.glob("lib/libgomp*"), *root.parent.glob("torch.libs/libgomp*")][:1]

@@ -1,0 +1,114 @@
+"""Whether a compiled library agrees with torch: `python -m greenward.policies.kernels.self_test LIBRARY`.
+
+It runs in a process of its own, so that a library that crashes is left aside, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from greenward.policies.attention import SharedPrefixAttention
+from greenward.policies.decoder import Attention, Decoder, DecoderShape
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.kernels.attention import KernelAttention, KernelDecodeAttention, KernelPrefill
+from greenward.policies.kernels.native import Kernels
+
+# The largest difference from float32 torch, beside the largest number: rounding, with room.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+
+
+def differences(
+    native: Kernels, dtype: torch.dtype, *, heads: int, kv_heads: int, head_dim: int
+) -> dict[str, float]:
+    """The relative difference of every kernel from torch in float32."""
+    generator = torch.Generator().manual_seed(head_dim)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator).to(dtype)
+
+    found = {}
+    x, grad, up, weight = random(300, 64), random(300, 64), random(300, 64), random(64)
+    exact, w = (one.float().clone().requires_grad_() for one in (x, weight))
+    F.rms_norm(exact, (64,), w, 1e-6).backward(grad.float())
+    normed, scale = native.rms_norm(x, weight, 1e-6)
+    grad_x, grad_w = native.rms_norm_backward(grad, x, weight, scale, with_weight=True)
+    found["rms_norm"] = apart(normed, F.rms_norm(exact.detach(), (64,), w.detach(), 1e-6))
+    found["rms_norm_backward"] = max(apart(grad_x, exact.grad), apart(grad_w, w.grad))
+    gate, raised = (one.float().clone().requires_grad_() for one in (x, up))
+    gated = F.silu(gate) * raised
+    gated.backward(grad.float())
+    gate_up = torch.cat([x, up], dim=1)
+    found["swiglu"] = apart(native.swiglu(gate_up), gated.detach())
+    grads = native.swiglu_backward(grad, gate_up).chunk(2, dim=1)
+    found["swiglu_backward"] = max(map(apart, grads, (gate.grad, raised.grad)))
+    return found | _attention(native, dtype, heads, kv_heads, head_dim, random)
+
+
+def _attention(native, dtype, heads, kv_heads, head_dim, random):  # type: ignore[no-untyped-def]
+    shape = DecoderShape(16, 64, 1, heads, kv_heads, head_dim, 64, 256)
+    exact, decoder = (Decoder(shape, compute_dtype=kind) for kind in (torch.float32, dtype))
+    prompts = [[1] * 21, [2] * 37, [3]]
+    lengths = [[1, 40, 7], [18], [3, 1]]
+    batch = GroupBatch.build(prompts, [[[4] * n for n in group] for group in lengths])
+    qkv = random(len(batch.token_ids_M), heads + 2 * kv_heads, head_dim)
+    grad = random(len(qkv), heads * head_dim)
+
+    def run(attention: Attention, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = inputs.clone().requires_grad_()
+        out = attention(0, leaf * 1)
+        out.backward(grad.to(out.dtype))
+        assert leaf.grad is not None
+        return out.detach(), leaf.grad
+
+    want = run(SharedPrefixAttention(exact, batch), qkv.float())
+    have = run(KernelAttention(decoder, batch, native), qkv)
+    found = {"attention": apart(have[0], want[0]), "attention_backward": apart(have[1], want[1])}
+    # The tokens of each row, one after the other, get what they got side by side.
+    size, steps = 3, 20
+    rows = [[[4] * (steps + 1)] * size for _ in prompts]
+    batch = GroupBatch.build(prompts, rows)
+    qkv = random(len(batch.token_ids_M), heads + 2 * kv_heads, head_dim)
+    side_by_side = KernelAttention(decoder, batch, native)(0, qkv.clone())
+    prefilled = GroupBatch.of_prompts(prompts, [size] * len(prompts), torch.device("cpu"))
+    prefill = KernelPrefill(decoder, prefilled, native)
+    spans = [(bucket.prompts, bucket.owns) for bucket in batch.buckets]
+    prefill(0, torch.cat([qkv[prompt.start : prompt.stop] for prompt, _ in spans]))
+    memory = torch.zeros(KernelDecodeAttention.numbers(decoder, size * len(prompts), steps), dtype=dtype)
+    order = [size] * len(prompts)
+    decode = KernelDecodeAttention(decoder, prefill, order, steps, memory)
+    worst = 0.0
+    for step in range(steps):
+        decode.advance()
+        at = torch.cat([own.start + torch.arange(step, own.stop - own.start, steps) for _, own in spans])
+        worst = max(worst, apart(decode(0, qkv[at].clone()), side_by_side[at].float()))
+    return found | {"decode": worst}
+
+
+def apart(have: Tensor | None, want: Tensor | None) -> float:
+    """The largest difference beside the largest number; infinite where one of them is not a number."""
+    assert have is not None and want is not None
+    have, want = have.detach().float(), want.detach()
+    difference = (have - want).abs().max() / want.abs().max()
+    return float(difference) if difference.isfinite() else float("inf")
+
+
+def main(library: str) -> int:
+    """0 where every kernel agrees, else 1 and the differences on standard error."""
+    native = Kernels(Path(library))
+    for dtype, limit in TOLERANCE.items():
+        for heads, kv_heads, head_dim in ((4, 4, 32), (4, 2, 16), (6, 2, 48), (2, 1, 64), (2, 2, 128)):
+            found = differences(native, dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+            wrong = {name: value for name, value in found.items() if not value < limit}
+            if wrong:
+                print(f"{dtype}, heads of {head_dim}: {wrong}", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
