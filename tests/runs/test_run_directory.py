@@ -106,6 +106,18 @@ def test_resume_with_another_number_of_threads_is_declared_inexact(tmp_path):
     assert "threads" not in str(caught.value)
 
 
+def test_resume_with_other_kernels_is_declared_inexact(tmp_path):
+    for resume, given, change in (
+        (False, {"kernels": "compiled"}, {}),
+        (True, {"kernels": "compiled"}, {}),
+        (True, {}, {"kernels": "compiled -> torch"}),
+    ):
+        run = RunDirectory.create(tmp_path / "run", CONFIG, resume=resume, computed_by=given)
+        with run:
+            run.metrics.append(1, {"loss": 1.0})
+        assert run.inexact == change
+
+
 def test_a_run_of_a_version_with_another_name_of_a_key_resumes(tmp_path):
     RunDirectory.create(tmp_path / "run", changed(warm_start={"misconception_rate": 0.7})).close()
     with RunDirectory.create(tmp_path / "run", changed(warm_start={"error_rate": 0.7}), resume=True) as run:

@@ -1,0 +1,228 @@
+"""The compiled kernels against the operations of torch: values, gradients, edge cases, and being left aside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from greenward.config.sections import ShapeConfig
+from greenward.policies.attention import SharedPrefixAttention
+from greenward.policies.decoder import Decoder, DecoderShape
+from greenward.policies.engine import SamplingParams
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.kernels import build as building
+from greenward.policies.kernels import native as native_module
+from greenward.policies.kernels.attention import KernelAttention
+from greenward.policies.kernels.build import build, compiler, kernels
+from greenward.policies.kernels.self_test import TOLERANCE, apart, differences
+from greenward.policies.policy import Policy
+
+SOURCE = Path(building.__file__).parent / "kernels.c"
+
+needs_kernels = pytest.mark.skipif(kernels() is None, reason=f"no kernels: {build().reason}")
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(1, 1, 16), (4, 4, 32), (6, 2, 48), (14, 2, 64), (2, 1, 80), (9, 1, 32), (2, 2, 128)],
+)
+def test_every_kernel_gives_what_float32_torch_gives(dtype, heads, kv_heads, head_dim):
+    found = differences(kernels(), dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    assert set(found) == {
+        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "attention", "attention_backward", "decode",
+    }  # fmt: skip
+    assert all(value < TOLERANCE[dtype] for value in found.values()), found
+
+
+def attended(attention, qkv, grad):
+    leaf = qkv.clone().requires_grad_()
+    out = attention(0, leaf * 1)
+    out.backward(grad)
+    return out.detach(), leaf.grad
+
+
+def decoder(dtype=torch.float32, heads=2, kv_heads=1, head_dim=32, positions=4096):
+    return Decoder(DecoderShape(16, 64, 1, heads, kv_heads, head_dim, 64, positions), compute_dtype=dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("prompt", [1, 15, 16, 33, 2048])
+@pytest.mark.parametrize("own", [0, 1, 31, 32, 500])
+def test_lengths_around_the_width_of_registers(prompt, own):
+    batch = GroupBatch.build([[1] * prompt, [2]], [[[3] * (own + 1), [4]], [[5] * 3]])
+    generator = torch.Generator().manual_seed(prompt + own)
+    qkv = torch.randn(len(batch.token_ids_M), 4, 32, generator=generator)
+    grad = torch.randn(len(qkv), 64, generator=generator)
+    model = decoder()
+    have = attended(KernelAttention(model, batch, kernels()), qkv, grad)
+    want = attended(SharedPrefixAttention(model, batch), qkv, grad)
+    assert max(map(apart, have, want)) < 1e-4
+
+
+@needs_kernels
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("head", [0, 2, 3], ids=["query", "key", "value"])
+def test_what_is_not_finite_reaches_all_that_attend_to_it_and_no_other_group(bad, head):
+    batch = GroupBatch.build([[1] * 20, [2] * 60], [[[3] * 8, [4] * 5], [[5] * 4]])
+    qkv = torch.randn(len(batch.token_ids_M), 4, 32, generator=torch.Generator().manual_seed(0))
+    qkv[5, head, 7] = bad  # heads are two queries, a key and a value
+    first = {*range(20), *range(20, 31)}  # the first bucket: its prompt, and 7 and 4 inputs
+    out, grad = attended(KernelAttention(decoder(), batch, kernels()), qkv, torch.ones(len(qkv), 64))
+    for found in (out, grad.flatten(1)):
+        lost = set((~found.isfinite().all(1)).nonzero().flatten().tolist())
+        assert lost <= first and 5 in lost
+        if head == 3 or (head == 2 and bad != bad):  # an infinite key may get no weight
+            assert first - set(range(5)) <= lost
+    normed, _ = kernels().rms_norm(qkv, torch.ones(32), 1e-6)
+    exact = torch.nn.functional.rms_norm(qkv, (32,), eps=1e-6)
+    assert torch.equal(normed.isfinite().all(-1), exact.isfinite().all(-1))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
+def test_results_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
+    monkeypatch.setattr(native_module, "_SMALL", 1)
+    batch = GroupBatch.build([[1] * 30] * 5, [[[3] * 40] * 4] * 5)
+    qkv = torch.randn(len(batch.token_ids_M), 4, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
+    grad = torch.randn(len(qkv), 64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            x, w = qkv.flatten(1), torch.ones(128, dtype=dtype)
+            _, scale = kernels().rms_norm(x, w, 1e-6)
+            norms = kernels().rms_norm_backward(x, x, w, scale, with_weight=True)
+            found.append((*attended(KernelAttention(decoder(dtype), batch, kernels()), qkv, grad), *norms))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.fixture
+def without_kernels():
+    kernels.cache_clear()
+    os.environ[building.SWITCH] = "off"
+    yield
+    del os.environ[building.SWITCH]
+    kernels.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_policy_samples_and_scores_as_it_does_by_torch(kv_heads, tokenizer, request):
+    shape = ShapeConfig(
+        layers=2, hidden_size=64, heads=2, kv_heads=kv_heads, intermediate_size=96, max_positions=128
+    )
+    policy = Policy.random(shape, tokenizer, seed=1, device="cpu")
+    prompts = [[5, 6, 7], [8] * 20, [9, 5]]
+    params = SamplingParams(max_tokens=24, temperature=1.0)
+
+    def sample_and_score():
+        found = policy.sample(prompts, [3, 9, 1], params, seed=3)
+        batch = GroupBatch.build(prompts, [[one.token_ids for one in group] for group in found])
+        policy.model.zero_grad()
+        scores = policy.completion_logprobs(batch, entropy=True)
+        scores.logprobs_BT.sum().backward()
+        return found, scores, policy.model.embedding.grad.clone()
+
+    ours, our_scores, our_grad = sample_and_score()
+    request.getfixturevalue("without_kernels")
+    assert kernels() is None
+    theirs, their_scores, their_grad = sample_and_score()
+    for one, other in zip(chain(*ours), chain(*theirs), strict=True):
+        np.testing.assert_array_equal(one.token_ids, other.token_ids)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+    torch.testing.assert_close(our_scores.logprobs_BT, their_scores.logprobs_BT, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(our_scores.entropy_BT, their_scores.entropy_BT, atol=1e-4, rtol=1e-4)
+    assert apart(our_grad, their_grad) < 1e-4
+
+
+def test_without_a_compiler_torch_computes_and_the_reason_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert compiler() is None
+    assert build().library is None and "no C compiler" in build().reason
+
+
+def compiler_that_links(folder: Path, code: str) -> str:
+    """A compiler that makes a library of `code`, whatever it is given: cc -shared PART -o WHOLE -lm."""
+    (folder / "other.c").write_text(code)
+    script = folder / "cc"
+    link = f'{compiler()} -shared -fPIC {folder}/other.c -o "$4"'
+    script.write_text(f'#!/bin/sh\ncase "$1" in -shared) exec {link};; esac\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("int nothing;", "self-test failed"),
+        (
+            "#include <stdlib.h>\n__attribute__((constructor)) void begin(void) { abort(); }",
+            "self-test failed",
+        ),
+    ],
+    ids=["lacks functions", "crashes"],
+)
+def test_a_library_that_fails_its_test_is_left_aside(code, said, monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", compiler_that_links(tmp_path, code))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    built = build()
+    assert built.library is None and said in built.reason
+    assert build() == built  # it is not tried again
+
+
+def test_an_unwritable_cache_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    if compiler() is not None:
+        assert "cannot be written" in build().reason
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_no_access_outside_of_memory_and_no_undefined_behaviour(tmp_path):
+    real = compiler()
+    runtime = subprocess.run(
+        (real, "-print-file-name=libasan.so"), capture_output=True, text=True
+    ).stdout.strip()
+    if not os.path.isabs(runtime):
+        pytest.skip("the compiler has no AddressSanitizer")
+    library = tmp_path / "kernels.so"
+    flags = (
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-march=native",
+        "-fPIC",
+        "-Wno-psabi",
+        "-fsanitize=address,undefined",
+    )
+    subprocess.run(
+        (real, *flags, "-fno-sanitize-recover=all", "-shared", str(SOURCE), "-o", str(library), "-lm"),
+        check=True,
+    )
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        building.SWITCH: "off",
+    }
+    done = subprocess.run(
+        (sys.executable, "-m", "greenward.policies.kernels.self_test", str(library)),
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
