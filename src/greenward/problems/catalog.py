@@ -36,7 +36,7 @@ from greenward.problems.vulnerabilities.generate import VULNERABILITIES, vulnera
 
 FAMILIES = "families"
 BUGS = "bugs:"
-SHIPPED = ("classic_training", "classic_evaluation", REPOSITORIES)
+SHIPPED = ("classic_training", "classic_evaluation")
 _ONE_BUG_EACH = BugsConfig()
 _SPARE_BUGS = 3  # further candidates, for bugs that no test finds
 
@@ -76,6 +76,7 @@ SUITES: dict[str, Suite] = {
     "quixbugs": Suite(("quixbugs", "QuixBugs")),
 }
 
+NAMED = (*SHIPPED, REPOSITORIES, *SUITES)
 GENERATED = (FAMILIES, MODULES, VULNERABILITIES)
 
 # In this order: some formats also have the fields of a later one. The last is for a misspelt `function_name`.
@@ -124,12 +125,12 @@ def load_problems(
         return generated_modules(_split_families(families)[part])
     if source == VULNERABILITIES:
         return vulnerability_pairs(part)
-    return _load(source, (*GENERATED, *SHIPPED, *SUITES), skip_bad_rows=skip_bad_rows)
+    return _load(source, (*GENERATED, *NAMED), skip_bad_rows=skip_bad_rows)
 
 
 def check_source(
     source: str,
-    known: tuple[str, ...] = (*GENERATED, *SHIPPED, *SUITES),
+    known: tuple[str, ...] = (*GENERATED, *NAMED),
     path: str | Path | None = None,
 ) -> None:
     """Raises `ProblemError` for an unknown name or a missing file, before anything is read.
@@ -163,7 +164,7 @@ def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bo
     for the file. With `skip_bad_rows`, rows that cannot be used are left out and listed in
     `ProblemSet.skipped`. Raises `ProblemError` that names the nearest name.
     """
-    return _load(source, (*SHIPPED, *SUITES), path, skip_bad_rows=skip_bad_rows)
+    return _load(source, NAMED, path, skip_bad_rows=skip_bad_rows)
 
 
 def _load(
