@@ -23,9 +23,8 @@ LEFT_OUT = {
     "without prioritised replay": ("agent.prioritized=false",),
     "1 step instead of 5": ("agent.n_step=1",),
     "without the curriculum": ("training.curriculum=false",),
-    "without the margin of successes": ("agent.success_margin=0",),
+    "without demonstrations": ("problems.generated=0",),
     "without the bonus of exploration": ("exploration.bonus=0",),
-    "without the token prior": ("exploration.prior=false",),
 }
 
 
@@ -33,11 +32,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("runs/dqn_ablation"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=8000)
+    parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--parts", nargs="*", default=list(LEFT_OUT), choices=LEFT_OUT, help="rows of the table"
+    )
     options = parser.parse_args()
     solved: dict[str, list[int]] = {}
-    for name, overrides in LEFT_OUT.items():
+    for name in options.parts:
+        overrides = LEFT_OUT[name]
         for seed in range(options.seeds):
             run = options.output / f"{name.replace(' ', '_')}_{seed}"
             summary = read_summary(run)

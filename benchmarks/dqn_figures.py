@@ -96,13 +96,16 @@ def results_block(runs: Sequence[Path]) -> str:
 
 
 def beside(search: dict[str, Any] | None, key: str, number: int) -> str:
-    return f"{search[key]['solved']:.0f} of {number}" if search else "–"
+    return share(int(search[key]["solved"]), number) if search else "–"
 
 
 def solved(evaluation: dict[str, Any]) -> str:
     rows = evaluation["greedy_rows"]
-    right = sum(row["status"] == "passed" for row in rows)
-    return f"{right} of {len(rows)}, {percent(proportion(right, len(rows)))}"
+    return share(sum(row["status"] == "passed" for row in rows), len(rows))
+
+
+def share(right: int, number: int) -> str:
+    return f"{right} of {number}, {percent(proportion(right, number))}"
 
 
 def programs(run: Path) -> list[str]:
