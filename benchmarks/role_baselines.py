@@ -213,7 +213,7 @@ class FirstRoleOnly:
     def __init__(self, policy: Policy, recipe: SelfPlayRecipe) -> None:
         game = find_game(recipe.self_play.games[0].name)
         self._table = Table(game, MovePrompts(game, policy.tokenizer, "bare"))
-        self._sampling = build_sampling(recipe)
+        self._asked = self._table.asked(build_sampling(recipe))
 
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
@@ -224,7 +224,7 @@ class FirstRoleOnly:
                 self._table,
                 "random",
                 (POLICY, RandomPlayer()),
-                sampling=self._sampling,
+                asked=self._asked,
                 rng=random.Random(f"{seed}/{group_id}/{number}"),
             )
             for group_id in groups

@@ -159,6 +159,8 @@ class RoleBaselineEstimator:
       once for each scored episode in order. A = R - b with b *before* its update, as in the official code;
       with `updated_first` after it, as printed in the paper, which gives `decay` (R - b before).
     - "group_mean": the mean over the episodes of the same group, task and role.
+    - "position_mean": the mean over the batch's turns with the same task, role and prompt. It takes away more
+      variance than the others where positions come again and again; a position met once gets no advantage.
     - "none": 0. In a zero-sum game this is also what a baseline shared by both roles would be.
 
     With a discount below 1 the returns of different turns differ in scale, so each k has a baseline of its
@@ -168,7 +170,7 @@ class RoleBaselineEstimator:
 
     def __init__(
         self,
-        baseline: Literal["role_baseline", "group_mean", "none"] = "role_baseline",
+        baseline: Literal["role_baseline", "group_mean", "position_mean", "none"] = "role_baseline",
         *,
         decay: float = 0.95,
         updated_first: bool = False,
@@ -182,7 +184,7 @@ class RoleBaselineEstimator:
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
         values: dict[tuple[int, int], float] = {}  # by the number of the episode and the id of the turn
-        shared: dict[str, list[tuple[float, list[tuple[int, int]]]]] = defaultdict(list)
+        shared: dict[Hashable, list[tuple[float, list[tuple[int, int]]]]] = defaultdict(list)
         for number, episode in enumerate(episodes):
             for name, value, turns in self._returns(episode) if episode.scored else ():
                 keys = [(number, id(turn)) for turn in turns]
@@ -191,7 +193,7 @@ class RoleBaselineEstimator:
                 else:
                     shared[name].append((value, keys))
         for sharers in shared.values():
-            total = sum(value for value, _ in sharers) if self._baseline == "group_mean" else 0.0
+            total = 0.0 if self._baseline == "none" else sum(value for value, _ in sharers)
             values |= {key: value - total / len(sharers) for value, keys in sharers for key in keys}
         advantages = [
             tuple(
@@ -204,7 +206,7 @@ class RoleBaselineEstimator:
         metrics = {f"baseline/{name}": mean for name, mean in self._means.items() if "#" not in name}
         return AdvantageBatch(advantages, logprobs=logprobs, metrics=metrics, needs_groups=False)
 
-    def _returns(self, episode: Episode) -> Iterator[tuple[str, float, list[Turn]]]:
+    def _returns(self, episode: Episode) -> Iterator[tuple[Any, float, list[Turn]]]:
         """The name of the baseline, the return, and the turns that have both."""
         if len(episode.rewards) < 2:
             raise GreenwardError(
@@ -216,12 +218,14 @@ class RoleBaselineEstimator:
         for role, reward in episode.trained_rewards.items():
             name = f"{prefix}{episode.task_id}/{role}"
             turns = [turn for turn in episode.trained_turns if turn.role == role]
-            if self._discount == 1:
+            by_position = self._baseline == "position_mean"
+            if self._discount == 1 and not by_position:
                 yield name, reward, turns
             else:
                 for number, turn in enumerate(turns):
                     later = len(turns) - 1 - number
-                    yield f"{name}#{number}", reward * self._discount**later, [turn]
+                    of_turn = (name, turn.prompt_ids) if by_position else f"{name}#{number}"
+                    yield of_turn, reward * self._discount**later, [turn]
 
     def _over_running_mean(self, name: str, value: float) -> float:
         before = self._means.get(name, 0.0)

@@ -7,7 +7,7 @@ shared prompt once. Names carry shapes: B rows, T completion positions, right-pa
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,14 @@ class Minibatch:
 
     rows: tuple[TrainingRow, ...]
     totals: BatchTotals
+    _laid_out: dict[int, list[TrainingBatch]] = field(default_factory=dict, repr=False, compare=False)
+
+    def laid_out(self, size: int, device: torch.device) -> list[TrainingBatch]:
+        """The `training_batches` of at most `size` rows, which are kept for further passes."""
+        if size not in self._laid_out:
+            self._laid_out.clear()
+            self._laid_out[size] = [batch for _, batch in training_batches(self.rows, size, device)]
+        return self._laid_out[size]
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class TrainingBatch:
 
         return cls(
             advantages_BT=padded([row.advantages_T for row in rows], np.dtype(np.float32)),
-            mask_BT=padded([row.turn.policy_wrote_T & trained for row in rows], np.dtype(np.bool_)),
+            mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.dtype(np.bool_)) & trained,
             sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows], np.dtype(np.float32)),
             old_logprobs_BT=padded_if_there([row.old_logprobs_T for row in rows]),
             ref_logprobs_BT=padded_if_there([row.ref_logprobs_T for row in rows]),

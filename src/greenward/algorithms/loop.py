@@ -6,6 +6,7 @@ that was cut at any point and resumed writes the same metrics as one that was no
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -173,6 +174,7 @@ class TrainingLoop:
         made of what it did not answer.
         """
         self._restore()
+        gc.freeze()  # a collection of garbage need not look through all that was imported
         with StopRequest() as stop:
             if self.steps_done == 0 and self._evaluate_at_start:
                 self._evaluate()

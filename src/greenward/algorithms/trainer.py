@@ -52,8 +52,8 @@ class RLTrainer:
 
     Works with any estimator of advantages and any loss (`algorithm.loss`). `max_completion_tokens` is the
     sampler's limit, by which Dr. GRPO divides. `reference` is read for a KL term in the loss (`kl_in_loss`)
-    and renewed every `algorithm.kl.refresh_every` steps; `kl_coefficient` is shared with an estimator that
-    has the KL in its rewards. `seed` determines the order of the minibatches.
+    and becomes `renewed_from`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
+    `kl_coefficient` is shared with an estimator that has the KL in its rewards. `seed` orders minibatches.
 
     A `critic` learns the returns that its estimator gives. Its gradient is clipped apart from the
     policy's. On a trunk that both share, each of the two gradients is clipped by its own norm and their
@@ -86,7 +86,7 @@ class RLTrainer:
                 f"algorithm.kl.coefficient is {kl.coefficient}, but there is no reference policy.",
                 remedy="Give the trainer a reference, or set algorithm.kl.coefficient to 0.",
             )
-        self.policy = policy
+        self.policy = self.renewed_from = policy
         self.algorithm = algorithm
         self.training = training
         self.critic_config = critic_config
@@ -119,7 +119,7 @@ class RLTrainer:
         metrics |= self.update(episodes, advantages, step)
         refresh_every = self.algorithm.kl.refresh_every
         if self._reference is not None and refresh_every and (step + 1) % refresh_every == 0:
-            self._reference.sync(self.policy)
+            self._reference.sync(self.renewed_from)
         return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
 
     def update(self, episodes: Sequence[Episode], advantages: AdvantageBatch, step: int) -> dict[str, float]:
@@ -280,7 +280,7 @@ class RLTrainer:
         """The gradients of a minibatch, those of the value loss on `trunk` apart, and its statistics."""
         self._optimizer.zero_grad()
         value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
-        for _, micro in training_batches(batch.rows, self._limit.size, self.policy.device):
+        for micro in batch.laid_out(self._limit.size, self.policy.device):
             scores, hidden_SE = self._forward(micro, policy_learns)
             if critic_learns:
                 value = self._value_loss(micro, batch, hidden_SE)

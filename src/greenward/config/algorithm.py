@@ -33,7 +33,9 @@ class KLConfig(ConfigSection):
     horizon: PositiveInt = Field(10_000, description="episodes over which the coefficient adapts")
 
     refresh_every: PositiveInt | None = Field(
-        None, description="steps after which the reference becomes the policy of then; none = never"
+        None,
+        description="steps after which the reference becomes the policy of then, or the average of its weights "
+        "if training.weight_average keeps one; none = never",
     )
 
     @model_validator(mode="after")

@@ -102,8 +102,10 @@ class SelfPlayAlgorithmConfig(AlgorithmConfig):
     """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
 
     loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "ppo"
-    advantage: Literal["role_baseline", "group_mean", "none"] = Field(
-        "role_baseline", description="what is subtracted from the return of a role"
+    advantage: Literal["role_baseline", "group_mean", "position_mean", "none"] = Field(
+        "role_baseline",
+        description="what is subtracted from the return of a role; position_mean is the mean of the step's "
+        "returns in equal positions, for games that have few",
     )
     baseline_decay: Fraction = Field(0.95, description="of the running mean of each task and role")
     baseline_updated_first: bool = Field(

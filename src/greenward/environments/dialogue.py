@@ -152,7 +152,7 @@ def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEn
 
 @dataclass
 class _Group:
-    """The dialogues of one group, and what they asked for in this round."""
+    """The dialogues of one group that are not over, and what they asked for in this round."""
 
     group_id: int
     dialogues: list[Dialogue] = field(default_factory=list)
@@ -169,6 +169,7 @@ class _Group:
     def ask(self) -> None:
         """Ask every dialogue what it needs; requests are held back while any dialogue of the group waits."""
         answers = [(dialogue, dialogue.request()) for dialogue in self.dialogues]
+        self.dialogues = [dialogue for dialogue, need in answers if need is not None]
         self.waits_for = [need.future for _, need in answers if isinstance(need, Waiting)]
         self.waited |= bool(self.waits_for)
         requests = [(dialogue, need) for dialogue, need in answers if isinstance(need, Request)]

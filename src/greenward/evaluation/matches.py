@@ -107,13 +107,14 @@ def play_games(
     elif opponent is not None:
         seat = opponent
     table = Table(game, contestant.prompts, others=others)
+    asked = table.asked(contestant.sampling)
     dialogues = [
         GameDialogue(
             0,
             table,
             _OPPONENT,
             (POLICY, seat) if number % 2 == 0 else (seat, POLICY),
-            sampling=contestant.sampling,
+            asked=asked,
             rng=random.Random(step_seed(seed, number, "match")),
         )
         for number in range(games)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -134,6 +135,16 @@ class GroupBatch:
     def targets_S(self) -> Tensor:
         """The ids of the scored tokens, row by row."""
         return self.completion_ids_BT[self.completion_mask_BT]
+
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each distinct scored token (D,) is predicted from, its id, and that of each scored one (S,).
+
+        Equal answers to a prompt begin with the same one, which is scored once: those of games, mostly.
+        """
+        largest = int(self.completion_ids_BT.max()) + 1
+        distinct_D, number_S = (self.scored_from_S * largest + self.targets_S).unique(return_inverse=True)
+        return distinct_D // largest, distinct_D % largest, number_S
 
     def spread(self, values_S: Tensor) -> Tensor:
         """(S,) to (B, T), zeros in the padding."""

@@ -222,7 +222,7 @@ class Policy(Sampler):
         return TokenScores(
             batch.spread(logprobs_S),
             None if entropy_S is None else batch.spread(entropy_S),
-            hidden_SE if hidden else None,
+            hidden_SE,
         )
 
     def _score(
@@ -230,18 +230,20 @@ class Policy(Sampler):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Log-probabilities, entropies and hidden states of the scored tokens."""
 
-        def read(hidden_UE: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-            targets_S, from_S = batch.targets_S, batch.scored_from_S
-            hidden_SE = hidden_UE.index_select(0, with_rows_rounded(from_S, hidden_UE.dtype))
-            logprobs_S, entropy_S = score_tokens(
-                hidden_SE,
+        def read(hidden_UE: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+            from_D, targets_D, distinct_S = batch.distinct
+            logprobs_D, entropy_D = score_tokens(
+                hidden_UE.index_select(0, with_rows_rounded(from_D, hidden_UE.dtype)),
                 unembedding_VE,
-                with_rows_rounded(targets_S, hidden_UE.dtype),
+                with_rows_rounded(targets_D, hidden_UE.dtype),
                 temperature=temperature,
                 entropy=entropy,
             )
-            tokens = len(targets_S)
-            return logprobs_S[:tokens], None if entropy_S is None else entropy_S[:tokens], hidden_SE[:tokens]
+            return (
+                logprobs_D.index_select(0, distinct_S),
+                None if entropy_D is None else entropy_D.index_select(0, distinct_S),
+                hidden_UE.index_select(0, batch.scored_from_S) if hidden else None,
+            )
 
         attention = training_attention(self.model, batch)
         return self.model(batch.token_ids_M, attention, read, batch.predicting_U)

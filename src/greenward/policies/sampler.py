@@ -14,6 +14,7 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -91,13 +92,14 @@ class Sampler(RolloutEngine):
                     row_keys_B = np.array([keys[n][g] for n, g in rows], dtype=np.uint64)
                     part_prompts = [prompts[n] for n, _ in part]
                     part_sizes = [len(samples) for _, samples in part]
-                    for row, completion in self._decode(part_prompts, part_sizes, params, row_keys_B):
-                        n, g = rows[row]
-                        if g in groups[n]:  # drawn already, before memory ran out
-                            continue
-                        groups[n][g] = completion
-                        if on_group is not None and len(groups[n]) == sizes[n]:
-                            on_group(n, _in_order(groups[n]))
+                    for ended in self._decode(part_prompts, part_sizes, params, row_keys_B):
+                        for row, completion in ended:
+                            n, g = rows[row]
+                            if g in groups[n]:  # drawn already, before memory ran out
+                                continue
+                            groups[n][g] = completion
+                            if on_group is not None and len(groups[n]) == sizes[n]:
+                                on_group(n, _in_order(groups[n]))
                 return list(map(_in_order, groups))
             except torch.OutOfMemoryError as error:
                 if len(rows) == 1:
@@ -136,7 +138,7 @@ class Sampler(RolloutEngine):
         group_sizes: Sequence[int],
         params: SamplingParams,
         row_keys_B: np.ndarray,
-    ) -> Iterator[tuple[int, Completion]]:
+    ) -> Iterator[list[tuple[int, Completion]]]:
         """Rows with their completions, as they end."""
         decoding = self._decoding
         uniforms_BT = uniforms(row_keys_B, params.max_tokens)
@@ -145,7 +147,7 @@ class Sampler(RolloutEngine):
         for step in range(params.max_tokens):
             uniforms_B = torch.from_numpy(uniforms_BT[buffer.rows_B, step]).to(logits_BV.device)
             token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
-            yield from buffer.record(step, token_ids_B, logprobs_B)
+            yield buffer.record(step, token_ids_B, logprobs_B)
             alive = buffer.alive_B.mean()
             if alive == 0:
                 break
@@ -193,7 +195,7 @@ class CompletionBuffer:
         self._logprobs_RT = np.zeros((rows, params.max_tokens), dtype=np.float32)
         self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
 
-    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> Iterator[tuple[int, Completion]]:
+    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> list[tuple[int, Completion]]:
         """Note token number `step` of every row in the batch; the rows that end with it.
 
         Rows that ended before ignore theirs.
@@ -203,11 +205,13 @@ class CompletionBuffer:
         self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
         at_end_B = np.isin(ids_B, self._eos_ids)
         may_end = self._stops is not None or step == self._last_step
-        for b in np.flatnonzero(self.alive_B & (at_end_B | may_end)):
-            row = int(self.rows_B[b])
-            if at_end_B[b]:
+        ended = []
+        candidates = np.flatnonzero(self.alive_B & (at_end_B | may_end))
+        about = self.rows_B[candidates], ids_B[candidates], at_end_B[candidates]
+        for b, row, token_id, at_end in zip(candidates.tolist(), *(a.tolist() for a in about), strict=True):
+            if at_end:
                 reason = StopReason.END
-            elif self._stops is not None and self._stops.completed(row, int(ids_B[b])):
+            elif self._stops is not None and self._stops.completed(row, token_id):
                 reason = StopReason.STOP_STRING
             elif step == self._last_step:
                 reason = StopReason.LENGTH
@@ -215,7 +219,8 @@ class CompletionBuffer:
                 continue
             self.alive_B[b] = False
             ids_T, logprobs_T = self._token_ids_RT[row, : step + 1], self._logprobs_RT[row, : step + 1]
-            yield row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
+            ended.append((row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)))
+        return ended
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the indices, in the old batch, of those that stay.
@@ -236,13 +241,18 @@ class StopStrings:
         self._token_bytes = tokenizer.token_bytes
         self._keep = max(map(len, self._stops)) - 1
         self._tails = [b""] * rows
+        self._with_token = lru_cache(maxsize=1 << 16)(self._grown)
 
     def completed(self, row: int, token_id: int) -> bool:
         """Whether the row's text, with this token added, now holds a stop string."""
-        added = self._token_bytes[token_id] if token_id < len(self._token_bytes) else b""
-        text = self._tails[row] + added
-        self._tails[row] = text[len(text) - self._keep :] if self._keep < len(text) else text
-        return any(stop in text for stop in self._stops)
+        self._tails[row], completed = self._with_token(self._tails[row], token_id)
+        return completed
+
+    def _grown(self, tail: bytes, token_id: int) -> tuple[bytes, bool]:
+        """What has to be kept of a text that a token is added to, and whether it holds a stop string."""
+        text = tail + (self._token_bytes[token_id] if token_id < len(self._token_bytes) else b"")
+        kept = text[len(text) - self._keep :] if self._keep < len(text) else text
+        return kept, any(stop in text for stop in self._stops)
 
 
 def _mix(x: np.ndarray) -> np.ndarray:

@@ -111,6 +111,8 @@ def build_reinforcement(
     average = WeightAverage(policy, training.weight_average) if training.weight_average else None
     if average is not None:
         callbacks.append(average)
+        if isinstance(trainer, RLTrainer):
+            trainer.renewed_from = average.policy
     if whole is not None:
         callbacks.append(whole)
     evaluated = sampled if average is None else average.policy

@@ -93,7 +93,7 @@ def test_a_policy_plays_it_as_any_other_game(move, outcome) -> None:
 
     table = table_of(TextArenaGame("TicTacToe-v0"), "boxed")
     dialogue = GameDialogue(
-        0, table, "self", ("policy", "policy"), sampling=SamplingParams(), rng=random.Random(0)
+        0, table, "self", ("policy", "policy"), asked=table.asked(SamplingParams()), rng=random.Random(0)
     )
     engine = TextEngine(answer)
     while request := dialogue.request():

@@ -41,6 +41,13 @@ class Table:
     weight: float = 1.0
     others: Mapping[str, tuple[MovePrompts, SamplingParams]] = field(default_factory=dict)
 
+    def asked(self, sampling: SamplingParams) -> dict[str, tuple[MovePrompts, SamplingParams]]:
+        """How each player is asked, the policy with `sampling`; a bare move ends the answer."""
+        return {
+            player: (prompts, replace(params, stop_strings=params.stop_strings + prompts.stop_strings))
+            for player, (prompts, params) in {POLICY: (self.prompts, sampling), **self.others}.items()
+        }
+
 
 class Opponents:
     """Chooses who plays against the policy: `shares` of the games by the opponent's name.
@@ -98,7 +105,7 @@ class GameEnvironment:
     ) -> None:
         self._tables = tables
         self._opponents = opponents
-        self._sampling = sampling
+        self._asked = {table.game.name: table.asked(sampling) for table in tables}
         self._games = games_per_group
         self._seed = seed
         self._retries = 1 if illegal_moves == "retry" else 0
@@ -139,7 +146,7 @@ class GameEnvironment:
                     table,
                     opponent,
                     seats,
-                    sampling=self._sampling,
+                    asked=self._asked[table.game.name],
                     rng=random.Random(rng.getrandbits(64)),
                     retries=self._retries,
                     opponent_noise=self._opponent_noise,
@@ -150,7 +157,10 @@ class GameEnvironment:
 
 
 class GameDialogue(Dialogue):
-    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own."""
+    """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own.
+
+    `asked` is that of the table: engines that are not in it are asked as the policy is.
+    """
 
     def __init__(
         self,
@@ -159,7 +169,7 @@ class GameDialogue(Dialogue):
         opponent: str,
         seats: tuple[Seat, Seat],
         *,
-        sampling: SamplingParams,
+        asked: Mapping[str, tuple[MovePrompts, SamplingParams]],
         rng: random.Random,
         retries: int = 0,
         opponent_noise: float = 0.0,
@@ -169,10 +179,7 @@ class GameDialogue(Dialogue):
         self._game = table.game
         self._task_id = f"{table.game.name}/{opponent}"
         self._seats = seats
-        self._asked = {
-            player: (prompts, replace(params, stop_strings=params.stop_strings + prompts.stop_strings))
-            for player, (prompts, params) in {POLICY: (table.prompts, sampling), **table.others}.items()
-        }
+        self._asked = asked
         self._rng = rng
         self._retries = retries
         self._opponent_noise = opponent_noise
