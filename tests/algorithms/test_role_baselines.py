@@ -76,6 +76,22 @@ def test_a_discounted_return_has_a_baseline_for_each_number_of_the_move() -> Non
     assert estimator.state_dict()["means"]["ttt/self/first#2"] == 0.5
 
 
+def test_the_mean_of_a_position_is_over_its_turns_in_all_games() -> None:
+    """The first move has the same prompt in all games, and the others have prompts of their own.
+
+    Returns of the first role are 1, 1 and -1, so its mean is 1/3; a position met once is its own mean.
+    """
+    episodes = [game(reward) for reward in (1.0, 1.0, -1.0)]
+    for number, episode in enumerate(episodes[1:], 3):
+        first, second = episode.turns
+        episodes[number - 2] = replace(episode, turns=(first, replace(second, prompt_ids=(number,))))
+    found = values(RoleBaselineEstimator("position_mean"), episodes)
+    assert found == [(round(2 / 3, 6), 0), (round(2 / 3, 6), 0), (round(-4 / 3, 6), 0)]
+    # Discounted, with one prompt for all moves: 1/2, 1 and 0 of the first player, -1 and 0 of the second.
+    halved = values(RoleBaselineEstimator("position_mean", discount=0.5), [game(1.0, moves=3), game(0.0)])
+    assert halved == [(0, -0.5, 0.5), (-0.5, 0.5)]
+
+
 def test_the_baselines_are_state() -> None:
     games = [game(1.0), game(-1.0), game(1.0, moves=3)]
     whole = RoleBaselineEstimator(decay=0.9, discount=0.7)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,28 @@ def test_kl_of_all_scored_groups_is_measured_and_steers_the_coefficient() -> Non
         found.append((update(trainer, episodes)["kl"], trainer.state_dict()["kl"]["value"]))
     assert found[0] == pytest.approx(found[1])
     assert found[0][1] == pytest.approx(0.5 * (1 + 0.2 * 20 / 100))
+
+
+class RenewedPolicy(BigramPolicy):
+    def sync(self, policy: BigramPolicy) -> None:
+        with torch.no_grad():
+            self.table.copy_(policy.table)
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_the_reference_becomes_what_it_is_renewed_from(averaged: bool) -> None:
+    """Every second step: the policy itself, or another one that was set in its place."""
+    policy, reference = BigramPolicy(), RenewedPolicy(seed=1)
+    kl = {"coefficient": 0.5, "refresh_every": 2}
+    trainer = trainer_of(policy, algorithm={"kl": kl}, reference=reference)
+    episodes = make_episodes(REWARDS)
+    trainer.collector = SimpleNamespace(sync=lambda _: None, collect=lambda _: (episodes, {}))  # type: ignore[assignment]
+    trainer.estimator = ESTIMATORS["grpo"]
+    source = trainer.renewed_from = BigramPolicy(seed=2) if averaged else policy  # type: ignore[assignment]
+    for step in range(2):
+        assert not torch.equal(reference.table, source.table)
+        trainer.train_step(step)
+    assert torch.equal(reference.table, source.table)
 
 
 def test_entropy_is_steered_to_its_target_and_resumes_bit_for_bit() -> None:

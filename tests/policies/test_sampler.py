@@ -56,6 +56,28 @@ def test_completions_end_at_the_end_token_or_the_limit(policy, tokenizer):
     assert reasons == {StopReason.END, StopReason.LENGTH}
 
 
+def test_equal_answers_are_scored_as_if_apart(policy):
+    """Each distinct first token is scored once; answers of one prompt in the batch, and one at a time."""
+    answers = [[7], [3], [7], [7, 3], [7, 5, 7], [3]]
+    weights = torch.arange(1.0, len(answers) + 1)
+
+    def scored(groups):
+        policy.model.zero_grad()
+        scores = [
+            policy.completion_logprobs(GroupBatch.build([PROMPTS[2]], [group]), entropy=True)
+            for group in groups
+        ]
+        sums = torch.cat([one.logprobs_BT.sum(1) + one.entropy_BT.sum(1) for one in scores])
+        (sums * weights).sum().backward()
+        return sums.detach(), [parameter.grad.clone() for parameter in policy.parameters()]
+
+    together, gradients = scored([answers])
+    apart, expected = scored([[answer] for answer in answers])
+    torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
+    for found, gradient in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(found, gradient, atol=1e-3, rtol=1e-3)
+
+
 def test_logprobs_after_finished_rows_left_are_those_of_the_policy(policy):
     groups = policy.sample(PROMPTS, 16, SamplingParams(max_tokens=30), seed=3)
     assert len({len(c.token_ids) for group in groups for c in group}) > 5

@@ -34,8 +34,8 @@ class KLConfig(ConfigSection):
 
     refresh_every: PositiveInt | None = Field(
         None,
-        description="steps after which the reference becomes the policy of then, or the average of its weights "
-        "if training.weight_average keeps one; none = never",
+        description="steps after which the reference becomes the policy of then, or the average that "
+        "training.weight_average keeps; none = never",
     )
 
     @model_validator(mode="after")

@@ -98,6 +98,11 @@ class Broken(Claim):
     actions: tuple[str, ...] = ("yes", "no")
     result: Any = (1.0, -1.0)
     moves: int = 2
+    forfeit: float = 1.0
+    legal: tuple[str, ...] | None = None
+
+    def legal_actions(self, state: str) -> Sequence[str]:
+        return super().legal_actions(state) if self.legal is None else self.legal
 
     def returns(self, state: str) -> tuple[float, float]:
         return self.result
@@ -115,6 +120,9 @@ class Broken(Claim):
         (Broken(result=(float("nan"), 0.0)), "finite"),
         (Broken(result=(float("inf"), float("-inf"))), "finite"),
         (Broken(moves=3), "at most 2 moves"),
+        (Broken(forfeit=float("nan")), "must be above 0, found nan"),
+        (Broken(forfeit=-1.0), "must be above 0, found -1"),
+        (Broken(legal=("yes", "maybe")), "'maybe' is legal, but not among"),
     ],
 )
 def test_a_game_that_breaks_the_protocol_is_refused(game: Any, message: str) -> None:

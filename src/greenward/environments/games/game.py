@@ -101,6 +101,10 @@ def check_game(game: Game, *, games: int = 20) -> None:
         raise GreenwardError(f"{game.name}: expected two roles of different names, found {game.roles}")
     if any(a != b and b.startswith(a) for a in game.actions for b in game.actions):
         raise GreenwardError(f"{game.name}: one of the actions {list(game.actions)} begins another one")
+    if not (math.isfinite(game.forfeit) and game.forfeit > 0):
+        raise GreenwardError(
+            f"{game.name}: `forfeit`, what an illegal move loses, must be above 0, found {game.forfeit}"
+        )
     for seed in range(games):
         rng = random.Random(seed)
         state = game.start(rng)
@@ -112,6 +116,8 @@ def check_game(game: Game, *, games: int = 20) -> None:
                     f"{game.name}: expected an observation and a legal action at each of at most "
                     f"{game.max_moves} moves, found {list(actions)} at move {moves + 1}"
                 )
+            if game.actions and (unlisted := set(actions) - set(game.actions)):
+                raise GreenwardError(f"{game.name}: {min(unlisted)!r} is legal, but not among the `actions`")
             state = game.step(state, RandomPlayer().act(game, state, rng))
             moves += 1
         checked_returns(game, state)
