@@ -22,6 +22,7 @@ that is busy otherwise. The last lines say for each target whether it was reache
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -78,6 +79,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         contestants = make_contestants(arguments, folder, stack)
         take_turns(contestants, 0)  # not counted: caches fill, and threads start
+        gc.freeze()  # as the training loop does
         rounds = [take_turns(contestants, number) for number in range(1, arguments.repeats + 1)]
     record = {
         "settings": {name: value for name, value in vars(arguments).items() if name != "json"},
