@@ -86,11 +86,9 @@ class CodeGameTasks:
         )
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
-        """Random programs, and what they print.
+        """Random programs, and what they print: that of another one for the share `config.error_rate`.
 
-        Of the programs with a loop or a condition, the share `config.error_rate` has the output of another
-        program: something that a generator can find out, and a predictor can learn. Every fourth program is
-        also one to write, since its tokens are many and mostly chance.
+        Every fourth program is also one to write, since its tokens are many and mostly chance.
         """
         prompts, end = self._prompts(policy), (policy.tokenizer.eos_id,)
         rng = random.Random(self.recipe.seed)
@@ -100,7 +98,7 @@ class CodeGameTasks:
             first_line, _, rest = program.partition("\n")
             if number % 4 == 0:
                 examples.append(Example(prompts.to_write(first_line), (*prompts.answer(rest), *end)))
-            wrong = "\n    " in program and rng.random() < config.error_rate
+            wrong = rng.random() < config.error_rate
             printed = predict_by_interpreting(rng.choice(programs) if wrong else program)
             examples.append(Example(prompts.to_predict(program), (*prompts.answer(printed), *end)))
         return examples
