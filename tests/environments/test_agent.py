@@ -19,6 +19,7 @@ from greenward.grading.reward_terms import AllTests
 from greenward.grading.verdict import Status
 from greenward.policies.endpoint import TextTokenizer
 from greenward.policies.engine import Completion, SamplingParams, StopReason
+from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.problem import Case, Problem
 from greenward.problems.repositories import shipped_repositories
 
@@ -223,6 +224,32 @@ class TestCalls:
     def test_native_format_needs_a_template_that_knows_tools(self):
         with pytest.raises(ConfigError, match="format=tags"):
             AgentPrompts(TextTokenizer(), style="chat", tool_format="native")
+
+
+class TestNativeCalls:
+    TEMPLATE = (
+        "{% if tools %}{{ tools | tojson }}\n{% endif %}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>\n{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}{# calls are <tool_call> #}"
+    )
+
+    def prompts(self, **settings):
+        made = train_tokenizer(["Fix the issue in this repository by the tools"], 300)
+        tokenizer = Tokenizer(made.backend, eos_ids=made.eos_ids, chat_template=self.TEMPLATE)
+        return AgentPrompts(tokenizer, **settings), tokenizer
+
+    def test_the_template_gets_the_tools_and_outputs_as_its_messages(self):
+        prompts, tokenizer = self.prompts()
+        assert prompts.format == "native"
+        asked = tokenizer.decode(prompts.prompt_ids(ONE))
+        assert '"name": "apply_patch"' in asked and asked.endswith("</user>\n<assistant>")
+        assert "<shell>" not in asked and ONE.prompt in asked
+        told = tokenizer.decode(prompts.output_ids(ONE, "a.py\n", ended=False))
+        assert told == "</assistant>\n<tool>a.py\n</tool>\n<assistant>"
+
+    def test_tags_can_be_asked_for(self):
+        prompts, tokenizer = self.prompts(tool_format="tags")
+        assert "<shell>" in tokenizer.decode(prompts.prompt_ids(ONE))
 
 
 class TestEnvironment:

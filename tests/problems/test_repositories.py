@@ -12,7 +12,7 @@ from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import load_problems, load_suite
-from greenward.problems.repositories import shipped_repositories
+from greenward.problems.repositories import FAILING_TESTS, shipped_repositories
 from greenward.recipes.build import failing_references, load_verified, reference_answer
 from openai_server import OpenAIServer
 
@@ -54,7 +54,8 @@ class TestShipped:
         assert failing_references(problems, grader) == []
         verdicts = grader.grade([(one, one.buggy_code) for one in problems])
         for problem, verdict in zip(problems, verdicts, strict=True):
-            said = (False,) * problem.base_tests + (True,) * (len(problem.tests) - problem.base_tests)
+            failing = problem.columns[FAILING_TESTS]
+            said = (False,) * failing + (True,) * (len(problem.tests) - failing)
             assert verdict.tests_passed == said, problem.task_id
 
     def test_no_answer_could_forge_a_result(self, grader):

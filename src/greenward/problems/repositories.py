@@ -26,6 +26,7 @@ from greenward.problems.problem import Problem, ProblemSet, stable_hash
 
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
 PLANTED = "planted:"
+FAILING_TESTS = "failing_tests"  # a column: how many of the tests, the first ones, the bug breaks
 FIXED_FILES = "fixed_files"  # a column: what the reference changes beside `path`
 _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 _TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
@@ -56,7 +57,7 @@ def shipped_repositories() -> ProblemSet:
                     reference=right,
                     buggy_code=right.replace(task["right"], task["wrong"]),
                     tags=(REPOSITORY_TAG,),
-                    base_tests=len(task["fails"]),
+                    columns={FAILING_TESTS: len(task["fails"])},
                 )
             )
     return ProblemSet(found, name=REPOSITORIES)
@@ -105,8 +106,7 @@ def _row_problem(row: Row) -> Problem:
         reference=fixed.pop(own),
         buggy_code=base[own],
         tags=(REPOSITORY_TAG,),
-        base_tests=len(failing),
-        columns={FIXED_FILES: fixed, "repo": repo, "base_commit": commit},
+        columns={FAILING_TESTS: len(failing), FIXED_FILES: fixed, "repo": repo, "base_commit": commit},
     )
 
 
