@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from greenward.config.loading import parse_recipe
+from greenward.config.loading import convert, load_recipe, parse_recipe
 from greenward.config.sections import SupervisedConfig
 from greenward.errors import GreenwardError, ProblemError
+from greenward.recipes.build import answer_form
 from greenward.recipes.supervised_data import read_pairs, supervised_examples
 from greenward.recipes.train import dry_run, train
 
@@ -101,3 +102,8 @@ def test_a_missing_tracker_device_or_file_is_found_before_the_run_starts(
         with pytest.raises(GreenwardError, match=message):
             start(recipe)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_warm_start_of_a_recipe_is_evaluated_in_its_form_of_answers():
+    before = convert(load_recipe("grpo_code_repair", []), "sft")
+    assert answer_form(before) == "search_replace"

@@ -118,6 +118,7 @@ class SupervisedRecipe(ModelRecipe):
 
     kind: Literal["sft"] = "sft"
     warm_start: SupervisedConfig = Field(description="its data and settings")
+    environment: EnvironmentConfig = Field(EnvironmentConfig(), description="what the examples are to answer")
 
 
 class ReinforcementRecipe(ModelRecipe):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from greenward.algorithms import distributed
-from greenward.config.recipe import AnyRecipe, CodeRecipe, ModelRecipe, Recipe
+from greenward.config.recipe import AnyRecipe, CodeRecipe, ModelRecipe, Recipe, SupervisedRecipe
 from greenward.config.sections import HttpSandboxConfig, SandboxConfig, ToolsConfig
 from greenward.environments.agent import AgentPrompts
 from greenward.environments.prompts import PromptRenderer
@@ -199,7 +199,7 @@ def build_renderer(recipe: ModelRecipe, tokenizer: Tokenizer) -> PromptRenderer:
 
 def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
     """What answers are in a recipe."""
-    return recipe.environment.answer if isinstance(recipe, CodeRecipe) else "function"
+    return recipe.environment.answer if isinstance(recipe, CodeRecipe | SupervisedRecipe) else "function"
 
 
 def tools_of(recipe: ModelRecipe | None) -> ToolsConfig | None:
