@@ -34,7 +34,7 @@ from greenward.problems.problem import ProblemSet
 from greenward.problems.small_functions import small_functions
 from greenward.recipes.build import build_grader, build_problems, verify_references
 from greenward.reports.replay import write_replay
-from greenward.reports.token_programs import RANDOM_SEARCH, REPLAY
+from greenward.reports.token_programs import RANDOM_SEARCH, REPLAY, UNSEEN
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import write_json
 from greenward.runs.metrics import read_metrics
@@ -42,8 +42,6 @@ from greenward.runs.progress import Progress
 from greenward.seeding import step_seed
 from greenward.text import visible
 
-UNSEEN = "unseen_problems"
-"""The name of the evaluation on problems that are not trained on; that on the trained ones has none."""
 MOST_REPLAYED = 12
 CLASSICS = ("classic_training", "classic_evaluation")
 

@@ -14,6 +14,8 @@ from greenward.runs.files import read_json
 from greenward.runs.reading import RecordedRun
 
 RANDOM_SEARCH, REPLAY = "random_search.json", "replay.html"
+UNSEEN = "unseen_problems"
+"""The name of the evaluation on problems that are not trained on; that on the trained ones has none."""
 
 
 def program_sections(study: Study) -> tuple[Section, ...]:
@@ -36,7 +38,14 @@ def _blocks(run: RecordedRun) -> Iterator[Block]:
     if search:
         for label, key in (("as many episodes", "at_episodes"), ("as much time", "at_seconds")):
             rows.append(_row(f"Random search, {label}", int(search[key]["solved"]), len(greedy)))
-    caption = "Hidden tests; Wilson's 95 % intervals over problems."
+    unseen = next(reversed(run.suites.get(UNSEEN, ())), {}).get("greedy_rows", ())
+    if unseen:
+        right = sum(row["status"] == "passed" for row in unseen)
+        rows.append(_row("Q-learning, greedy, problems never trained on", right, len(unseen)))
+    caption = (
+        "The problems are those trained on, judged by tests that training never sees. Wilson's 95 % "
+        "intervals over problems."
+    )
     if search:
         rate = search["pass_rate"]
         chance = percent(Estimate(rate["value"], rate["low"], rate["high"]))
