@@ -129,7 +129,7 @@ def main() -> None:
         print(f"{name}: {reached} of {len(runs)} seeds, median {median:,.0f} steps, all {steps}")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
+            file.write(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run, tmp_path, stopped_at) ->
     assert first["metrics"] == second["metrics"]
 
 
+@pytest.mark.slow
+def test_a_resumed_run_with_demonstrations_equals_an_uninterrupted_one(tmp_path) -> None:
+    """Demonstrations are made anew on resume, and are not learned from first a second time."""
+    shown = [*TINY, "problems.generated=20", "evaluation.enabled=false", "evaluation.random_search=false",
+             "agent.pretraining_updates=5", "training.checkpoint_interval_steps=1"]  # fmt: skip
+    for folder, episodes in (("whole", 24), ("parts", 16), ("parts", 24)):
+        keys = [*shown, f"training.num_episodes={episodes}"]
+        api.train("dqn_code_generation", keys, output=tmp_path / folder, quiet=True, resume=True)
+    assert len(numbers(tmp_path / "whole")) == 3
+    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
+
+
 def test_evaluating_a_run_tells_the_success_of_each_problem(run, tmp_path) -> None:
     result = api.evaluate(run, "classic_evaluation", samples=4, output=tmp_path / "out", epsilon=0.5)
     assert [one["task_id"] for one in result.summary["by_problem"]] == ["multiply", "is_prime", "find_min"]
