@@ -1,6 +1,6 @@
 """The recipe `dqn_code_generation` with one part left out at a time: same seeds, same number of episodes.
 
-    .venv/bin/python benchmarks/dqn_ablation.py --output runs/dqn_ablation --json results/dqn_ablation.json
+    .venv/bin/python benchmarks/dqn_ablation.py --seeds 1 --episodes 1500 --json dqn_ablation.json
 
 A run that is finished is not repeated. Counted are classic problems whose greedy program passes the hidden
 tests after the last episode.
@@ -51,7 +51,8 @@ def main() -> None:
             print(name, seed, solved[name][-1], flush=True)
             if options.json:
                 record = {"seeds": options.seeds, "episodes": options.episodes, "solved": solved}
-                options.json.write_text(json.dumps(record | {"seeds": list(range(options.seeds))}, indent=1))
+                text = json.dumps(record | {"seeds": list(range(options.seeds))}, indent=1)
+                options.json.write_text(text + "\n")
 
 
 def train(run: Path, seed: int, episodes: int, overrides: tuple[str, ...]) -> None:

@@ -12,15 +12,7 @@ from greenward.environments.token_mdp.embeddings import Embeddings, HashedEmbedd
 from greenward.environments.token_mdp.grammar import Grammar, Node
 from greenward.environments.token_mdp.prior import TokenPrior
 from greenward.environments.token_mdp.problems import TokenProblem, check_reachable, token_problems
-from greenward.environments.token_mdp.vocabulary import (
-    DEDENT,
-    DELETE,
-    END,
-    INDENT,
-    OPERATIONS,
-    Vocabulary,
-    program,
-)
+from greenward.environments.token_mdp.vocabulary import OPERATIONS, Vocabulary, program
 from greenward.errors import ConfigError
 from greenward.problems.problem import Problem
 
@@ -200,17 +192,3 @@ class Writing:
             len(self.one.signature.arguments) / 4,
         )
         return found
-
-
-__all__ = [
-    "DEAD_END",
-    "DEDENT",
-    "DELETE",
-    "END",
-    "ENDED",
-    "INDENT",
-    "STEP_LIMIT",
-    "TokenMDP",
-    "TokenSettings",
-    "Writing",
-]
