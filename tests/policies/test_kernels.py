@@ -38,7 +38,7 @@ needs_kernels = pytest.mark.skipif(kernels() is None, reason=f"no kernels: {buil
 def test_every_kernel_gives_what_float32_torch_gives(dtype, heads, kv_heads, head_dim):
     found = differences(kernels(), dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     assert set(found) == {
-        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "attention", "attention_backward", "decode",
+        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "score", "score_backward", "attention", "attention_backward", "decode",
     }  # fmt: skip
     assert all(value < TOLERANCE[dtype] for value in found.values()), found
 

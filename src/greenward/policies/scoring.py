@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from greenward.policies.kernels.build import kernels
+from greenward.policies.kernels.native import LANES, Kernels
+
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
 
@@ -37,16 +40,21 @@ class _ChunkedScores(torch.autograd.Function):
         S = len(hidden_SE)
         scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
         chunks = _chunks(S, len(unembedding_VE))
+        native = kernels() if Kernels.serve(hidden_SE, LANES) else None
         for part in chunks:
+            if native:
+                last = hidden_SE[part] @ unembedding_VE.t()
+                native.score(last, targets_S[part], scale, scores_S[part], lse_S[part], entropy_S[part])
+                continue
             logits = _logits(hidden_SE[part], unembedding_VE, scale)
             lse_S[part] = lse = logits.logsumexp(-1)
-            logprobs = logits.sub_(lse[:, None])
+            last = logprobs = logits.sub_(lse[:, None])
             scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
             if entropy:
                 entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
-        ctx.scale = scale
+        ctx.scale, ctx.native = scale, native
         ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing here
-        kept = [logprobs] if len(chunks) == 1 and any(ctx.needs_input_grad) else []
+        kept = [last] if len(chunks) == 1 and any(ctx.needs_input_grad) else []
         ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept)
         return scores_S, entropy_S
 
@@ -60,25 +68,44 @@ class _ChunkedScores(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
-            if kept:
-                (logprobs,) = kept
+            above = (grad_scores_S[part], None if grad_entropy_S is None else grad_entropy_S[part])
+            if ctx.native:
+                logits = kept[0] if kept else hidden_SE[part] @ unembedding_VE.t()
+                slopes = (one if one is None else one.contiguous() for one in above)
+                sums = (lse_S[part], entropy_S[part])
+                grad = ctx.native.score_backward(logits, targets_S[part], ctx.scale, *sums, *slopes)
             else:
-                logprobs = _logits(hidden_SE[part], unembedding_VE, ctx.scale).sub_(lse_S[part, None])
-            grad = logprobs.exp()
-            if grad_entropy_S is not None:
-                # d entropy / d logit_i = -p_i (log p_i + entropy)
-                slope = (logprobs + entropy_S[part, None]).mul_(grad_entropy_S[part, None])
-                grad.mul_(slope.add_(grad_scores_S[part, None]).neg_())
-            else:
-                grad.mul_(-grad_scores_S[part, None])
-            grad.scatter_add_(1, targets_S[part, None], grad_scores_S[part, None])
-            grad = grad.mul_(ctx.scale).to(hidden_SE.dtype)
+                logprobs = kept[0] if kept else _logits(hidden_SE[part], unembedding_VE, ctx.scale)
+                if not kept:
+                    logprobs.sub_(lse_S[part, None])
+                grad = _grad_logits(logprobs, targets_S[part], ctx.scale, entropy_S[part], *above)
+                grad = grad.to(hidden_SE.dtype)
             torch.mm(grad, unembedding_VE, out=grad_hidden_SE[part])
             if grad_unembedding_VE is not None:
                 grad_unembedding_VE += grad.t() @ hidden_SE[part]
         if grad_unembedding_VE is not None:
             grad_unembedding_VE = grad_unembedding_VE.to(unembedding_VE.dtype)
         return grad_hidden_SE, grad_unembedding_VE, None, None, None
+
+
+def _grad_logits(
+    logprobs: Tensor,
+    targets: Tensor,
+    scale: float,
+    entropy: Tensor,
+    grad_scores: Tensor,
+    grad_entropy: Tensor | None,
+) -> Tensor:
+    """The gradient of the logits from those of log-probabilities and entropies."""
+    grad = logprobs.exp()
+    if grad_entropy is not None:
+        # d entropy / d logit_i = -p_i (log p_i + entropy)
+        slope = (logprobs + entropy[:, None]).mul_(grad_entropy[:, None])
+        grad.mul_(slope.add_(grad_scores[:, None]).neg_())
+    else:
+        grad.mul_(-grad_scores[:, None])
+    grad.scatter_add_(1, targets[:, None], grad_scores[:, None])
+    return grad.mul_(scale)
 
 
 def score_tokens(

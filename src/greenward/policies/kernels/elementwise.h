@@ -99,3 +99,60 @@ void NAME(rotate)(NUMBER *tokens, const int64_t *positions, const float *table, 
     for (int h = 0; h < heads; h++)
       NAME(rotate_head)(tokens + (m * X + h) * D, table + positions[m] * D, D, sign);
 }
+
+/* Up to LANES numbers of a row whose length is any. */
+INLINE vec NAME(load_some)(const NUMBER *from, int64_t n) {
+  if (n >= LANES) return LOAD(from);
+  NUMBER part[LANES] = {0};
+  memcpy(part, from, n * sizeof(NUMBER));
+  return LOAD(part);
+}
+
+/* Of each row of logits (S, V) times `scale`: log-sum-exp, entropy, and the log-probability of its target. */
+void NAME(score)(const NUMBER *logits, const int64_t *targets, float scale, float *logprob, float *lse, float *entropy,
+                 int64_t S, int64_t V, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t s = 0; s < S; s++) {
+    const NUMBER *row = logits + s * V;
+    vec most = all(-INFINITY), total = {0}, mean = {0};
+    for (int64_t v = 0; v < V; v += LANES) {
+      vec x = NAME(load_some)(row + v, V - v) * scale;
+      most = at_least(first(V - v < LANES ? V - v : LANES, x, most), most);
+    }
+    float top = largest(most);
+    for (int64_t v = 0; v < V; v += LANES) {
+      vec x = NAME(load_some)(row + v, V - v) * scale - top;
+      vec weight = first(V - v < LANES ? V - v : LANES, exponential(x), (vec){0});
+      total += weight;
+      mean += weight * x;
+    }
+    float sums = sum(total);
+    lse[s] = top + logf(sums);
+    entropy[s] = logf(sums) - sum(mean) / sums;
+    logprob[s] = PASTE(number, TYPE)(row[targets[s]]) * scale - lse[s];
+  }
+}
+
+/* d logit = scale (g [target] - p (g + e (log p + entropy))) for the gradients g of log-probabilities and e of
+ * entropies, which may be NULL. */
+void NAME(score_backward)(const NUMBER *logits, const int64_t *targets, float scale, const float *lse,
+                          const float *entropy, const float *grad, const float *grad_entropy, NUMBER *dlogits,
+                          int64_t S, int64_t V, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t s = 0; s < S; s++) {
+    const NUMBER *row = logits + s * V;
+    NUMBER *out = dlogits + s * V, tail[LANES];
+    float g = grad ? grad[s] : 0.f, e = grad_entropy ? grad_entropy[s] : 0.f, h = entropy[s], log_sum = lse[s];
+    for (int64_t v = 0; v < V; v += LANES) {
+      vec logp = NAME(load_some)(row + v, V - v) * scale - log_sum;
+      vec slope = exponential(logp) * (g + e * (logp + h)) * -scale;
+      int64_t at = targets[s] - v;
+      if (at >= 0 && at < LANES) slope[at] += scale * g;
+      if (V - v >= LANES) STORE(out + v, slope);
+      else {
+        STORE(tail, slope);
+        memcpy(out + v, tail, (V - v) * sizeof(NUMBER));
+      }
+    }
+  }
+}

@@ -105,6 +105,38 @@ class Kernels:
         self._call("swiglu_backward", gate_up, *arguments, threads_for=M * F)
         return grad_gate_up
 
+    def score(
+        self,
+        logits_SV: Tensor,
+        targets_S: Tensor,
+        scale: float,
+        logprobs_S: Tensor,
+        lse_S: Tensor,
+        entropy_S: Tensor,
+    ) -> None:
+        """Fill in the log-probability of each target, log-sum-exp and entropy of softmax(scale · logits)."""
+        S, V = logits_SV.shape
+        arguments = (logits_SV, targets_S, ctypes.c_float(scale), logprobs_S, lse_S, entropy_S, S, V)
+        self._call("score", logits_SV, *arguments, threads_for=S * V)
+
+    def score_backward(
+        self,
+        logits_SV: Tensor,
+        targets_S: Tensor,
+        scale: float,
+        lse_S: Tensor,
+        entropy_S: Tensor,
+        grad_S: Tensor,
+        grad_entropy_S: Tensor | None,
+    ) -> Tensor:
+        """The gradient of the logits."""
+        S, V = logits_SV.shape
+        grad_logits = torch.empty_like(logits_SV)
+        given = (lse_S, entropy_S, grad_S, grad_entropy_S, grad_logits)
+        arguments = (logits_SV, targets_S, ctypes.c_float(scale), *given, S, V)
+        self._call("score_backward", logits_SV, *arguments, threads_for=S * V)
+        return grad_logits
+
     def rotate_(
         self, tokens_MXD: Tensor, positions_M: Tensor, table: Tensor, heads: int, sign: float
     ) -> None:

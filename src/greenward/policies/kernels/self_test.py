@@ -46,6 +46,17 @@ def differences(
     found["swiglu"] = apart(native.swiglu(gate_up), gated.detach())
     grads = native.swiglu_backward(grad, gate_up).chunk(2, dim=1)
     found["swiglu_backward"] = max(map(apart, grads, (gate.grad, raised.grad)))
+    logits, targets = random(50, 37), torch.arange(50) % 37
+    free = logits.float().clone().requires_grad_()
+    spread = torch.log_softmax(free * 0.7, dim=1)
+    want = spread.gather(1, targets[:, None]).squeeze(1), -(spread.exp() * spread).sum(1)
+    slopes = torch.linspace(-1, 1, 50), torch.linspace(2, -1, 50)
+    torch.autograd.backward(want, slopes)
+    logprobs, lse, entropy = torch.empty(3, 50)
+    native.score(logits, targets, 0.7, logprobs, lse, entropy)
+    found["score"] = max(apart(logprobs, want[0]), apart(entropy, want[1]))
+    grad_logits = native.score_backward(logits, targets, 0.7, lse, entropy, *slopes)
+    found["score_backward"] = apart(grad_logits, free.grad)
     return found | _attention(native, dtype, heads, kv_heads, head_dim, random)
 
 

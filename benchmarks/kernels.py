@@ -1,0 +1,162 @@
+"""What each compiled kernel gains alone: CPU time of torch's operations over the kernel's, taken in turns.
+
+The shapes are those of a step of `grpo_vs_trl.py`: 4 heads of 32, hidden size 128, groups of 8, 256 rows.
+The last lines are a whole pass over 64 rows, forward and backward, and the sampling of 256 answers, with the
+share of their matrix products: what these take alone, in the same shapes, is the least that can be left.
+
+    .venv/bin/python benchmarks/kernels.py [--dtype bfloat16] [--prompt-tokens 64] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from greenward.config.sections import ShapeConfig
+from greenward.policies import decoder as decoding_module
+from greenward.policies.attention import SharedPrefixAttention
+from greenward.policies.engine import SamplingParams
+from greenward.policies.group_batch import GroupBatch
+from greenward.policies.kernels.attention import KernelAttention
+from greenward.policies.kernels.build import SWITCH, kernels
+from greenward.policies.policy import Policy
+from greenward.policies.tokenizer import train_tokenizer
+
+GROUP, OWN, HIDDEN, INTERMEDIATE = 8, 64, 128, 384
+
+
+@contextmanager
+def torch_alone() -> Iterator[None]:
+    """Without kernels."""
+    os.environ[SWITCH] = "off"
+    kernels.cache_clear()
+    try:
+        yield
+    finally:
+        del os.environ[SWITCH]
+        kernels.cache_clear()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+def report(name: str, ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> float:
+    """Prints the ratio of `theirs`, without kernels, to `ours`; the median seconds of ours."""
+    pairs = []
+    for _ in range(rounds + 1):
+        mine = seconds(ours)
+        with torch_alone():
+            pairs.append((mine, seconds(theirs)))
+        kernels()
+    ratios = [b / a for a, b in pairs[1:]]
+    taken = statistics.median(a for a, _ in pairs[1:])
+    spread = f"{statistics.median(ratios):6.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+    print(f"{name:34}{1e3 * taken:10.3f} ms {spread:>24}", flush=True)
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if kernels() is None:
+        raise SystemExit("There are no kernels here: greenward doctor says why.")
+    dtype = getattr(torch, options.dtype)
+    chance = random.Random(0)
+    lengths = [round(options.prompt_tokens * chance.uniform(0.85, 1.15)) for _ in range(32)]
+    prompts = [[chance.randrange(3, 250) for _ in range(length)] for length in lengths]
+    tokenizer = train_tokenizer([str(chance.random()) for _ in range(500)], 300)
+    shape = ShapeConfig(
+        layers=4, hidden_size=HIDDEN, heads=4, kv_heads=4, intermediate_size=INTERMEDIATE, max_positions=1024
+    )
+    policy = Policy.random(shape, tokenizer, seed=0, dtype=dtype, device="cpu")
+    answers = [[[5] * OWN] * GROUP] * 8
+    batch = GroupBatch.build(prompts[:8], answers)
+    rows = len(batch.token_ids_M)
+    x, grad = (torch.randn(rows, HIDDEN).to(dtype) for _ in range(2))
+    weight, gate_up = torch.ones(HIDDEN, dtype=dtype), torch.randn(2 * INTERMEDIATE, HIDDEN).to(dtype) / 11
+    qkv, above = torch.randn(rows, 12, 32).to(dtype), torch.randn(rows, HIDDEN).to(dtype)
+
+    def differentiated(
+        function: Callable[[Tensor], Tensor], start: Tensor, gradient: Tensor
+    ) -> Callable[[], object]:
+        def work() -> None:
+            leaf = start.clone().requires_grad_()
+            function(leaf * 1).backward(gradient)
+
+        return work
+
+    def attention(kind: Callable[[], Callable[[int, Tensor], Tensor]]) -> Callable[[], object]:
+        return lambda: differentiated(lambda heads: kind()(0, heads), qkv, above)()
+
+    print(
+        f"{options.dtype}, one thread, {rows} tokens in 64 rows\n"
+        f"{'':34}{'kernels':>13} {'torch / kernels':>24}"
+    )
+    norm = differentiated(lambda one: decoding_module.rms_norm(one, weight, 1e-6), x, grad)
+    report("RMSNorm, both ways", norm, norm, options.rounds)
+    wide = torch.randn(rows, INTERMEDIATE).to(dtype)
+    gated = differentiated(lambda one: decoding_module.swiglu(one, gate_up), x, wide)
+    report("SwiGLU and its products, both ways", gated, gated, options.rounds)
+    native = kernels()
+    assert native is not None
+    report(
+        "attention, both ways",
+        attention(lambda: KernelAttention(policy.model, batch, native)),
+        attention(lambda: SharedPrefixAttention(policy.model, batch)),
+        options.rounds,
+    )
+
+    def update() -> None:
+        policy.completion_logprobs(batch, entropy=True).logprobs_BT.sum().backward()
+        policy.model.zero_grad()
+
+    params = SamplingParams(max_tokens=OWN)
+    whole = report("forward and backward of 64 rows", update, update, max(3, options.rounds // 3))
+
+    def sample() -> None:
+        policy.sample(prompts, GROUP, params, seed=1)
+
+    sampled = report("sampling 256 answers", sample, sample, max(3, options.rounds // 3))
+    scored = int(batch.completion_mask_BT.sum())
+    for name, taken, found in (
+        ("forward and backward", whole, products(rows, scored, dtype, backward=True)),
+        ("sampling", sampled, OWN * products(256, 256, dtype, backward=False)),
+    ):
+        print(f"matrix products of {name}: {1e3 * found:.1f} ms, {found / taken:.0%} of the time")
+
+
+def products(rows: int, scored: int, dtype: torch.dtype, *, backward: bool) -> float:
+    """Seconds of the matrix products of four layers and the head, the best of five."""
+    sizes = [(rows, HIDDEN, 3 * HIDDEN), (rows, HIDDEN, HIDDEN), (rows, HIDDEN, 2 * INTERMEDIATE)] * 4
+    sizes += [(rows, INTERMEDIATE, HIDDEN)] * 4 + [(scored, HIDDEN, 300)]
+    pairs = [(torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype)) for m, k, n in sizes]
+
+    def work() -> None:
+        for inputs, matrix in pairs:
+            out = F.linear(inputs, matrix)
+            if backward:
+                _ = out @ matrix, out.t() @ inputs
+
+    return min(seconds(work) for _ in range(5))
+
+
+if __name__ == "__main__":
+    main()
