@@ -79,7 +79,12 @@ def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    return {name: case() for name, case in joint_updates.CASES.items()}
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in each of the two processes: products of several threads round otherwise
+    try:
+        return {name: case() for name, case in joint_updates.CASES.items()}
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("case", joint_updates.CASES)
