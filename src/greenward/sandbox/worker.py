@@ -24,6 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from greenward.sandbox import processes
 from greenward.sandbox.codec import accept_numpy
 from greenward.sandbox.commands import WORKSPACES_BYTES, Workspaces
 from greenward.sandbox.folders import remove_folder
@@ -58,6 +59,8 @@ def main() -> None:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
     _follow_parent(settings["parent"], folder)
+    if settings["commands"]:
+        processes.come_first()
     try:
         if Layer.NAMESPACES in layers:
             _continue_in_namespaces(channel)
