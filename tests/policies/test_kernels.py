@@ -21,7 +21,7 @@ from greenward.policies.kernels import build as building
 from greenward.policies.kernels import native as native_module
 from greenward.policies.kernels.attention import KernelAttention
 from greenward.policies.kernels.build import build, compiler, kernels
-from greenward.policies.kernels.self_test import TOLERANCE, apart, differences
+from greenward.policies.kernels.self_test import TOLERANCE, differences, relative_error
 from greenward.policies.policy import Policy
 
 SOURCE = Path(building.__file__).parent / "kernels.c"
@@ -65,7 +65,7 @@ def test_lengths_around_the_width_of_registers(prompt, own):
     model = decoder()
     have = attended(KernelAttention(model, batch, kernels()), qkv, grad)
     want = attended(SharedPrefixAttention(model, batch), qkv, grad)
-    assert max(map(apart, have, want)) < 1e-4
+    assert max(map(relative_error, have, want)) < 1e-4
 
 
 @needs_kernels
@@ -144,7 +144,7 @@ def test_a_policy_samples_and_scores_as_it_does_by_torch(kv_heads, tokenizer, re
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
     torch.testing.assert_close(our_scores.logprobs_BT, their_scores.logprobs_BT, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(our_scores.entropy_BT, their_scores.entropy_BT, atol=1e-4, rtol=1e-4)
-    assert apart(our_grad, their_grad) < 1e-4
+    assert relative_error(our_grad, their_grad) < 1e-4
 
 
 def test_without_a_compiler_torch_computes_and_the_reason_is_said(monkeypatch, tmp_path):

@@ -245,16 +245,11 @@ class AgentDialogue(Dialogue):
         """The episode, without rewards."""
         between = [ids for _, ids in self._outputs]
         turn = transcript_turn(ROLE, self._prompt_ids, self.completions, between, self._sampling.temperature)
-        verdict = self.verdict
-        return Episode(
-            turns=(turn,),
-            rewards={ROLE: 0.0},
+        return Episode.judged(
+            turn,
+            self.verdict,
             group_id=self.group_id,
             task_id=self.problem.task_id,
-            outcome=verdict.status.value,
-            success=verdict.passed,
-            scored=verdict.status.family is not Family.INFRASTRUCTURE,
-            verdict=verdict,
             answer=(self.final.code if self.final else None) or "",
             transcript=self.transcript(),
         )

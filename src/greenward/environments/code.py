@@ -176,15 +176,11 @@ class CodeDialogue(Dialogue):
         turn = transcript_turn(
             ROLE, self._prompt_ids, completions, self._feedback, self._sampling.temperature
         )
-        return Episode(
-            turns=(turn,),
-            rewards={ROLE: 0.0},
+        return Episode.judged(
+            turn,
+            verdict,
             group_id=self.group_id,
             task_id=self._problem.task_id,
-            outcome=verdict.status.value,
-            success=verdict.passed,
-            scored=verdict.status.family is not Family.INFRASTRUCTURE,
-            verdict=verdict,
             answer=answer.code or ("" if verdict.status not in EDIT_ERRORS else answer.text),
             transcript=self._transcript() if self._feedback else (),
         )

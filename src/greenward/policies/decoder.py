@@ -204,7 +204,7 @@ class Decoder(nn.Module):
         if predicting_U is not None:
             tokens = len(predicting_U)
             token_ids_M, predicting_U = (
-                with_rows_rounded(index, self.compute_dtype) for index in (token_ids_M, predicting_U)
+                pad_to_bucket(index, self.compute_dtype) for index in (token_ids_M, predicting_U)
             )
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):
@@ -238,11 +238,11 @@ class Decoder(nn.Module):
             parameter.normal_(0.0, scale, generator=generator)
 
 
-def with_rows_rounded(index_M: Tensor, dtype: torch.dtype) -> Tensor:
-    """`index_M` with zeros behind it, up to a number of rows that comes again.
+def pad_to_bucket(index_M: Tensor, dtype: torch.dtype) -> Tensor:
+    """Pad `index_M` with zeros to one of a few bucketed lengths, about 1.5 % more rows.
 
-    oneDNN generates a bfloat16 matrix product for every new number of rows, which takes longer than to
-    compute it for the rows that this adds, about 1.5 %.
+    oneDNN generates a new kernel for each row count of a bfloat16 matrix product. Generating it takes longer
+    than computing the padded rows.
     """
     rows = len(index_M)
     if dtype != torch.bfloat16 or index_M.device.type != "cpu":

@@ -14,7 +14,7 @@ from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import adapter, checkpoint
 from greenward.policies.attention import training_attention
-from greenward.policies.decoder import Decoder, DecoderShape, with_rows_rounded
+from greenward.policies.decoder import Decoder, DecoderShape, pad_to_bucket
 from greenward.policies.decoding import NativeDecoding
 from greenward.policies.devices import resolve_device, resolve_dtype
 from greenward.policies.group_batch import GroupBatch
@@ -233,9 +233,9 @@ class Policy(Sampler):
         def read(hidden_UE: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
             from_D, targets_D, distinct_S = batch.distinct
             logprobs_D, entropy_D = score_tokens(
-                hidden_UE.index_select(0, with_rows_rounded(from_D, hidden_UE.dtype)),
+                hidden_UE.index_select(0, pad_to_bucket(from_D, hidden_UE.dtype)),
                 unembedding_VE,
-                with_rows_rounded(targets_D, hidden_UE.dtype),
+                pad_to_bucket(targets_D, hidden_UE.dtype),
                 temperature=temperature,
                 entropy=entropy,
             )

@@ -225,7 +225,7 @@ class CompletionBuffer:
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the indices, in the old batch, of those that stay.
 
-        Some finished ones stay, so that the number of rows is one that comes again (`with_rows_rounded`).
+        Some finished ones stay, so that the number of rows is one that comes again (`pad_to_bucket`).
         """
         dead = np.flatnonzero(~self.alive_B)[: -int(self.alive_B.sum()) % _ROWS_STEP]
         kept = np.sort(np.concatenate([np.flatnonzero(self.alive_B), dead]))

@@ -41,19 +41,19 @@ def prctl(option: int, value: int) -> None:
         checked(libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))), "prctl")
 
 
-def come_first() -> None:
-    """Runs this process before all ordinary ones, where the user is privileged.
+def raise_priority() -> None:
+    """Schedules this process before all ordinary processes, where the user may do so.
 
-    For such a user the kernel's limit of processes does not hold, so that what ends those that multiply must
-    not wait for a processor among them. A forked child says `come_last` before it runs what it was given.
+    RLIMIT_NPROC does not apply to root. The worker that kills a fork bomb must therefore not compete with it
+    for a processor. A forked child calls `reset_priority` before it runs a command.
     """
     if LINUX:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def come_last() -> None:
-    """Gives up what `come_first` asked for."""
+def reset_priority() -> None:
+    """Returns to the ordinary scheduling policy."""
     if LINUX and os.sched_getscheduler(0) == os.SCHED_RR:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 

@@ -157,7 +157,7 @@ class Supervisor:
         self, worker: int, targets: dict[int, int | None], limits: Mapping[str, Any], job: memoryview
     ) -> NoReturn:
         try:
-            processes.come_last()
+            processes.reset_priority()
             if not self.owns_processes:  # what process 1 of a namespace started ends with it
                 signal.signal(signal.SIGCONT, signal.SIG_DFL)
                 processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -60,7 +60,7 @@ def main() -> None:
             file.write("1000")
     _follow_parent(settings["parent"], folder)
     if settings["commands"]:
-        processes.come_first()
+        processes.raise_priority()
     try:
         if Layer.NAMESPACES in layers:
             _continue_in_namespaces(channel)

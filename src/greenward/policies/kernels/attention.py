@@ -17,7 +17,7 @@ from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.build import kernels
 from greenward.policies.kernels.native import LANES, Kernels, Layout, Rows
 
-_TOGETHER = 8  # rows of a group whose attention one thread computes
+_QUERY_BLOCK = 8  # rows of a group whose attention one thread computes
 
 
 def kernels_for(decoder: Decoder) -> Kernels | None:
@@ -123,7 +123,7 @@ class KernelDecodeAttention:
         self.stored += 1
         starts = np.flatnonzero(np.diff(self.groups_B, prepend=-1))
         ends = np.append(starts[1:], len(self.groups_B))
-        blocks = [np.arange(a, b, _TOGETHER) for a, b in zip(starts, ends, strict=True)]
+        blocks = [np.arange(a, b, _QUERY_BLOCK) for a, b in zip(starts, ends, strict=True)]
         lengths_B = self.lengths_N[self.groups_B]
         self.rows = Rows(
             sum(map(len, blocks)),

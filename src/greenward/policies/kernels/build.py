@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from greenward.policies.kernels.native import Kernels
 
 SWITCH = "GREENWARD_KERNELS"
-_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "kernels.c")
+_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "decoding.h", "kernels.c")
 # Contraction to fused multiply-adds changes roundings, and nothing else: no other fast mathematics.
 _FLAGS = ("-std=gnu11", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-Wno-psabi")
 _SECONDS = 300

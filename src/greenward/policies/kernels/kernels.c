@@ -36,9 +36,13 @@ typedef struct {
 #define TYPE f32
 #include "elementwise.h"
 #include "attention.h"
+#include "decoding.h"
+#undef LOAD
+#undef STORE
 #undef NUMBER
 #undef TYPE
 #define NUMBER bf16
 #define TYPE bf16
 #include "elementwise.h"
 #include "attention.h"
+#include "decoding.h"

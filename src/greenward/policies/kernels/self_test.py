@@ -6,6 +6,7 @@ It runs in a process of its own, so that a library that crashes is left aside, t
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,15 +38,15 @@ def differences(
     F.rms_norm(exact, (64,), w, 1e-6).backward(grad.float())
     normed, scale = native.rms_norm(x, weight, 1e-6)
     grad_x, grad_w = native.rms_norm_backward(grad, x, weight, scale, with_weight=True)
-    found["rms_norm"] = apart(normed, F.rms_norm(exact.detach(), (64,), w.detach(), 1e-6))
-    found["rms_norm_backward"] = max(apart(grad_x, exact.grad), apart(grad_w, w.grad))
+    found["rms_norm"] = relative_error(normed, F.rms_norm(exact.detach(), (64,), w.detach(), 1e-6))
+    found["rms_norm_backward"] = max(relative_error(grad_x, exact.grad), relative_error(grad_w, w.grad))
     gate, raised = (one.float().clone().requires_grad_() for one in (x, up))
     gated = F.silu(gate) * raised
     gated.backward(grad.float())
     gate_up = torch.cat([x, up], dim=1)
-    found["swiglu"] = apart(native.swiglu(gate_up), gated.detach())
+    found["swiglu"] = relative_error(native.swiglu(gate_up), gated.detach())
     grads = native.swiglu_backward(grad, gate_up).chunk(2, dim=1)
-    found["swiglu_backward"] = max(map(apart, grads, (gate.grad, raised.grad)))
+    found["swiglu_backward"] = max(map(relative_error, grads, (gate.grad, raised.grad)))
     logits, targets = random(50, 37), torch.arange(50) % 37
     free = logits.float().clone().requires_grad_()
     spread = torch.log_softmax(free * 0.7, dim=1)
@@ -54,13 +55,21 @@ def differences(
     torch.autograd.backward(want, slopes)
     logprobs, lse, entropy = torch.empty(3, 50)
     native.score(logits, targets, 0.7, logprobs, lse, entropy)
-    found["score"] = max(apart(logprobs, want[0]), apart(entropy, want[1]))
+    found["score"] = max(relative_error(logprobs, want[0]), relative_error(entropy, want[1]))
     grad_logits = native.score_backward(logits, targets, 0.7, lse, entropy, *slopes)
-    found["score_backward"] = apart(grad_logits, free.grad)
+    found["score_backward"] = relative_error(grad_logits, free.grad)
     return found | _attention(native, dtype, heads, kv_heads, head_dim, random)
 
 
-def _attention(native, dtype, heads, kv_heads, head_dim, random):  # type: ignore[no-untyped-def]
+def _attention(
+    native: Kernels,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    random: Callable[..., Tensor],
+) -> dict[str, float]:
+    """The relative errors of training and decoding attention."""
     shape = DecoderShape(16, 64, 1, heads, kv_heads, head_dim, 64, 256)
     exact, decoder = (Decoder(shape, compute_dtype=kind) for kind in (torch.float32, dtype))
     prompts = [[1] * 21, [2] * 37, [3]]
@@ -78,7 +87,10 @@ def _attention(native, dtype, heads, kv_heads, head_dim, random):  # type: ignor
 
     want = run(SharedPrefixAttention(exact, batch), qkv.float())
     have = run(KernelAttention(decoder, batch, native), qkv)
-    found = {"attention": apart(have[0], want[0]), "attention_backward": apart(have[1], want[1])}
+    found = {
+        "attention": relative_error(have[0], want[0]),
+        "attention_backward": relative_error(have[1], want[1]),
+    }
     # The tokens of each row, one after the other, get what they got side by side.
     size, steps = 3, 20
     rows = [[[4] * (steps + 1)] * size for _ in prompts]
@@ -96,12 +108,12 @@ def _attention(native, dtype, heads, kv_heads, head_dim, random):  # type: ignor
     for step in range(steps):
         decode.advance()
         at = torch.cat([own.start + torch.arange(step, own.stop - own.start, steps) for _, own in spans])
-        worst = max(worst, apart(decode(0, qkv[at].clone()), side_by_side[at].float()))
+        worst = max(worst, relative_error(decode(0, qkv[at].clone()), side_by_side[at].float()))
     return found | {"decode": worst}
 
 
-def apart(have: Tensor | None, want: Tensor | None) -> float:
-    """The largest difference beside the largest number; infinite where one of them is not a number."""
+def relative_error(have: Tensor | None, want: Tensor | None) -> float:
+    """max |have - want| / max |want|; infinite where either is not finite."""
     assert have is not None and want is not None
     have, want = have.detach().float(), want.detach()
     difference = (have - want).abs().max() / want.abs().max()

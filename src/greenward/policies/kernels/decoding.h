@@ -1,0 +1,176 @@
+/* Decoding of one number type: each row's newest token attends to its prompt and to its own tokens in a cache.
+ * QUERY_BLOCK queries of a group read the prompt together.
+ */
+#ifndef QUERY_BLOCK
+#define QUERY_BLOCK 8
+#endif
+
+/* The cache of keys has, for each key head, LANES tokens side by side: (tokens / LANES, D, LANES). */
+INLINE void NAME(write_key)(NUMBER *keys, int64_t t, const NUMBER *key, int D) {
+  NUMBER *block = keys + t / LANES * LANES * D + t % LANES;
+  for (int d = 0; d < D; d++) block[d * LANES] = key[d];
+}
+
+/* Copies the keys and values of prompts to a cache (offset of the group + K · tokens) of each. */
+void NAME(cache_prompts)(const NUMBER *qkv, int64_t H, int64_t K, int64_t D, const Layout *layout, const int64_t *offset,
+                         NUMBER *keys, NUMBER *values, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t part = 0; part < layout->groups * K; part++) {
+    int64_t g = part / K, k = part % K, length = layout->prompt_length[g], room = rounded_up(length, LANES);
+    int64_t place = (offset[g] * K + k * room) * D;
+    for (int64_t t = 0; t < length; t++) {
+      const NUMBER *token = qkv + (layout->prompt_start[g] + t) * (H + 2 * K) * D;
+      NAME(write_key)(keys + place, t, token + (H + k) * D, D);
+      memcpy(values + place + t * D, token + (H + K + k) * D, D * sizeof(NUMBER));
+    }
+  }
+}
+
+
+
+/* Asks for memory that is read soon: a row's tokens lie on pages of their own, where hardware does not look ahead. */
+INLINE void NAME(prefetch)(const NUMBER *from, int64_t numbers) {
+  for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i);
+}
+
+/* The scores of `width` queries against the keys of a cache; -inf behind the last. */
+INLINE void NAME(cached_scores)(const float *query, int width, const NUMBER *keys, int64_t n, int D, float *scores,
+                                int64_t stride) {
+  for (int64_t j = 0; j < n; j += LANES) {
+    const NUMBER *block = keys + j * D;
+    vec a[QUERY_BLOCK];
+    UNROLL
+    for (int i = 0; i < width; i++) a[i] = (vec){0};
+    for (int d = 0; d < D; d++) {
+      vec key = LOAD(block + d * LANES);
+      UNROLL
+      for (int i = 0; i < width; i++) a[i] += query[i * D + d] * key;
+    }
+    UNROLL
+    for (int i = 0; i < width; i++) store_f32(scores + i * stride + j, first(n - j, a[i], all(-INFINITY)));
+  }
+}
+/* The same of one query, in four sums: one would wait for each addition. */
+INLINE void NAME(cached_scores_of_one)(const float *query, const NUMBER *keys, int64_t n, int D, float *scores) {
+  for (int64_t j = 0; j < n; j += LANES) {
+    const NUMBER *block = keys + j * D;
+    vec a[4] = {{0}, {0}, {0}, {0}};
+    for (int d = 0; d < D; d += 4)
+      UNROLL
+      for (int i = 0; i < 4; i++) a[i] += query[d + i] * LOAD(block + (d + i) * LANES);
+    store_f32(scores + j, first(n - j, (a[0] + a[1]) + (a[2] + a[3]), all(-INFINITY)));
+  }
+}
+INLINE void NAME(add_cached_values)(const float *weights, int width, int64_t stride, const NUMBER *values, int64_t n,
+                                    int D, float *out) {
+  for (int d = 0; d < D; d += LANES) {
+    vec a[QUERY_BLOCK];
+    UNROLL
+    for (int i = 0; i < width; i++) a[i] = load_f32(out + i * D + d);
+    for (int64_t j = 0; j < n; j++) {
+      vec value = LOAD(values + j * D + d);
+      UNROLL
+      for (int i = 0; i < width; i++) a[i] += weights[i * stride + j] * value;
+    }
+    UNROLL
+    for (int i = 0; i < width; i++) store_f32(out + i * D + d, a[i]);
+  }
+}
+/* The same of one query; the weights behind the last value are 0 up to a multiple of LANES, and so are values. */
+INLINE void NAME(add_cached_values_of_one)(const float *weights, const NUMBER *values, int64_t n, int D, float *out) {
+  for (int d = 0; d < D; d += LANES) {
+    vec a[4] = {load_f32(out + d), {0}, {0}, {0}};
+    for (int64_t j = 0; j < n; j += 4)
+      UNROLL
+      for (int i = 0; i < 4; i++) a[i] += weights[j + i] * LOAD(values + (j + i) * D + d);
+    store_f32(out + d, (a[0] + a[1]) + (a[2] + a[3]));
+  }
+}
+
+/* `width` queries of one key head and group, the last of which may be unused, over their prompt and their own
+ * tokens. */
+INLINE void NAME(decode_queries)(float *query, int width, int count, int D, const NUMBER *prompt_keys,
+                                 const NUMBER *prompt_values, int64_t prompt, NUMBER *const *own_keys,
+                                 NUMBER *const *own_values, int64_t own, NUMBER *const *out, float *scores,
+                                 int64_t stride) {
+  float mixed[QUERY_BLOCK * D] __attribute__((aligned(64))), total[QUERY_BLOCK];
+  int64_t behind = rounded_up(prompt, LANES), n = behind + rounded_up(own, LANES);
+  NAME(prefetch)(own_keys[0], own * D);
+  NAME(cached_scores)(query, width, prompt_keys, prompt, D, scores, stride);
+  for (int i = 0; i < count; i++) {
+    float *row = scores + i * stride;
+    NAME(prefetch)(i + 1 < count ? own_keys[i + 1] : own_values[0], own * D);
+    NAME(cached_scores_of_one)(query + i * D, own_keys[i], own, D, row + behind);
+    vec top = all(-INFINITY), sums = {0};
+    for (int64_t j = 0; j < n; j += LANES) top = at_least(load_f32(row + j), top);
+    float most = largest(top);
+    for (int64_t j = 0; j < n; j += LANES) {
+      int64_t left = j < behind ? prompt - j : own - (j - behind);
+      vec weight = first(left < LANES ? left : LANES, exponential(load_f32(row + j) - most), (vec){0});
+      sums += weight;
+      store_f32(row + j, weight);
+    }
+    total[i] = sum(sums);
+  }
+  memset(mixed, 0, sizeof mixed);
+  NAME(add_cached_values)(scores, width, stride, prompt_values, prompt, D, mixed);
+  for (int i = 0; i < count; i++) {
+    if (i + 1 < count) NAME(prefetch)(own_values[i + 1], own * D);
+    NAME(add_cached_values_of_one)(scores + i * stride + behind, own_values[i], own, D, mixed + i * D);
+    NAME(pack)(mixed + i * D, out[i], D, 1.f / total[i]);
+  }
+}
+
+INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *table, const Rows *rows, int64_t block,
+                              int k, const NUMBER *prompt_keys, const NUMBER *prompt_values, NUMBER *keys,
+                              NUMBER *values, NUMBER *out, float *scores, int64_t stride) {
+  int X = H + 2 * K, share = H / K, count = 0;
+  float query[QUERY_BLOCK * D] __attribute__((aligned(64))), scale = 1.f / sqrtf(D);
+  memset(query, 0, sizeof query);
+  NUMBER *own_keys[QUERY_BLOCK], *own_values[QUERY_BLOCK], *to[QUERY_BLOCK];
+  int64_t first = rows->block_row[block], last = rows->block_row[block + 1];
+  int64_t prompt = rows->prompt_length[first];
+  int64_t place = (rows->prompt_offset[first] * K + k * rounded_up(prompt, LANES)) * D;
+  for (int64_t r = first; r < last; r++) {
+    NUMBER *token = qkv + r * X * D;
+    const float *angles = table + rows->position[r] * D;
+    NUMBER *own_key = keys + (rows->slot[r] * K + k) * rows->capacity * D;
+    NUMBER *own_value = values + (rows->slot[r] * K + k) * rows->capacity * D;
+    NAME(rotate_head)(token + (H + k) * D, angles, D, 1.f);
+    NAME(write_key)(own_key, rows->stored, token + (H + k) * D, D);
+    memcpy(own_value + rows->stored * D, token + (H + K + k) * D, D * sizeof(NUMBER));
+    for (int h = k * share; h < (k + 1) * share; h++) {
+      NAME(rotate_head)(token + h * D, angles, D, 1.f);
+      for (int d = 0; d < D; d += LANES) store_f32(query + count * D + d, LOAD(token + h * D + d) * scale);
+      own_keys[count] = own_key;
+      own_values[count] = own_value;
+      to[count++] = out + (r * H + h) * D;
+      if (count == QUERY_BLOCK || (r == last - 1 && h == (k + 1) * share - 1)) {
+        const NUMBER *its_keys = prompt_keys + place, *its_values = prompt_values + place;
+        if (count > QUERY_BLOCK / 2)
+          NAME(decode_queries)(query, QUERY_BLOCK, count, D, its_keys, its_values, prompt, own_keys, own_values,
+                               rows->stored + 1, to, scores, stride);
+        else
+          NAME(decode_queries)(query, QUERY_BLOCK / 2, count, D, its_keys, its_values, prompt, own_keys, own_values,
+                               rows->stored + 1, to, scores, stride);
+        count = 0;
+      }
+    }
+  }
+}
+
+/* Rotates the newest token of every row (B, X, D) in place, adds its keys and values to the cache, and attends:
+ * out (B, H, D). */
+void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *table, const Rows *rows, const NUMBER *prompt_keys,
+                  const NUMBER *prompt_values, NUMBER *keys, NUMBER *values, NUMBER *out, int threads) {
+  int64_t stride = rounded_up(rows->longest, LANES) + 2 * LANES;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    float *scores = floats(QUERY_BLOCK * stride);
+#pragma omp for schedule(dynamic)
+    for (int64_t part = 0; part < rows->blocks * K; part++)
+      FOR_HEAD_SIZE(D, NAME(decode_part)(qkv, H, K, SIZE, table, rows, part / K, part % K, prompt_keys, prompt_values,
+                                         keys, values, out, scores, stride))
+    free(scores);
+  }
+}
