@@ -18,6 +18,9 @@ from greenward.sandbox import wire
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Call, Job, Outcome
 from greenward.sandbox.ray_executor import RayExecutor
+from greenward.sandbox.workspaces import WorkspaceError, WorkspaceLimits
+
+WORKSPACE = WorkspaceLimits(call_seconds=2.0, calls=100_000)
 
 
 def test_without_ray_the_pip_command_is_named(monkeypatch):
@@ -120,6 +123,59 @@ def test_a_killed_node_costs_no_job_and_no_verdict(cluster):
             if number == 30:
                 cluster.remove_node(doomed, allow_graceful=False)
         assert are_right(results, 300)
+
+
+class TestWorkspaces:
+    def test_commands_run_on_both_nodes_and_files_stay_until_the_end(self, executor):
+        files = {"prices.py": "PRICE = 3\n"}
+        with executor.open(files, WORKSPACE) as one, executor.open(files, WORKSPACE) as other:
+            one.write({"prices.py": "PRICE = 4\n"})
+            assert one.exec("cat prices.py").output == "PRICE = 4\n"
+            assert other.exec("cat prices.py; exit 3").exit_code == 3
+            assert other.read_all() == files
+            assert SECRET not in one.exec("env; cat /proc/self/environ").output
+            assert one.exec("sleep 60").outcome is Outcome.TIMEOUT
+        assert len(set(executor.workspaces.worker_pids)) >= 2
+        with pytest.raises(WorkspaceError, match="closed"):
+            one.exec("true")
+
+    def test_a_killed_actor_costs_its_own_workspaces_only(self, executor):
+        import ray
+
+        doomed, other = executor.open({"a": "1"}, WORKSPACE), executor.open({"a": "2"}, WORKSPACE)
+        assert (doomed.exec("cat a").output, other.exec("cat a").output) == ("1", "2")
+        ray.kill(doomed._home.worker._actor)
+        with pytest.raises(WorkspaceError) as caught:
+            doomed.exec("cat a")
+        assert caught.value.outcome is Outcome.INFRASTRUCTURE
+        assert other.exec("cat a").output == "2"
+        for _ in range(2):  # one of them where the lost actor was
+            with executor.open({"a": "3"}, WORKSPACE) as fresh:
+                assert fresh.exec("cat a").output == "3"
+
+    def test_a_killed_node_costs_its_workspaces_and_the_others_take_over(self, cluster):
+        added = [cluster.add_node(num_cpus=3, object_store_memory=100 << 20) for _ in range(2)]
+        with RayExecutor(cluster.address, workers_per_node=1) as executor:
+            opened = [executor.open({"a": str(i)}, WORKSPACE) for i in range(4)]
+            assert [one.exec("cat a").output for one in opened] == ["0", "1", "2", "3"]
+            homes = [one._home.worker.node_id for one in opened]
+            doomed = next(node for node in added if node.node_id in homes)
+            cluster.remove_node(doomed, allow_graceful=False)
+            lost = [one for one, home in zip(opened, homes, strict=True) if home == doomed.node_id]
+            # An actor ends some time after the process of its node.
+            assert eventually(lambda: {*map(outcome_of, lost)} == {"infrastructure"}, seconds=60)
+            assert {outcome_of(one) for one in opened if one not in lost} <= {"completed"}
+            fresh = [executor.open({"a": str(i)}, WORKSPACE) for i in range(4)]
+            assert [one.exec("cat a").output for one in fresh] == ["0", "1", "2", "3"]
+            assert doomed.node_id not in [one._home.worker.node_id for one in fresh]
+        cluster.remove_node(next(node for node in added if node is not doomed))
+
+
+def outcome_of(workspace):
+    try:
+        return workspace.exec("cat a").outcome.value
+    except WorkspaceError as error:
+        return error.outcome.value
 
 
 def in_a_program(address: str, seconds: float) -> str:

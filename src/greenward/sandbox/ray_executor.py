@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -17,7 +17,9 @@ from greenward.errors import SandboxError
 from greenward.sandbox import wire
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.job_server import JobServer
+from greenward.sandbox.ray_workspaces import RayWorker
 from greenward.sandbox.remote import CALLS_PER_HOST, HostLost, RemoteExecutor
+from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 WORKERS_PER_ACTOR = 8  # one Python process that serves more of them becomes the bottleneck
 REACH_SECONDS, CONNECT_SECONDS = 5.0, 60.0  # for a connection at all, and for one to a cluster
@@ -38,17 +40,42 @@ class RayExecutor(RemoteExecutor):
         packages: Sequence[str] = (),
         **others: Any,
     ) -> None:
-        ray = _import_ray()
+        self._ray = ray = _import_ray()
+        self._packages = tuple(packages)
+        self._opening, self._workspaces = threading.Lock(), list[WorkspacePool]()
         self._leave = ray.shutdown if _connect(ray, address) else lambda: None
         try:
-            super().__init__(_place(ray, workers_per_node, {"packages": tuple(packages)}), **others)
+            self._hosts = _place(ray, workers_per_node, {"packages": self._packages})
+            super().__init__(self._hosts, **others)
         except BaseException:
             self._leave()
             raise
 
+    def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
+        """As `LocalExecutor.open`, spread over the nodes, with as many workers as there are for answers."""
+        with self._opening:
+            if self._closed.is_set():
+                raise SandboxError("this executor is closed.")
+            if not self._workspaces:
+                self._workspaces.append(
+                    WorkspacePool(
+                        lambda layers: RayWorker(self._ray, layers, self._packages),
+                        self.isolation.layers,
+                        sum(host.size for host in self._hosts),
+                    )
+                )
+        return self._workspaces[0].open(files, limits)
+
+    @property
+    def workspaces(self) -> WorkspacePool | None:
+        """The workers that hold workspaces, once one was opened."""
+        return next(iter(self._workspaces), None)
+
     def close(self) -> None:
         """Ends the actors, and the connection if it was made here. Safe to call twice."""
         super().close()
+        for pool in self._workspaces:
+            pool.close()
         self._leave()
 
 
@@ -58,7 +85,7 @@ class RayHost:
     def __init__(self, ray: Any, node: dict[str, Any], size: int, options: dict[str, Any]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._ray, self._node = ray, node
+        self._ray, self.size = ray, size
         self.name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]}), {size} CPUs"
         make = ray.remote(JobActor).options(
             num_cpus=size,

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from greenward.errors import SandboxError
 from greenward.sandbox import wire
 from greenward.sandbox.isolation import Isolation, Layer, Level
 from greenward.sandbox.protocol import Job, Outcome, RunResult
 from greenward.sandbox.workers import GRACE_SECONDS
-from greenward.sandbox.workspaces import USUAL_LIMITS, WorkspaceLimits
+from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits
 
 JOBS_PER_CALL = 64
 CALLS_PER_HOST = 2  # one that runs, and one that waits so that no worker does
@@ -143,11 +143,11 @@ class RemoteExecutor:
             else:
                 raise outcome
 
-    def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> NoReturn:
-        """Raises `SandboxError`: a host may be another one for each batch, and keeps nothing."""
+    def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
+        """Raises `SandboxError`: a host keeps nothing from one batch to the next."""
         raise SandboxError(
-            "this sandbox is on other machines and has no sessions, which the tools of agents need.",
-            remedy="Set sandbox.backend=local.",
+            "this sandbox is reached by HTTP and has no sessions, which the tools of agents need.",
+            remedy="Set sandbox.backend=local, or ray.",
         )
 
     def close(self) -> None:

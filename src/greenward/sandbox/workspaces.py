@@ -18,13 +18,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from greenward.errors import SandboxError
 from greenward.sandbox.commands import RESULT_BYTES
 from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
 from greenward.sandbox.protocol import MIN_MEMORY_BYTES, Outcome
-from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted, WorkerProcess
+from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted
 from greenward.sandbox.workspace import check_files
 
 MAX_OPEN = 1024
@@ -171,10 +171,24 @@ class Workspace:
         return report, blobs
 
 
+class CommandWorker(Protocol):
+    """A worker for commands, here (`WorkerProcess`) or on another machine; see there what the parts do."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def missing(self) -> Mapping[str, str]: ...
+    def wait_ready(self) -> None: ...
+    def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]: ...
+    def kill(self) -> None: ...
+
+
 class _Home:
     """A worker with workspaces, and the thread in which functions are called with them."""
 
-    def __init__(self, start: Callable[[], WorkerProcess]) -> None:
+    def __init__(self, start: Callable[[], CommandWorker]) -> None:
         self._start, self._worker = start, start()
         self._worker.wait_ready()
         self._lock = threading.RLock()
@@ -183,13 +197,13 @@ class _Home:
         self.is_closed = False
 
     @property
-    def worker(self) -> WorkerProcess:
+    def worker(self) -> CommandWorker:
         return self._worker
 
     def ask(
-        self, name: str, limits: WorkspaceLimits, request: Sequence[Any], is_new: bool
+        self, name: str, limits: WorkspaceLimits, request: Sequence[Any], is_new: bool, losses: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """The worker's report. Raises `WorkspaceError` of the infrastructure."""
+        """The worker's report. Raises `WorkspaceError` of the infrastructure, which lost a workspace."""
         header = {
             "name": name, "is": "new" if is_new else "open", "cpu_seconds": limits.call_seconds,
             "wall_seconds": limits.call_seconds, "memory_bytes": limits.memory_bytes,
@@ -203,9 +217,11 @@ class _Home:
                 raise WorkspaceError("the worker of this workspace has ended.", Outcome.INFRASTRUCTURE)
             try:
                 report, blobs = self._worker.ask(header, payload, limits.call_seconds)
-            except WorkerLost:
+            except WorkerLost as error:
                 self._replace()
-                message = "the worker of this workspace was lost."
+                if is_new and not losses:  # there was nothing in it yet
+                    return self.ask(name, limits, request, is_new, losses + 1)
+                message = f"the worker of this workspace was lost ({str(error) or 'it died or fell silent'})."
                 raise WorkspaceError(message, Outcome.INFRASTRUCTURE) from None
             self.names.add(name)
         if not report.get("ready"):
@@ -253,15 +269,16 @@ class WorkspacePool:
     """
 
     def __init__(
-        self, start: Callable[[Collection[Layer]], WorkerProcess], layers: Collection[Layer], workers: int
+        self, start: Callable[[Collection[Layer]], CommandWorker], layers: Collection[Layer], workers: int
     ) -> None:
         self._homes: list[_Home] = []
         try:
             self._homes += [_Home(partial(start, layers))]
         except NoNamespaces:
             layers = frozenset(layers) - {Layer.NAMESPACES}
-        while len(self._homes) < workers:
-            self._homes.append(_Home(partial(start, layers)))
+        more = workers - len(self._homes)
+        with ThreadPoolExecutor(more or 1) as threads:
+            self._homes += threads.map(_Home, [partial(start, layers)] * more)
         self._opened: dict[str, tuple[float, weakref.ref[Workspace]]] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
