@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learning import judged_episode, make_turn
 
-from greenward.algorithms.advantages import ESTIMATORS, GroupSignal, group_signal
+from greenward.algorithms.advantages import (
+    ESTIMATORS,
+    CompletionRewardEstimator,
+    GroupSignal,
+    group_signal,
+)
 from greenward.environments.episode import Episode, Turn
 from greenward.grading.verdict import Status
 
@@ -108,3 +114,32 @@ def test_dead_groups_are_split_by_verdict() -> None:
     assert group_signal(episodes) == GroupSignal(
         with_signal=(7,), all_pass=(3,), all_fail=(5, 4), constant=(2,), unscored=(9,)
     )
+
+
+def test_rewards_of_completions_are_compared_turn_by_turn() -> None:
+    """Two agents that both fail: the first one's second call fails too, and the third agent made one call."""
+
+    def episode(rewards: tuple[float, ...], total: float) -> Episode:
+        wrote = np.array([True, True, False, True, False, True][: 2 * len(rewards)])
+        turn = replace(make_turn((1, 2), range(len(wrote))), policy_wrote_T=wrote, completion_rewards=rewards)
+        return make_episode(total, turns=(turn,))
+
+    batch = [episode((1.0, 0.0, 0.0), 0.0), episode((1.0, 1.0, 0.0), 0.0), episode((0.0, 0.0), 1.0)]
+    outcome = [a[0] for a in ESTIMATORS["grpo"](batch).advantages]
+    found = [a[0] for a in CompletionRewardEstimator(ESTIMATORS["grpo"])(batch).advantages]
+    first = np.array([1.0, 2.0, 0.0])  # the sum of the rewards from the first call on
+    second = np.array([0.0, 1.0, 0.0])
+    by_turn = [(one - one.mean()) / (one.std(ddof=1) + 1e-4) for one in (first, second)]
+    for number in range(3):
+        added = found[number] - outcome[number]
+        assert added[:2] == pytest.approx(by_turn[0][number], abs=1e-5)
+        assert added[2] == 0.0  # the output of a tool
+        assert added[3] == pytest.approx(by_turn[1][number], abs=1e-5)
+        assert not np.any(added[4:])  # the third completions have equal returns
+
+
+def test_without_rewards_of_completions_nothing_is_added() -> None:
+    batch = [make_episode(r) for r in REWARDS]
+    found = CompletionRewardEstimator(ESTIMATORS["grpo"])(batch).advantages
+    for one, other in zip(found, ESTIMATORS["grpo"](batch).advantages, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])

@@ -125,6 +125,14 @@ class TestShippedRepositories:
 
 
 class TestEpisode:
+    def test_calls_that_succeed_may_earn_a_reward_of_their_own(self, play):
+        player = steps("<shell>cat calc.py</shell>", "<shell>cat none.py</shell>", RIGHT)
+        (one,) = play(player, ONE, tools=TOOLS.model_copy(update={"call_reward": 0.5}))
+        (turn,) = one.finish().turns
+        assert turn.completion_rewards == (0.5, 0.0, 0.5, 0.0)
+        (one,) = play(player, ONE)
+        assert one.finish().turns[0].completion_rewards == ()
+
     def test_the_transcript_is_one_turn_in_which_outputs_are_masked(self, play):
         (one,) = play(steps("<shell>cat calc.py</shell>", RIGHT), ONE)
         episode = one.finish()

@@ -149,6 +149,47 @@ ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
 )
 
 
+class CompletionRewardEstimator:
+    """Adds to the advantages of `outcome` those of the rewards of single completions (turns) of a transcript.
+
+    The k-th completion has the sum of the completion rewards from k on as its return, and the k-th ones of
+    the group as its baseline: (return - mean) / (std + 1e-4). This is the advantage of MT-GRPO (arXiv
+    2505.11821, eq. 6 and 7), for any number of turns and with later rewards counted for earlier turns.
+    """
+
+    def __init__(self, outcome: BaselineEstimator) -> None:
+        self._outcome = outcome
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        batch = self._outcome(episodes)
+        sharers: dict[Hashable, list[tuple[float, np.ndarray]]] = defaultdict(list)
+        for episode, advantages in zip(episodes, batch.advantages, strict=True):
+            for turn, advantages_T in zip(episode.turns, advantages, strict=True):
+                if turn.completion_rewards and turn.trained and episode.scored:
+                    returns = np.cumsum(turn.completion_rewards[::-1])[::-1].tolist()
+                    spans = _written_spans(turn.policy_wrote_T)
+                    for k, (value, (start, end)) in enumerate(zip(returns, spans, strict=True)):
+                        sharers[episode.group_id, turn.role, k].append((value, advantages_T[start:end]))
+        for places in sharers.values():
+            returns = np.array([value for value, _ in places])
+            if np.ptp(returns):
+                for advantage, (_, part) in zip(_standardised(returns), places, strict=True):
+                    part += advantage
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def _written_spans(policy_wrote_T: np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of each run of tokens that the policy wrote."""
+    edges = np.flatnonzero(np.diff(policy_wrote_T, prepend=False, append=False))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
 class RoleBaselineEstimator:
     """Advantages of self-play, R - b for each turn of a role; no length normalisation.
 

@@ -174,8 +174,10 @@ class CodeRecipe(ReinforcementRecipe):
                 "environment.tools is an agent, whose turns are calls: leave environment.max_turns and "
                 "environment.answer out"
             )
-        if environment.tools and self.sandbox.backend != "local":
-            raise ValueError("environment.tools needs workspaces: sandbox.backend must be local")
+        if environment.tools and self.sandbox.backend == "http":
+            raise ValueError("environment.tools needs workspaces: sandbox.backend must be local or ray")
+        if environment.tools and environment.tools.call_reward and self.kind != "grpo":
+            raise ValueError("environment.tools.call_reward needs kind: grpo")
         buffer = self.algorithm.overlong.penalty_buffer
         if buffer >= self.sampling.max_tokens:
             raise ValueError(

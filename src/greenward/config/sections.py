@@ -160,6 +160,10 @@ class ToolsConfig(ConfigSection):
         None, description="tokens that the policy writes in an episode; sampling.max_tokens is for one answer"
     )
     output_chars: PositiveInt = Field(4000, description="kept of the output of a call")
+    call_reward: NonNegativeFloat = Field(
+        0.0,
+        description="of a call that did what it says, compared turn by turn within a group (kind: grpo)",
+    )
     format: Literal["auto", "tags", "native"] = Field(
         "auto", description="native: as the chat template writes calls; auto: native where it can"
     )

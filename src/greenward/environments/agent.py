@@ -244,7 +244,13 @@ class AgentDialogue(Dialogue):
     def finish(self) -> Episode:
         """The episode, without rewards."""
         between = [ids for _, ids in self._outputs]
-        turn = transcript_turn(ROLE, self._prompt_ids, self.completions, between, self._sampling.temperature)
+        rewards: tuple[float, ...] = ()
+        if self._tools.call_reward:
+            done = [*self.succeeded, False][: len(self.completions)]  # the last one may hand in
+            rewards = tuple(self._tools.call_reward * one for one in done)
+        turn = transcript_turn(
+            ROLE, self._prompt_ids, self.completions, between, self._sampling.temperature, rewards
+        )
         return Episode.judged(
             turn,
             self.verdict,

@@ -60,8 +60,12 @@ def transcript_turn(
     completions: Sequence[Completion],
     between: Sequence[Sequence[int]],
     temperature: float,
+    rewards: tuple[float, ...] = (),
 ) -> Turn:
-    """The turn of a role that wrote several completions, each but the last followed by tokens of others."""
+    """The turn of a role that wrote several completions, each but the last followed by tokens of others.
+
+    `rewards` are those of the completions, if they have any of their own.
+    """
 
     def spliced(of_completions: Sequence[np.ndarray], of_others: Sequence[np.ndarray]) -> np.ndarray:
         parts = [of_completions[0]]
@@ -84,6 +88,7 @@ def transcript_turn(
         stop_reason=completions[-1].stop_reason,
         policy_version=completions[-1].policy_version,
         temperature=temperature,
+        completion_rewards=rewards,
     )
 
 

@@ -26,7 +26,8 @@ class Turn:
     chose; text that others put into the transcript (feedback, tool output) is False and never trained on,
     its `logprobs_T` are 0. `temperature` is the one that the tokens were sampled at, `stop_reason` that of
     the last completion. `reward` is the part of the role's reward in the episode that the environment gave
-    at the end of this turn, if it did; `Episode.rewards` contains it.
+    at the end of this turn, if it did; `Episode.rewards` contains it. `completion_rewards` are those of the
+    completions in it, one after the other, () if there are none; `Episode.rewards` does not contain them.
     """
 
     role: str
@@ -39,6 +40,7 @@ class Turn:
     player: str = POLICY
     temperature: float = 1.0
     reward: float | None = None
+    completion_rewards: tuple[float, ...] = ()
 
     @cached_property
     def trained(self) -> bool:

@@ -9,7 +9,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from greenward.algorithms.advantages import ESTIMATORS, Estimator, RoleBaselineEstimator
+from greenward.algorithms.advantages import (
+    ESTIMATORS,
+    CompletionRewardEstimator,
+    Estimator,
+    RoleBaselineEstimator,
+)
 from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.collection import Collector, OverlappedCollector
@@ -175,6 +180,9 @@ def _policy_gradient(
         )
     else:
         estimator = ESTIMATORS[algorithm.advantage]
+        tools = recipe.environment.tools if isinstance(recipe, GRPORecipe) else None
+        if tools and tools.call_reward:
+            estimator = CompletionRewardEstimator(estimator)
     shard(policy, *(own["critic"].children() if "critic" in own else ()))
     trainer = RLTrainer(
         policy,
