@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from greenward.diagnostics import calibration
 from greenward.diagnostics.calibration import (
     WARNING_SCORE,
     calibration_score,
@@ -56,6 +57,32 @@ def test_the_null_median_of_ece_is_the_published_size():
         np.random.default_rng(0).random(1000), np.random.default_rng(1).random(1000) < 0.5
     )
     assert found.ece_null_median == pytest.approx(0.035, abs=0.006)
+
+
+@pytest.mark.parametrize("count", [1, 5, 64, 777])
+def test_the_chances_of_counts_are_those_of_adding_one_trial_after_the_other(count):
+    chances = np.random.default_rng(count).random(count) ** 2
+    expected = np.ones(1)
+    for chance in chances:
+        expected = np.convolve(expected, [1 - chance, chance])
+    found = calibration._chances_of_counts(chances)
+    assert found[: count + 1] == pytest.approx(expected, abs=1e-13)
+    assert found[count + 1 :] == pytest.approx(np.zeros(len(found) - count - 1), abs=1e-13)
+
+
+def test_the_null_of_ece_is_that_of_outcomes_drawn_one_by_one():
+    predicted = np.sort(np.random.default_rng(0).random(400))
+    found = measure_calibration(predicted, np.arange(400) % 2)
+    drawn = np.random.default_rng(1).random((4000, 400)) < predicted
+    gaps = np.abs((drawn - predicted).reshape(4000, 10, 40).mean(axis=2))
+    null = gaps.mean(axis=1)
+    # Both are simulated: five standard errors of the quantiles of the 1,000 that are drawn.
+    density = (np.quantile(null, 0.55) - np.quantile(null, 0.45)) / 0.1
+    assert found.ece_null_median == pytest.approx(np.median(null), abs=5 * density * np.sqrt(0.25 / 1000))
+    density = (np.quantile(null, 0.97) - np.quantile(null, 0.93)) / 0.04
+    assert found.ece_null_95 == pytest.approx(
+        np.quantile(null, 0.95), abs=5 * density * np.sqrt(0.95 * 0.05 / 1000)
+    )
 
 
 def test_overconfidence_is_found_and_its_slope_is_the_inverse_of_the_scale():

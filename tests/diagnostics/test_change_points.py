@@ -44,6 +44,21 @@ def test_the_scan_agrees_with_least_squares_at_every_place():
     )
 
 
+@pytest.mark.parametrize(("points", "autocorrelation"), [(85, 0.0), (120, 0.8), (240, 1.0)])
+def test_the_tabulated_nulls_are_those_of_simulations(points, autocorrelation):
+    """Of lengths between those of the table, and of tails that 8,000 simulations tell well."""
+    null = change_points._null(points, change_points.AUTOCORRELATIONS.index(autocorrelation))
+    count, levels = 8_000, null.levels_L[null.levels_L >= 0.01]
+    fresh = change_points.simulated_null(points, autocorrelation, levels, count)
+    error = 5 * np.sqrt(levels * (1 - levels) / count) + 0.05 * levels
+    for kind in range(2):
+        tabulated, simulated = null.statistics_KL[kind, : len(levels)], fresh["log_statistics_NAKL"][kind]
+        found = np.exp(np.interp(np.log(tabulated), simulated, np.log(levels)))
+        assert (np.abs(found - levels) < error).all()
+    assert (np.abs(null.smaller_L[: len(levels)] - fresh["smaller_NAL"]) < error).all()
+    assert null.low_estimate == pytest.approx(fresh["low_estimate_NA"], abs=0.02)
+
+
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.8, 0.95])
 def test_healthy_series_are_called_changed_at_most_as_often_as_promised(autocorrelation):
     p = [find_change_point(series).p_value for series in noise(200, 200, autocorrelation, seed=11)]

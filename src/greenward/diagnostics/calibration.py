@@ -9,7 +9,7 @@ Meteorol. Soc. 138), so the score of a calibrated forecast does not depend on ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ BINS = 10
 MIN_PAIRS = 50
 _NULL_SAMPLES = 1000
 _CLIP = 1e-6  # probabilities are moved this far from 0 and 1 before their logit is taken
-_CHUNK = 2_000_000  # random numbers drawn at once
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,11 @@ def measure_calibration(
     """
     forecast = _binned(probabilities, outcomes, bins)
     ece = float(forecast.calibration_error(forecast.rates))
-    null = _ece_null(forecast, seed)
+    null = forecast.calibration_error(_simulated_rates(forecast, forecast.predicted, seed))
     columns = (forecast.means, forecast.rates, *wilson(forecast.rates, forecast.sizes))
     return Calibration(
         len(forecast.predicted),
-        forecast.score,
+        float(forecast.score(forecast.rates)),
         ece,
         float(np.median(null)),
         float(np.quantile(null, 0.95)),
@@ -117,7 +116,8 @@ def calibration_score(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, *, 
     Raises:
         DiagnosticsError: as `measure_calibration`.
     """
-    return _binned(probabilities, outcomes, bins).score
+    forecast = _binned(probabilities, outcomes, bins)
+    return float(forecast.score(forecast.rates))
 
 
 def score_p_value(
@@ -138,19 +138,13 @@ def score_p_value(
         DiagnosticsError: as `measure_calibration`.
     """
     forecast = _binned(probabilities, outcomes, bins)
-    score = forecast.score
+    score = float(forecast.score(forecast.rates))
     if score >= threshold:
         return 1.0
     moved = (1 - threshold) / (1 - score) * (forecast.rates - forecast.means)
     true_rates = np.clip(forecast.predicted + np.repeat(moved, forecast.sizes.astype(int)), 0, 1)
-    rng = np.random.default_rng(seed)
-    as_low = 0
-    for _ in range(_NULL_SAMPLES):
-        drawn = (rng.random(len(true_rates)) < true_rates).astype(float)
-        if drawn.min() < drawn.max():
-            rates = np.add.reduceat(drawn, forecast.starts) / forecast.sizes
-            as_low += replace(forecast, observed=drawn, rates=rates).score <= score
-    return (1 + as_low) / (1 + _NULL_SAMPLES)
+    scores = forecast.score(_simulated_rates(forecast, true_rates, seed))
+    return float((1 + (scores <= score).sum()) / (1 + len(scores)))
 
 
 @dataclass(frozen=True)
@@ -179,12 +173,15 @@ class _Forecast:
         rest = brier - (reliability - resolution + uncertainty)
         return Murphy(brier, reliability, resolution, uncertainty, rest)
 
-    @property
-    def score(self) -> float:
-        spread = self.sizes * self.rates * (1 - self.rates) / np.maximum(self.sizes - 1, 1)
-        murphy = self.murphy
-        reliability = max(0.0, murphy.reliability - float(spread.sum() / self.sizes.sum()))
-        return max(0.0, 1 - float(np.sqrt(reliability / murphy.uncertainty)))
+    def score(self, rates: Floats) -> Floats:
+        """The calibration score if the outcomes had these rates, (…, bins); NaN where all are alike."""
+        spread = rates * (1 - rates) / np.maximum(self.sizes - 1, 1)
+        reliability = (self.sizes * ((self.means - rates) ** 2 - spread)).sum(axis=-1)
+        passed = (self.sizes * rates).sum(axis=-1)
+        uncertainty = passed * (1 - passed / len(self.predicted))
+        relative = np.full_like(passed, np.nan)
+        np.divide(np.maximum(reliability, 0), uncertainty, out=relative, where=uncertainty > 0)
+        return np.asarray(np.maximum(0, 1 - np.sqrt(relative)), float)
 
 
 def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, bins: int) -> _Forecast:
@@ -222,15 +219,27 @@ def _overconfidence_slope(predicted: Floats, observed: Floats) -> Slope | None:
     return Slope(fit.slope, fit.slope - half, fit.slope + half, fit.intercept)
 
 
-def _ece_null(forecast: _Forecast, seed: int) -> Floats:
-    """The ECE of outcomes that are drawn from the predictions."""
-    rng = np.random.default_rng(seed)
-    total = len(forecast.predicted)
-    at_once = max(1, _CHUNK // total)
-    errors = []
-    for first in range(0, _NULL_SAMPLES, at_once):
-        count = min(at_once, _NULL_SAMPLES - first)
-        drawn = (rng.random((count, total)) < forecast.predicted).astype(np.float32)
-        rates = np.add.reduceat(drawn, forecast.starts, axis=1) / forecast.sizes
-        errors.append(forecast.calibration_error(rates))
-    return np.concatenate(errors)
+def _simulated_rates(forecast: _Forecast, chances: Floats, seed: int) -> Floats:
+    """Rates of each bin, (_NULL_SAMPLES, bins), if the outcomes are drawn with these chances."""
+    uniforms = np.random.default_rng(seed).random((len(forecast.sizes), _NULL_SAMPLES))
+    counts = [
+        np.searchsorted(np.cumsum(_chances_of_counts(own))[: len(own)], drawn, side="right")
+        for own, drawn in zip(np.split(chances, forecast.starts[1:]), uniforms, strict=True)
+    ]
+    return np.stack(counts, axis=1) / forecast.sizes
+
+
+def _chances_of_counts(chances: Floats) -> Floats:
+    """The chances of 0, 1, … successes, the Poisson binomial distribution, with zeros behind them.
+
+    They are the coefficients of the product of 1 − p + p·x, which is taken pair by pair.
+    """
+    factors = np.stack((1 - chances, chances), axis=1)
+    while len(factors) > 1:
+        if len(factors) % 2:
+            factors = np.concatenate((factors, np.eye(1, factors.shape[1])))
+        size = 2 * factors.shape[1] - 1
+        length = 1 << (size - 1).bit_length()
+        spectra = np.fft.rfft(factors, length)
+        factors = np.fft.irfft(spectra[::2] * spectra[1::2], length)[:, :size]
+    return np.asarray(np.maximum(factors[0], 0), float)

@@ -163,8 +163,8 @@ def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
     with writing(str(folder)):
         (folder / DIAGRAM).unlink(missing_ok=True)
     for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
-    write_atomically(folder / ANALYSED_METRICS, _metrics_as_analysed(diagnosis.run))
+        write_atomically(folder / name, text.encode(), forced=False)
+    write_atomically(folder / ANALYSED_METRICS, _metrics_as_analysed(diagnosis.run), forced=False)
     return [*written, *(folder / name for name in texts), folder / ANALYSED_METRICS]
 
 

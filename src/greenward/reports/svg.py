@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from greenward.reports.document import Chart, Marker, Series
 from greenward.reports.figures import value_text
@@ -74,12 +74,12 @@ def _element(tag: str, *content: str, **attributes: str | float) -> Markup:
 
     Attributes are named as in Python: `class_` is class and `text_anchor` text-anchor.
     """
-    shown = (
-        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _text(value))
+    shown = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
         for name, value in attributes.items()
     )
-    inside = Markup("").join(part if isinstance(part, Markup) else visible(part) for part in content)
-    return Markup("<{0}{1}>{2}</{0}>" if content else "<{0}{1}/>").format(tag, Markup("").join(shown), inside)
+    inside = "".join(part if isinstance(part, Markup) else escape(visible(part)) for part in content)
+    return Markup(f"<{tag}{shown}>{inside}</{tag}>" if content else f"<{tag}{shown}/>")
 
 
 def _text(value: str | float) -> str:

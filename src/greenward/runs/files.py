@@ -39,8 +39,10 @@ def writing(what: str) -> Iterator[None]:
         raise RunError(f"cannot write {what}: {reason}", remedy=remedy) from error
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None:
     """Write a whole file by way of a temporary one, forced to disk and renamed.
+
+    What can be made again need not be forced to disk: each time takes milliseconds.
 
     Raises `RunError` when the file system refuses; a file that stood at `path` before is untouched.
     """
@@ -50,12 +52,14 @@ def write_atomically(path: Path, content: bytes) -> None:
             with open(temporary, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if forced:
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        fsync(path.parent)
+        if forced:
+            fsync(path.parent)
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
