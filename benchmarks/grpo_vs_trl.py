@@ -112,23 +112,13 @@ def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int)
 
 
 class Worker:
-    """A trainer in a process of its own: takes one step for each line it is sent."""
+    """A program in a process of its own: takes one step for each line it is sent."""
 
-    def __init__(self, name: str, arguments: argparse.Namespace, folder: Path) -> None:
-        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        python, script = sys.executable, Path(__file__)
-        if name == "trl":
-            python = arguments.trl_python
-        elif name == "earlier":
-            script = arguments.earlier / "benchmarks" / script.name
-            environment["PYTHONPATH"] = str(arguments.earlier / "src")
-        options = [] if arguments.earlier is None else ["--earlier", str(arguments.earlier)]
-        given = [word for word in sys.argv[1:] if word not in options]
-        kind = "trl" if name == "trl" else "greenward"
-        command = [python, str(script), *given, "--worker", kind, "--folder", str(folder)]
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
             command,
-            env=environment,
+            env={**os.environ, **quiet, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -157,13 +147,27 @@ class Worker:
         sys.exit(f"the {self._name} worker ended early:\n{errors[-3000:]}")
 
 
+def start(name: str, arguments: argparse.Namespace, folder: Path) -> Worker:
+    """The trainer of that name, with the options of this command."""
+    python, script, environment = sys.executable, Path(__file__), {}
+    if name == "trl":
+        python = arguments.trl_python
+    elif name == "earlier":
+        script = arguments.earlier / "benchmarks" / script.name
+        environment["PYTHONPATH"] = str(arguments.earlier / "src")
+    options = [] if arguments.earlier is None else ["--earlier", str(arguments.earlier)]
+    given = [word for word in sys.argv[1:] if word not in options]
+    kind = "trl" if name == "trl" else "greenward"
+    return Worker(name, [python, str(script), *given, "--worker", kind, "--folder", str(folder)], environment)
+
+
 def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     given = {"trl": arguments.trl_python, "earlier": arguments.earlier}
     names = ["greenward", *(name for name, value in given.items() if value is not None)]
     workers: list[Worker] = []
     try:
         for name in names:
-            workers.append(Worker(name, arguments, folder))
+            workers.append(start(name, arguments, folder))
         rounds = [[worker.step() for worker in workers] for _ in range(arguments.warmup + arguments.rounds)]
         steps = dict(zip(names, zip(*rounds[arguments.warmup :], strict=True), strict=True))
         ratios = {

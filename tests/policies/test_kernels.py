@@ -23,6 +23,8 @@ from greenward.policies.kernels.attention import KernelAttention
 from greenward.policies.kernels.build import build, compiler, kernels
 from greenward.policies.kernels.self_test import TOLERANCE, differences, relative_error
 from greenward.policies.policy import Policy
+from greenward.policies.products import linear
+from greenward.policies.sampler import choose_tokens
 
 SOURCE = Path(building.__file__).parent / "kernels.c"
 
@@ -37,8 +39,9 @@ needs_kernels = pytest.mark.skipif(kernels() is None, reason=f"no kernels: {buil
 )
 def test_every_kernel_gives_what_float32_torch_gives(dtype, heads, kv_heads, head_dim):
     found = differences(kernels(), dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
-    assert set(found) == {
-        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "score", "score_backward", "attention", "attention_backward", "decode",
+    products = {"product"} if dtype == torch.float32 else set()
+    assert set(found) == products | {
+        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "choose", "score", "score_backward", "attention", "attention_backward", "decode",
     }  # fmt: skip
     assert all(value < TOLERANCE[dtype] for value in found.values()), found
 
@@ -52,6 +55,83 @@ def attended(attention, qkv, grad):
 
 def decoder(dtype=torch.float32, heads=2, kv_heads=1, head_dim=32, positions=4096):
     return Decoder(DecoderShape(16, 64, 1, heads, kv_heads, head_dim, 64, positions), compute_dtype=dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("vocabulary", [1, 5, 16, 31, 300])
+def test_tokens_are_drawn_by_the_running_sum_of_their_chances(vocabulary, dtype):
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = (3 * torch.randn(2_000, vocabulary, generator=generator)).to(dtype)
+    logits[:, ::3] = -float("inf") if vocabulary > 1 else 0.0
+    logits[:, 1::4] -= 200  # a chance that rounds to 0
+    drawn = torch.rand(2_000, generator=generator)
+    drawn[:100], drawn[100:200] = 0.0, 1 - 2.0**-23
+    params = SamplingParams(temperature=0.8)
+    tokens, logprobs = choose_tokens(logits, params, drawn)
+    chances = torch.softmax(logits.double() / 0.8, dim=1)
+    chosen = chances.gather(1, tokens[:, None]).squeeze(1)
+    upto = chances.cumsum(1).gather(1, tokens[:, None]).squeeze(1)
+    assert (chosen > 1e-30).all()
+    assert ((upto - chosen - 1e-6 < drawn) & (drawn < upto + 1e-6)).all()
+    assert (logprobs - chosen.log()).abs().max() < 1e-5
+
+
+@needs_kernels
+def test_tokens_of_logits_that_are_no_numbers_have_no_log_probability():
+    logits = torch.zeros(3, 40)
+    logits[1, 7] = float("nan")
+    tokens, logprobs = choose_tokens(logits, SamplingParams(), torch.tensor([0.3, 0.3, 0.999]))
+    assert tokens[[0, 2]].tolist() == [12, 39] and 0 <= tokens[1] < 40
+    assert logprobs.isnan().tolist() == [False, True, False]
+
+
+@needs_kernels
+@pytest.mark.parametrize("rows", [1, 3, 11, 12, 29])
+@pytest.mark.parametrize("columns", [1, 16, 31, 33, 96])
+@pytest.mark.parametrize("inner", [1, 7, 384, 900])
+def test_products_of_any_size_and_order_in_memory(rows, columns, inner):
+    generator = torch.Generator().manual_seed(rows + columns + inner)
+    a, b, add = (
+        torch.randn(size, generator=generator) for size in ((rows, inner), (inner, columns), (rows, columns))
+    )
+    want = a.double() @ b.double()
+    error = 1e-6 * (a.abs().double() @ b.abs().double() + 1)
+    for left in (a, a.t().contiguous().t(), a.repeat_interleave(2, 1)[:, ::2]):
+        for right in (b, b.t().contiguous().t()):
+            for more in (None, add, add[0]):
+                found = kernels().product(left, right, more) - (0 if more is None else more.double())
+                assert ((found - want).abs() < error).all()
+
+
+@needs_kernels
+def test_a_row_of_a_product_is_the_same_in_every_batch_and_keeps_what_is_not_finite_to_itself():
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(301, 128, generator=generator), torch.randn(128, 50, generator=generator)
+    whole = kernels().product(a, b)
+    for first, last in ((0, 1), (5, 8), (7, 36), (100, 301)):
+        assert torch.equal(kernels().product(a[first:last], b), whole[first:last])
+    a[17, 3], a[18, 4] = float("nan"), float("inf")
+    lost = ~kernels().product(a, b).isfinite().all(1)
+    assert lost.nonzero().flatten().tolist() == [17, 18]
+
+
+@needs_kernels
+@pytest.mark.parametrize("add", [None, (48,), (70, 48)])
+def test_the_gradients_of_a_linear_layer(add, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(70, 32), (48, 32), *([add] if add else [])]
+    ours = [torch.randn(size, generator=generator).requires_grad_() for size in sizes]
+    theirs = [one.detach().clone().requires_grad_() for one in ours]
+    slope = torch.randn(70, 48, generator=generator)
+    monkeypatch.setattr(kernels(), "products", True)
+    out = linear(*ours)
+    out.backward(slope)
+    want = theirs[0] @ theirs[1].t() + (theirs[2] if add else 0)
+    want.backward(slope)
+    assert relative_error(out, want) < 1e-5
+    for one, other in zip(ours, theirs, strict=True):
+        assert relative_error(one.grad, other.grad) < 1e-5
 
 
 @needs_kernels
@@ -101,7 +181,12 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
             x, w = qkv.flatten(1), torch.ones(128, dtype=dtype)
             _, scale = kernels().rms_norm(x, w, 1e-6)
             norms = kernels().rms_norm_backward(x, x, w, scale, with_weight=True)
-            found.append((*attended(KernelAttention(decoder(dtype), batch, kernels()), qkv, grad), *norms))
+            products = (
+                kernels().product(x.float(), x.float().t()),
+                kernels().product(x.float().t(), x.float()),
+            )
+            attention = KernelAttention(decoder(dtype), batch, kernels())
+            found.append((*attended(attention, qkv, grad), *norms, *products))
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
@@ -118,8 +203,9 @@ def without_kernels():
 
 
 @needs_kernels
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_a_policy_samples_and_scores_as_it_does_by_torch(kv_heads, tokenizer, request):
+@pytest.mark.parametrize(("kv_heads", "products"), [(1, True), (2, True), (2, False)])
+def test_a_policy_samples_and_scores_as_it_does_by_torch(kv_heads, products, tokenizer, request, monkeypatch):
+    monkeypatch.setattr(kernels(), "products", products)
     shape = ShapeConfig(
         layers=2, hidden_size=64, heads=2, kv_heads=kv_heads, intermediate_size=96, max_positions=128
     )

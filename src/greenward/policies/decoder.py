@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from greenward.policies.kernels.build import kernels
 from greenward.policies.kernels.native import Kernels
+from greenward.policies.products import linear, product, products_for
 
 if TYPE_CHECKING:
     from greenward.policies.adapter import LowRank
@@ -139,7 +140,7 @@ class DecoderLayer(nn.Module):
         dtype, eps = x_ME.dtype, self.shape.norm_eps
         normed_ME = rms_norm(x_ME, self.attention_norm.to(dtype), eps)
         bias = None if self.qkv_bias is None else self.qkv_bias.to(dtype)
-        qkv = self._adapted("qkv", F.linear(normed_ME, self.qkv.to(dtype), bias), normed_ME)
+        qkv = self._adapted("qkv", linear(normed_ME, self.qkv.to(dtype), bias), normed_ME)
         qkv_MXD = qkv.view(len(x_ME), -1, self.shape.head_dim)
         if self.query_norm is not None and self.key_norm is not None:
             H, K = self.shape.heads, self.shape.kv_heads
@@ -150,16 +151,16 @@ class DecoderLayer(nn.Module):
         attended = attention(index, qkv_MXD)
         if predicting_U is not None:
             x_ME, attended = x_ME.index_select(0, predicting_U), attended.index_select(0, predicting_U)
-        x_ME = torch.addmm(x_ME, attended, self.attention_out.to(dtype).t())
+        x_ME = linear(attended, self.attention_out.to(dtype), x_ME)
         x_ME = self._adapted("attention_out", x_ME, attended)
         normed_ME = rms_norm(x_ME, self.mlp_norm.to(dtype), eps)
         if "gate_up" in self.low_rank:
-            gate_up = self._adapted("gate_up", F.linear(normed_ME, self.gate_up.to(dtype)), normed_ME)
+            gate_up = self._adapted("gate_up", linear(normed_ME, self.gate_up.to(dtype)), normed_ME)
             gate, up = gate_up.chunk(2, dim=1)
             activated_MF = F.silu(gate) * up
         else:
             activated_MF = swiglu(normed_ME, self.gate_up.to(dtype))
-        x_ME = torch.addmm(x_ME, activated_MF, self.down.to(dtype).t())
+        x_ME = linear(activated_MF, self.down.to(dtype), x_ME)
         return self._adapted("down", x_ME, activated_MF)
 
     def _adapted(self, name: str, out: Tensor, inputs: Tensor) -> Tensor:
@@ -285,7 +286,7 @@ def _gate(x_ME: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     pass over either half takes twice as long.
     """
     if native := _kernels_for(x_ME, len(weight) // 2):
-        gate_up = x_ME @ weight.t()
+        gate_up = product(products_for(x_ME, weight), x_ME, weight.t())
         return native.swiglu(gate_up), gate_up
     gate, up = gate_up = x_ME.new_empty((2, len(x_ME), len(weight) // 2))
     gate_weight, up_weight = weight.chunk(2)
@@ -332,8 +333,9 @@ class _SwiGLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x_ME, weight, gate_up = ctx.saved_tensors
         if native := _kernels_for(x_ME, len(weight) // 2):
-            grads = native.swiglu_backward(grad, gate_up)
-            return grads @ weight, grads.t() @ x_ME if ctx.needs_input_grad[1] else None
+            grads, products = native.swiglu_backward(grad, gate_up), products_for(x_ME, weight)
+            grad_weight = product(products, grads.t(), x_ME) if ctx.needs_input_grad[1] else None
+            return product(products, grads, weight), grad_weight
         gate, up = gate_up
         gate_weight, up_weight = weight.chunk(2)
         grad_gate, grad_up = torch.empty_like(gate_up)

@@ -17,6 +17,7 @@ from greenward.policies.attention import SharedPrefixAttention, attend
 from greenward.policies.decoder import Decoder, DecoderShape, rotate_
 from greenward.policies.group_batch import GroupBatch, Span
 from greenward.policies.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
+from greenward.policies.products import product, products_for
 
 _GROWTH = 16
 CACHE_BYTES = 1 << 30  # for the completions' keys and values
@@ -260,4 +261,4 @@ class NativeDecoding:
 
 
 def _logits(hidden_BE: Tensor, unembedding_VE: Tensor) -> Tensor:
-    return hidden_BE @ unembedding_VE.t()
+    return product(products_for(hidden_BE, unembedding_VE), hidden_BE, unembedding_VE.t())

@@ -24,6 +24,8 @@ from torch import Tensor
 from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
 from greenward.policies.group_batch import bucket_groups
+from greenward.policies.kernels.build import kernels
+from greenward.policies.kernels.native import LANES, Kernels
 from greenward.policies.tokenizer import Tokenizer
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -203,7 +205,7 @@ class CompletionBuffer:
         ids_B = token_ids_B.cpu().numpy()
         self._token_ids_RT[self.rows_B, step] = ids_B
         self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
-        at_end_B = np.isin(ids_B, self._eos_ids)
+        at_end_B = (ids_B[:, None] == self._eos_ids).any(axis=1)
         may_end = self._stops is not None or step == self._last_step
         ended = []
         candidates = np.flatnonzero(self.alive_B & (at_end_B | may_end))
@@ -295,6 +297,9 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     from the distribution after temperature, top-k and top-p (in this order), and its
     log-probability under that distribution.
     """
+    filtered = bool(params.top_k) or params.top_p < 1
+    if params.temperature > 0 and not filtered and Kernels.serve(logits_BV, LANES) and (native := kernels()):
+        return native.choose(logits_BV, 1 / params.temperature, uniforms_B)
     logits_BV = logits_BV.float()
     if params.temperature == 0:
         chosen = logits_BV.argmax(-1, keepdim=True)
@@ -302,7 +307,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
         return chosen.squeeze(1), logprobs_B1.squeeze(1)
     if params.temperature != 1:
         logits_BV = logits_BV / params.temperature
-    if params.top_k or params.top_p < 1:
+    if filtered:
         logits_BV = _filter(logits_BV, params)
     probs_BV = torch.softmax(logits_BV, dim=-1)
     cdf_BV = probs_BV.cumsum(dim=-1)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from greenward.policies.kernels.build import kernels
 from greenward.policies.kernels.native import LANES, Kernels
+from greenward.policies.products import product, products_for
 
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
@@ -41,9 +42,10 @@ class _ChunkedScores(torch.autograd.Function):
         scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
         chunks = _chunks(S, len(unembedding_VE))
         native = kernels() if Kernels.serve(hidden_SE, LANES) else None
+        products = products_for(hidden_SE, unembedding_VE)
         for part in chunks:
             if native:
-                last = hidden_SE[part] @ unembedding_VE.t()
+                last = product(products, hidden_SE[part], unembedding_VE.t())
                 native.score(last, targets_S[part], scale, scores_S[part], lse_S[part], entropy_S[part])
                 continue
             logits = _logits(hidden_SE[part], unembedding_VE, scale)
@@ -52,7 +54,7 @@ class _ChunkedScores(torch.autograd.Function):
             scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
             if entropy:
                 entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
-        ctx.scale, ctx.native = scale, native
+        ctx.scale, ctx.native, ctx.products = scale, native, products
         ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing here
         kept = [last] if len(chunks) == 1 and any(ctx.needs_input_grad) else []
         ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept)
@@ -70,7 +72,7 @@ class _ChunkedScores(torch.autograd.Function):
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
             above = (grad_scores_S[part], None if grad_entropy_S is None else grad_entropy_S[part])
             if ctx.native:
-                logits = kept[0] if kept else hidden_SE[part] @ unembedding_VE.t()
+                logits = kept[0] if kept else product(ctx.products, hidden_SE[part], unembedding_VE.t())
                 slopes = (one if one is None else one.contiguous() for one in above)
                 sums = (lse_S[part], entropy_S[part])
                 grad = ctx.native.score_backward(logits, targets_S[part], ctx.scale, *sums, *slopes)
@@ -80,9 +82,9 @@ class _ChunkedScores(torch.autograd.Function):
                     logprobs.sub_(lse_S[part, None])
                 grad = _grad_logits(logprobs, targets_S[part], ctx.scale, entropy_S[part], *above)
                 grad = grad.to(hidden_SE.dtype)
-            torch.mm(grad, unembedding_VE, out=grad_hidden_SE[part])
+            grad_hidden_SE[part] = product(ctx.products, grad, unembedding_VE)
             if grad_unembedding_VE is not None:
-                grad_unembedding_VE += grad.t() @ hidden_SE[part]
+                grad_unembedding_VE += product(ctx.products, grad.t(), hidden_SE[part])
         if grad_unembedding_VE is not None:
             grad_unembedding_VE = grad_unembedding_VE.to(unembedding_VE.dtype)
         return grad_hidden_SE, grad_unembedding_VE, None, None, None

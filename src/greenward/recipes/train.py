@@ -31,7 +31,7 @@ from greenward.config.recipe import (
 from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import TrainingStopped
 from greenward.faults.fault import recorded_truth
-from greenward.policies.devices import contended_threads
+from greenward.policies.devices import contended_threads, resolve_dtype
 from greenward.policies.kernels.build import is_to_be_built, kernels
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
@@ -124,8 +124,10 @@ def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
     config = recipe.model_dump(mode="json")
     count = distributed.size()
     computed_by = {"processes": f"{count} ({distributed.sharding()})"} if count > 1 else {}
-    if computes_by_kernels(recipe) and kernels():
-        computed_by["kernels"] = "compiled"
+    if isinstance(recipe, ModelRecipe) and computes_by_kernels(recipe) and (native := kernels()):
+        numbers = resolve_dtype(recipe.model.dtype, torch.device("cpu"))
+        products = native.products and numbers == torch.float32
+        computed_by["kernels"] = "compiled, with products" if products else "compiled"
 
     def create() -> None:
         opened.append(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from greenward.policies.kernels.native import Kernels
 
 SWITCH = "GREENWARD_KERNELS"
-_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "decoding.h", "kernels.c")
+FASTER_PRODUCTS = "faster products"  # what the self-test says where it found them
+_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "decoding.h", "products.h", "kernels.c")
 # Contraction to fused multiply-adds changes roundings, and nothing else: no other fast mathematics.
 _FLAGS = ("-std=gnu11", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-Wno-psabi")
 _SECONDS = 300
@@ -32,10 +33,11 @@ _SECONDS = 300
 
 @dataclass(frozen=True)
 class Built:
-    """The library, or why there is none."""
+    """The library, or why there is none; whether its products of float32 are faster than torch's."""
 
     library: Path | None
     reason: str
+    products: bool = False
 
 
 def compiler() -> str | None:
@@ -59,7 +61,10 @@ def build(*, anew: bool = False) -> Built:
         except OSError as error:
             return Built(None, f"{library.parent} cannot be written: {error}")
     said = verdict.read_text(encoding="utf-8").strip()
-    return Built(library, f"compiled by {found}") if not said else Built(None, said)
+    if said and said != FASTER_PRODUCTS:
+        return Built(None, said)
+    products = " with matrix products of float32" if said else ""
+    return Built(library, f"compiled by {found}{products}", bool(said))
 
 
 @functools.cache
@@ -72,7 +77,7 @@ def kernels() -> Kernels | None:
         return None
     from greenward.policies.kernels.native import Kernels
 
-    return Kernels(built.library)
+    return Kernels(built.library, products=built.products)
 
 
 def is_to_be_built() -> bool:
@@ -82,7 +87,7 @@ def is_to_be_built() -> bool:
 
 
 def _compiled_and_tested(found: str, library: Path) -> str:
-    """Why the library must not be used; empty where it may."""
+    """Why the library must not be used; empty or FASTER_PRODUCTS where it may."""
     source = Path(__file__).parent / "kernels.c"
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         part, whole = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
@@ -94,7 +99,9 @@ def _compiled_and_tested(found: str, library: Path) -> str:
             (sys.executable, "-m", "greenward.policies.kernels.self_test", str(whole)),
         ):
             try:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+                said = subprocess.run(
+                    command, check=True, capture_output=True, text=True, timeout=_SECONDS
+                ).stdout.strip()
             except subprocess.CalledProcessError as error:
                 last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
                 return (
@@ -103,11 +110,11 @@ def _compiled_and_tested(found: str, library: Path) -> str:
             except (OSError, subprocess.TimeoutExpired) as error:
                 return f"{error}"
         whole.replace(library)
-    return ""
+    return said
 
 
 def _files(found: str) -> tuple[Path, Path]:
-    """The library, and the file that says why it must not be used or is empty."""
+    """The library, and the file of what `_compiled_and_tested` said of it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "greenward" / "kernels" / _fingerprint(found)
     return folder / "kernels.so", folder / "verdict.txt"

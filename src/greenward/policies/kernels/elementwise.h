@@ -133,6 +133,42 @@ void NAME(score)(const NUMBER *logits, const int64_t *targets, float scale, floa
   }
 }
 
+/* Of each row of logits (B, V): the token that a number in [0, 1) draws from softmax(scale · logits), by the running
+ * sum of the chances, and its log-probability. */
+void NAME(choose)(const NUMBER *logits, float scale, const float *drawn, int64_t *tokens, float *logprobs, int64_t B,
+                  int64_t V, int threads) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    float *weights = floats(rounded_up(V, LANES));
+#pragma omp for
+    for (int64_t b = 0; b < B; b++) {
+      const NUMBER *row = logits + b * V;
+      vec most = all(-INFINITY);
+      for (int64_t v = 0; v < V; v += LANES) {
+        vec x = NAME(load_some)(row + v, V - v) * scale;
+        most = at_least(first(V - v < LANES ? V - v : LANES, x, most), most);
+      }
+      float top = largest(most);
+      double total = 0, seen = 0;
+      for (int64_t v = 0; v < V; v += LANES) {
+        vec x = NAME(load_some)(row + v, V - v) * scale - top, weight = choose(x < -87.f, (vec){0}, exponential(x));
+        store_f32(weights + v, first(V - v < LANES ? V - v : LANES, weight, (vec){0}));
+        total += sum(load_f32(weights + v));
+      }
+      int64_t token = 0, last = V - 1;
+      for (double part; token + LANES <= last; token += LANES, seen += part) {
+        part = sum(load_f32(weights + token));
+        if (seen + part > drawn[b] * total) break;
+      }
+      while (last > token && weights[last] == 0) last--; /* chances of 0 are never drawn, whatever was rounded */
+      for (seen += weights[token]; token < last && seen <= drawn[b] * total;) seen += weights[++token];
+      tokens[b] = token;
+      logprobs[b] = PASTE(number, TYPE)(row[token]) * scale - top - (float)log(total);
+    }
+    free(weights);
+  }
+}
+
 /* d logit = scale (g [target] - p (g + e (log p + entropy))) for the gradients g of log-probabilities and e of
  * entropies, which may be NULL. */
 void NAME(score_backward)(const NUMBER *logits, const int64_t *targets, float scale, const float *lse,

@@ -37,6 +37,7 @@ typedef struct {
 #include "elementwise.h"
 #include "attention.h"
 #include "decoding.h"
+#include "products.h"
 #undef LOAD
 #undef STORE
 #undef NUMBER

@@ -59,9 +59,10 @@ class Rows(_Struct):
 
 
 class Kernels:
-    """The functions of one compiled library."""
+    """The functions of one compiled library; `products` says whether its products are to be used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, products: bool = True) -> None:
+        self.products = products
         for runtime in _openmp_of_torch():
             ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(path))
@@ -119,6 +120,14 @@ class Kernels:
         arguments = (logits_SV, targets_S, ctypes.c_float(scale), logprobs_S, lse_S, entropy_S, S, V)
         self._call("score", logits_SV, *arguments, threads_for=S * V)
 
+    def choose(self, logits_BV: Tensor, scale: float, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens (B,) that numbers in [0, 1) draw from softmax(scale · logits), and log-probabilities."""
+        B, V = logits_BV.shape
+        tokens_B, logprobs_B = uniforms_B.new_empty(B, dtype=torch.int64), torch.empty_like(uniforms_B)
+        arguments = (logits_BV, ctypes.c_float(scale), uniforms_B, tokens_B, logprobs_B, B, V)
+        self._call("choose", logits_BV, *arguments, threads_for=B * V)
+        return tokens_B, logprobs_B
+
     def score_backward(
         self,
         logits_SV: Tensor,
@@ -136,6 +145,16 @@ class Kernels:
         arguments = (logits_SV, targets_S, ctypes.c_float(scale), *given, S, V)
         self._call("score_backward", logits_SV, *arguments, threads_for=S * V)
         return grad_logits
+
+    def product(self, a_ME: Tensor, b_EN: Tensor, add: Tensor | None = None) -> Tensor:
+        """a · b of float32 and `add`, of shape (N,) or (M, N); every size is at least 1."""
+        a_ME = a_ME if 1 in a_ME.stride() else a_ME.contiguous()
+        (M, E), N = a_ME.shape, b_EN.shape[1]
+        out_MN = a_ME.new_empty((M, N))
+        added = None if add is None else add.expand(M, N).contiguous()
+        arguments = (a_ME, *a_ME.stride(), b_EN, *b_EN.stride(), added, out_MN, M, N, E)
+        self._call("product", a_ME, *arguments, threads_for=M * N)
+        return out_MN
 
     def rotate_(
         self, tokens_MXD: Tensor, positions_M: Tensor, table: Tensor, heads: int, sign: float

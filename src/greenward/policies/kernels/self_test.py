@@ -6,6 +6,7 @@ It runs in a process of its own, so that a library that crashes is left aside, t
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from greenward.policies.attention import SharedPrefixAttention
 from greenward.policies.decoder import Attention, Decoder, DecoderShape
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.attention import KernelAttention, KernelDecodeAttention, KernelPrefill
+from greenward.policies.kernels.build import FASTER_PRODUCTS
 from greenward.policies.kernels.native import Kernels
 
 # The largest difference from float32 torch, beside the largest number: rounding, with room.
@@ -58,6 +60,20 @@ def differences(
     found["score"] = max(relative_error(logprobs, want[0]), relative_error(entropy, want[1]))
     grad_logits = native.score_backward(logits, targets, 0.7, lse, entropy, *slopes)
     found["score_backward"] = relative_error(grad_logits, free.grad)
+    drawn = torch.linspace(0, 0.999, 50)
+    tokens, chances = native.choose(logits, 0.7, drawn)
+    below = spread.detach().exp().cumsum(1).gather(1, tokens[:, None]).squeeze(1)
+    found["choose"] = max(
+        relative_error(chances, spread.gather(1, tokens[:, None]).squeeze(1)),
+        float(torch.maximum(drawn - below, below - chances.exp() - drawn).max()),
+    )
+    if dtype == torch.float32:
+        a, b, add = random(61, 400), random(400, 45), random(61, 45)
+        forms = (
+            (native.product(a, b), a @ b),
+            (native.product(a.t().contiguous().t(), b.t().contiguous().t(), add), a @ b + add),
+        )
+        found["product"] = max(relative_error(have, wanted) for have, wanted in forms)
     return found | _attention(native, dtype, heads, kv_heads, head_dim, random)
 
 
@@ -120,8 +136,27 @@ def relative_error(have: Tensor | None, want: Tensor | None) -> float:
     return float(difference) if difference.isfinite() else float("inf")
 
 
+def products_are_faster(native: Kernels) -> bool:
+    """Whether the products of a linear layer and of its gradients take at most 80 % of the time of torch."""
+    torch.set_num_threads(1)
+    x, weight, grad = torch.ones(2048, 128), torch.ones(384, 128), torch.ones(2048, 384)
+
+    def seconds(product: Callable[[Tensor, Tensor], Tensor]) -> float:
+        began = time.thread_time()
+        for pair in ((x, weight.t()), (grad, weight), (grad.t(), x)):
+            product(*pair)
+        return time.thread_time() - began
+
+    rounds = [(seconds(native.product), seconds(torch.mm)) for _ in range(12)]
+    ours, theirs = map(min, zip(*rounds, strict=True))
+    return ours < 0.8 * theirs
+
+
 def main(library: str) -> int:
-    """0 where every kernel agrees, else 1 and the differences on standard error."""
+    """0 where every kernel agrees, else 1 and the differences on standard error.
+
+    Prints FASTER_PRODUCTS where they are.
+    """
     native = Kernels(Path(library))
     for dtype, limit in TOLERANCE.items():
         for heads, kv_heads, head_dim in ((4, 4, 32), (4, 2, 16), (6, 2, 48), (2, 1, 64), (2, 2, 128)):
@@ -130,6 +165,8 @@ def main(library: str) -> int:
             if wrong:
                 print(f"{dtype}, heads of {head_dim}: {wrong}", file=sys.stderr)
                 return 1
+    if products_are_faster(native):
+        print(FASTER_PRODUCTS)
     return 0
 
 

@@ -9,7 +9,7 @@
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 /* Before a loop over an array of sums, which stays in registers only when the loop is gone early. */
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 
 typedef uint16_t bf16;
 typedef float vec __attribute__((vector_size(64)));

@@ -4,7 +4,7 @@ The shapes are those of a step of `grpo_vs_trl.py`: 4 heads of 32, hidden size 1
 The last lines are a whole pass over 64 rows, forward and backward, and the sampling of 256 answers, with the
 share of their matrix products: what these take alone, in the same shapes, is the least that can be left.
 
-    .venv/bin/python benchmarks/kernels.py [--dtype bfloat16] [--prompt-tokens 64] [--rounds 15]
+    .venv/bin/python benchmarks/kernel_gains.py [--dtype bfloat16] [--prompt-tokens 64] [--rounds 15]
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from greenward.config.sections import ShapeConfig
 from greenward.policies import decoder as decoding_module
@@ -29,6 +28,7 @@ from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.attention import KernelAttention
 from greenward.policies.kernels.build import SWITCH, kernels
 from greenward.policies.policy import Policy
+from greenward.policies.products import product, products_for
 from greenward.policies.tokenizer import train_tokenizer
 
 GROUP, OWN, HIDDEN, INTERMEDIATE = 8, 64, 128, 384
@@ -151,9 +151,10 @@ def products(rows: int, scored: int, dtype: torch.dtype, *, backward: bool) -> f
 
     def work() -> None:
         for inputs, matrix in pairs:
-            out = F.linear(inputs, matrix)
+            native = products_for(inputs, matrix)
+            out = product(native, inputs, matrix.t())
             if backward:
-                _ = out @ matrix, out.t() @ inputs
+                _ = product(native, out, matrix), product(native, out.t(), inputs)
 
     return min(seconds(work) for _ in range(5))
 
