@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels import build as building
 from greenward.policies.kernels import native as native_module
 from greenward.policies.kernels.attention import KernelAttention
-from greenward.policies.kernels.build import build, compiler, kernels
+from greenward.policies.kernels.build import build, compiler, is_to_be_built, kernels
 from greenward.policies.kernels.self_test import TOLERANCE, differences, relative_error
 from greenward.policies.policy import Policy
 from greenward.policies.products import linear
@@ -271,11 +272,35 @@ def test_a_library_that_fails_its_test_is_left_aside(code, said, monkeypatch, tm
     assert build() == built  # it is not tried again
 
 
+@pytest.mark.parametrize("damage", ["cut", "replaced", "removed"])
+def test_a_library_that_changed_since_its_test_is_made_anew(damage, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = build().library
+    if library is None:
+        pytest.skip("this machine has no C compiler")
+    whole = library.read_bytes()
+    library.unlink()
+    if damage != "removed":
+        library.write_bytes(whole[:3000] if damage == "cut" else b"no library")
+    assert is_to_be_built()
+    assert build().library == library
+    assert library.read_bytes()[:4] == whole[:4] and len(library.read_bytes()) > 3000
+
+
+def test_a_user_without_a_home_needs_no_kernels(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    if compiler() is None:
+        pytest.skip("this machine has no C compiler")
+    assert "XDG_CACHE_HOME" in build().reason
+    assert not is_to_be_built()
+
+
 def test_an_unwritable_cache_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     if compiler() is not None:
-        assert "cannot be written" in build().reason
+        assert "cannot be used" in build().reason
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -16,7 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from greenward.runs.files import write_atomically
 
@@ -51,20 +52,25 @@ def build(*, anew: bool = False) -> Built:
     found = compiler()
     if found is None:
         return Built(None, "no C compiler was found (cc, gcc, clang, or $CC)")
-    library, verdict = _files(found)
-    if anew:
-        shutil.rmtree(library.parent, ignore_errors=True)
-    if not verdict.exists():
-        try:
+    try:
+        library, verdict = _files(found)
+    except RuntimeError as error:
+        return Built(None, f"there is no place for a cache: {error} Set XDG_CACHE_HOME.")
+    try:
+        if anew:
+            shutil.rmtree(library.parent, ignore_errors=True)
+        if _settled(library, verdict) is None:
             library.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(verdict, _compiled_and_tested(found, library).encode())
-        except OSError as error:
-            return Built(None, f"{library.parent} cannot be written: {error}")
-    said = verdict.read_text(encoding="utf-8").strip()
-    if said and said != FASTER_PRODUCTS:
-        return Built(None, said)
-    products = " with matrix products of float32" if said else ""
-    return Built(library, f"compiled by {found}{products}", bool(said))
+            write_atomically(verdict, json.dumps(_compiled_and_tested(found, library)).encode())
+        said = _settled(library, verdict) or {"failure": f"{library} changes while it is used"}
+    except subprocess.TimeoutExpired as error:  # on a busy machine: another time it may be quicker
+        return Built(None, f"{error.cmd[0]} took more than {_SECONDS} s")
+    except OSError as error:
+        return Built(None, f"{library.parent} cannot be used: {error}")
+    if "failure" in said:
+        return Built(None, said["failure"])
+    products = " with matrix products of float32" if said["products"] else ""
+    return Built(library, f"compiled by {found}{products}", said["products"])
 
 
 @functools.cache
@@ -83,11 +89,33 @@ def kernels() -> Kernels | None:
 def is_to_be_built() -> bool:
     """Whether the next use compiles, which takes some seconds."""
     found = compiler()
-    return os.environ.get(SWITCH) != "off" and found is not None and not _files(found)[1].exists()
+    if os.environ.get(SWITCH) == "off" or found is None:
+        return False
+    try:
+        return _settled(*_files(found)) is None
+    except (OSError, RuntimeError):
+        return False
 
 
-def _compiled_and_tested(found: str, library: Path) -> str:
-    """Why the library must not be used; empty or FASTER_PRODUCTS where it may."""
+def _settled(library: Path, verdict: Path) -> dict[str, Any] | None:
+    """What a build has found; None if there was none, or if its library is not as it was tested."""
+    try:
+        said: dict[str, Any] = json.loads(verdict.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    is_whole = "failure" in said or (library.exists() and said["sha256"] == _digest(library))
+    return said if is_whole else None
+
+
+def _digest(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _compiled_and_tested(found: str, library: Path) -> dict[str, Any]:
+    """The verdict: the library's digest and whether its `products` are faster than torch's, or the `failure`.
+
+    Raises `OSError` and `TimeoutExpired`.
+    """
     source = Path(__file__).parent / "kernels.c"
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         part, whole = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
@@ -104,20 +132,17 @@ def _compiled_and_tested(found: str, library: Path) -> str:
                 ).stdout.strip()
             except subprocess.CalledProcessError as error:
                 last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
-                return (
-                    f"{command[0]} failed: {last}" if command[0] == found else f"the self-test failed: {last}"
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                return f"{error}"
+                part_of_it = f"{command[0]} failed" if command[0] == found else "the self-test failed"
+                return {"failure": f"{part_of_it}: {last}"}
         whole.replace(library)
-    return said
+    return {"sha256": _digest(library), "products": said == FASTER_PRODUCTS}
 
 
 def _files(found: str) -> tuple[Path, Path]:
-    """The library, and the file of what `_compiled_and_tested` said of it."""
+    """The library, and the file with the verdict. Raises `RuntimeError` for a user without a home."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "greenward" / "kernels" / _fingerprint(found)
-    return folder / "kernels.so", folder / "verdict.txt"
+    return folder / "kernels.so", folder / "verdict.json"
 
 
 def _fingerprint(found: str) -> str:
