@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from greenward.policies import decoder as decoding_module
 from greenward.policies.attention import SharedPrefixAttention
 from greenward.policies.engine import SamplingParams
 from greenward.policies.group_batch import GroupBatch
+from greenward.policies.kernels import build
 from greenward.policies.kernels.attention import KernelAttention
 from greenward.policies.kernels.build import SWITCH, kernels
 from greenward.policies.policy import Policy
@@ -74,8 +76,11 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--library", type=Path, help="kernels that were compiled for another processor")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.library:
+        build.build = lambda: build.Built(options.library, "as given")
     if kernels() is None:
         raise SystemExit("There are no kernels here: greenward doctor says why.")
     dtype = getattr(torch, options.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from itertools import chain
@@ -301,6 +302,20 @@ def test_an_unwritable_cache_is_no_error(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     if compiler() is not None:
         assert "cannot be used" in build().reason
+
+
+@pytest.mark.slow
+@needs_kernels
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX is x86's")
+@pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx"])
+def test_kernels_for_narrower_registers(without, tmp_path):
+    library = tmp_path / "kernels.so"
+    subprocess.run(
+        (compiler(), *building._FLAGS, without, "-shared", str(SOURCE), "-o", str(library), "-lm"), check=True
+    )
+    command = (sys.executable, "-m", "greenward.policies.kernels.self_test", str(library))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

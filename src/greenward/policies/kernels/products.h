@@ -3,13 +3,8 @@
  */
 #define PANEL (2 * LANES) /* columns of C, and of B in a packed panel */
 #define DEPTH 384         /* of the inner index; then sums go to C, so that rows of A and panels stay in caches */
-#ifdef __AVX512F__
-#define TILE 12 /* rows of C whose sums stay in registers */
-#define PART 4  /* the same of the last rows, of which fewer than PART are computed one by one */
-#else
-#define TILE 3
-#define PART 1
-#endif
+#define TILE (LANES == 16 ? 12 : 6) /* rows of C whose sums stay in registers */
+#define PART (TILE / 3)             /* the same of the last rows, of which fewer are computed one by one */
 
 INLINE void store_some(float *to, int64_t n, vec x) {
   if (n >= LANES) store_f32(to, x);

@@ -147,7 +147,7 @@ def products_are_faster(native: Kernels) -> bool:
             product(*pair)
         return time.thread_time() - began
 
-    rounds = [(seconds(native.product), seconds(torch.mm)) for _ in range(12)]
+    rounds = [(seconds(native.product), seconds(torch.mm)) for _ in range(8)]
     ours, theirs = map(min, zip(*rounds, strict=True))
     return ours < 0.8 * theirs
 

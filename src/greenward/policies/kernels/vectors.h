@@ -1,22 +1,27 @@
-/* Sixteen floats at a time, in the vector extensions of GCC and Clang: one register of AVX-512, two of AVX2,
- * four of NEON. Memory holds float32 or bfloat16; arithmetic is float32.
+/* As many floats at a time as a register holds, in the vector extensions of GCC and Clang: vectors of other sizes
+ * are computed through memory. Memory holds float32 or bfloat16; arithmetic is float32.
  */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__AVX512F__)
 #define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
 #define INLINE static inline __attribute__((always_inline))
 /* Before a loop over an array of sums, which stays in registers only when the loop is gone early. */
 #define UNROLL _Pragma("GCC unroll 16")
 
 typedef uint16_t bf16;
-typedef float vec __attribute__((vector_size(64)));
-typedef int32_t ints __attribute__((vector_size(64)));
-typedef uint32_t words __attribute__((vector_size(64)));
-typedef uint16_t halves __attribute__((vector_size(32)));
-typedef float vec8 __attribute__((vector_size(32)));
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef float vec4 __attribute__((vector_size(16)));
 
 INLINE vec all(float x) { return x - (vec){0}; }
@@ -43,9 +48,10 @@ INLINE float number_f32(float x) { return x; }
 INLINE float number_bf16(bf16 x) { uint32_t bits = (uint32_t)x << 16; float out; memcpy(&out, &bits, 4); return out; }
 
 INLINE float sum(vec x) {
-  union { vec whole; vec8 half[2]; } a = {x};
-  union { vec8 whole; vec4 half[2]; } b = {a.half[0] + a.half[1]};
-  vec4 c = b.half[0] + b.half[1];
+  union { vec whole; vec4 part[LANES / 4]; } a = {x};
+  vec4 c = a.part[0];
+  UNROLL
+  for (int i = 1; i < LANES / 4; i++) c += a.part[i];
   return (c[0] + c[2]) + (c[1] + c[3]);
 }
 /* The largest number; of a NaN among them nothing is promised: the sums that follow are NaN. */
@@ -54,9 +60,13 @@ INLINE float largest(vec x) {
   for (int i = 1; i < LANES; i++) top = x[i] > top ? x[i] : top;
   return top;
 }
-static const ints COUNT = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const int32_t COUNT[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 /* x in the first `n` lanes, `other` in those behind. */
-INLINE vec first(int n, vec x, vec other) { return choose(COUNT < n, x, other); }
+INLINE vec first(int n, vec x, vec other) {
+  ints count;
+  memcpy(&count, COUNT, sizeof count);
+  return choose(count < n, x, other);
+}
 
 /* exp(x) with a relative error of about 1e-7 for x in [-87, 88], which other numbers are brought into
  * (Cephes, expf). */
