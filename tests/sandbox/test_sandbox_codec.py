@@ -27,7 +27,11 @@ from greenward.sandbox.codec import (
     encode,
 )
 
-zones = st.none() | st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
+# `fromisoformat` of CPython 3.11 reads an offset below a second as UTC.
+offsets = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).filter(
+    lambda offset: not offset or abs(offset) >= timedelta(seconds=1)
+)
+zones = st.none() | offsets.map(timezone)
 hashable = st.recursive(
     st.none()
     | st.booleans()

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from greenward.sandbox import attempts
 from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
+from greenward.sandbox.workers import WorkerProcess
 
 LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0, memory_bytes=256 << 20)
 ADD = "def add(a, b): return a + b"
@@ -78,6 +80,31 @@ def test_a_program_is_run_afresh_for_each_text_of_standard_input(executor):
     assert [one.value for one in result.results] == ["False A\n", "False ÜNÏ\n", "False "]
 
 
+@pytest.mark.parametrize(("most_bytes", "messages"), [(4 << 20, 1), (3, 2), (1, 4)])
+def test_the_texts_of_a_program_come_in_as_few_messages_as_their_size_allows(
+    executor, monkeypatch, most_bytes, messages
+):
+    sent = []
+    send = WorkerProcess.send
+    monkeypatch.setattr(attempts, "_STDIN_BYTES_AT_ONCE", most_bytes)
+    monkeypatch.setattr(WorkerProcess, "send", lambda *given: sent.append(given) or send(*given))
+    result = run(executor, Job("print(input() * 2)", stdins=("a\n", "b\n", "c\n", "d\n")))
+    assert [one.value for one in result.results] == ["aa\n", "bb\n", "cc\n", "dd\n"]
+    assert len(sent) == messages
+
+
+def test_a_worker_goes_on_only_after_the_frame_of_our_own_harness(executor):
+    """The answer's frame means the same but is written otherwise: the pool sends the next text itself."""
+    code = (
+        "import gc, os, struct\n"
+        "nonce = next(vars(one)['_nonce'] for one in gc.get_objects() if type(one).__name__ == '_Harness')\n"
+        "text = b'[ \"done\" ]'\n"
+        "os.write(3, nonce + struct.pack('!I', len(text)) + text)\nprint(input(), flush=True)\nos._exit(0)"
+    )
+    result = run(executor, Job(code, stdins=("a\n", "b\n")))
+    assert [one.value for one in result.results] == ["a\n", "b\n"]
+
+
 def test_after_a_run_that_failed_no_further_text_is_tried(executor):
     result = run(executor, Job("print(1 / int(input()))", stdins=("1", "0", "1")))
     assert (result.outcome, result.error_class) == (Outcome.LOAD_ERROR, "ZeroDivisionError")
@@ -132,7 +159,7 @@ def test_an_attempt_that_must_run_alone_does(executor):
         def watched(attempt: Attempt) -> None:
             assign(attempt)
             running.append(attempt)
-            if any(one.alone for one in two._busy.values()):
+            if any(one.is_alone for one in two._busy):
                 most.append(len(two._busy))
 
         patch.setattr(two, "_assign", watched)

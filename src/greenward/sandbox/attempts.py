@@ -10,8 +10,8 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 from greenward.errors import SandboxError
@@ -20,6 +20,7 @@ from greenward.sandbox.frames import LENGTH, NONCE_CHARS, result_frame_end
 from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
+_STDIN_BYTES_AT_ONCE = 4 << 20
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -37,8 +38,9 @@ Ending = tuple[Outcome, str | None, str]
 class Attempt:
     """One attempt at a job: its place, the nonce of this run, and what has happened so far.
 
-    `stdins_done` are the results of the texts of `job.stdins` that were run. An `alone` attempt runs
-    while no other runs. A control is a harmless program that runs in place of a job.
+    `stdins_done` are the results of the texts of `job.stdins` that were run. The worker gets several of
+    the others at once, and runs the program on one after the other while it completes. An `alone` attempt
+    has one run, while no other runs. A control is a harmless program that runs in place of a job.
     """
 
     index: int
@@ -52,20 +54,25 @@ class Attempt:
     def _again(self, **changes: Any) -> Attempt:
         return replace(self, nonce=secrets.token_hex(NONCE_CHARS // 2), **changes)
 
-    @property
-    def _stdin(self) -> bytes:
-        """What the program reads in this run."""
-        stdins = self.job.stdins
-        return stdins[len(self.stdins_done)].encode("utf-8", "surrogatepass") if stdins else b""
+    @cached_property
+    def _stdins(self) -> list[bytes]:
+        """What the program reads in the runs of this attempt, at least in one of them."""
+        texts, size = list[bytes](), 0
+        for text in self.job.stdins[len(self.stdins_done) :]:
+            texts.append(text.encode("utf-8", "surrogatepass"))
+            size += len(texts[-1])
+            if self.alone or size > _STDIN_BYTES_AT_ONCE:
+                break
+        return texts
 
     @property
     def header(self) -> dict[str, Any]:
         """What the worker must know."""
         job = self.job
         return {
-            **asdict(job.limits),
+            **vars(job.limits),
             "result_bytes": job.result_bytes,
-            "stdin_bytes": len(self._stdin) if job.stdins else None,
+            "stdin_bytes": list(map(len, self._stdins)),
             "call_seconds": job.call_seconds,
             "call_wall_seconds": job.call_wall_seconds,
             "measures_calls": job.trusted,
@@ -74,7 +81,7 @@ class Attempt:
     def payloads(self) -> tuple[bytes, bytes]:
         """What the answer's process gets, and what the process of its test programs gets.
 
-        The first, its standard input last, has no check and nothing that is expected; the second has
+        The first, its standard inputs last, has no check and nothing that is expected; the second has
         no code of the answer. Raises `SandboxError`.
         """
         job = self.job
@@ -94,7 +101,13 @@ class Attempt:
         answer = f"{before[:-1]},[{calls}],{after[1:]}".encode("ascii")
         if len(answer) > MAX_JOB_CHARS:
             raise SandboxError(f"a job takes {len(answer)} characters; at most {MAX_JOB_CHARS} are allowed.")
-        return answer + self._stdin, checks.encode("ascii")
+        return b"".join((answer, *self._stdins)), checks.encode("ascii")
+
+    def after_run(self, result: RunResult) -> Attempt | None:
+        """What an attempt is when its worker goes on with the next text; None if none can follow."""
+        done = (*self.stdins_done, result)
+        is_possible = result.outcome is Outcome.COMPLETED and len(done) < len(self.job.stdins)
+        return replace(self, stdins_done=done) if is_possible else None
 
     def after_result(self, result: RunResult) -> RunResult | Attempt:
         """What follows a result: it is final, or there is more to run."""

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from greenward.sandbox import harness
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.layers.stack import LayerStack
-from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, Output, Supervisor
+from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, Report, Supervisor
 from greenward.sandbox.workspace import write_files
 
 WORKSPACES_BYTES = 64 * MAX_FOLDER_BYTES  # of all workspaces of a worker, where a file system bounds them
@@ -38,18 +38,20 @@ class Workspaces(Supervisor):
 
     def serve(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
-    ) -> tuple[dict[str, Any], list[Output]]:
-        """Carries out one request, as `run`. `limits` names the workspace and says whether it is new or old.
+    ) -> Iterator[Report]:
+        """Carries out one request and gives one report, as `run`.
 
+        `limits` names the workspace and says whether it is new or old.
         Of a new one the folder is made first; an old one is removed, and nothing is run.
         """
         self.workspace = os.path.join(self._root, limits["name"])
         if limits["is"] == "old":
             remove_folder(self.workspace)
-            return {"closed": True}, []
+            yield {"closed": True}, []
+            return
         if limits["is"] == "new":
             os.mkdir(self.workspace, 0o700)
-        return self.run(channel, {**limits, "folder": self.workspace}, job, calls)
+        yield self.run(channel, {**limits, "folder": self.workspace}, job, calls)
 
     def _clean(self) -> None:
         """Files of a workspace stay."""

@@ -28,13 +28,12 @@ def send_frame(
     """Sends one frame to the other side of a pool and its worker. Raises `OSError`."""
     first = json.dumps(header).encode("ascii") + b"\n"
     prefix = LENGTH.pack(len(first) + sum(map(len, blobs)))
-    if descriptor is None:
-        channel.sendall(prefix + first)
-    else:
-        socket.send_fds(channel, [prefix], [descriptor])  # a few bytes: never sent in parts
-        channel.sendall(first)
-    for blob in filter(len, blobs):
-        channel.sendall(blob)
+    parts = [prefix + first, *filter(len, blobs)]
+    sent = socket.send_fds(channel, parts, [] if descriptor is None else [descriptor])
+    for part in parts:
+        if sent < len(part):
+            channel.sendall(memoryview(part)[sent:])
+        sent = max(0, sent - len(part))
 
 
 def receive_frame(channel: socket.socket) -> tuple[dict[str, Any], bytes] | None:
@@ -66,9 +65,14 @@ def result_frame_end(data: bytes | memoryview, start: int) -> int | None:
     return end if end <= len(data) else None
 
 
+def framed(payload: bytes, nonce: bytes = b"") -> bytes:
+    """The frame that `write_frame` writes."""
+    return nonce + LENGTH.pack(len(payload)) + payload
+
+
 def write_frame(descriptor: int, payload: bytes, *, nonce: bytes = b"") -> None:
     """Writes one frame to a descriptor of an answer or of test programs. Raises `OSError`."""
-    frame = memoryview(nonce + LENGTH.pack(len(payload)) + payload)
+    frame = memoryview(framed(payload, nonce))
     while frame:
         frame = frame[_write(descriptor, frame) :]
 

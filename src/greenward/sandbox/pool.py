@@ -78,7 +78,7 @@ class LocalExecutor:
         self._hash_seed = hash_seed
         missing = {one.value: f"it needs Linux, not {sys.platform}" for one in ALL_LAYERS - offered}
         self._idle: list[WorkerSlot] = []
-        self._busy: dict[WorkerSlot, Attempt] = {}
+        self._busy: list[WorkerSlot] = []
         try:
             try:
                 self._idle = self._start_slots(workers)
@@ -115,9 +115,8 @@ class LocalExecutor:
                 self._start_missing()
                 yield from self._run(Attempt(index, job) for index, job in enumerate(jobs))
             finally:
-                for slot in list(self._busy):  # the caller left early and does not need these results
-                    del self._busy[slot]
-                    self._replace(slot)
+                while self._busy:  # the caller left early and does not need these results
+                    self._replace(self._busy.pop())
                 self._running_thread = None
 
     def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
@@ -147,7 +146,7 @@ class LocalExecutor:
             self._workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
-        self._idle, self._busy = [], {}
+        self._idle, self._busy = [], []
         self._selector.close()
         self._starter.shutdown()
         with contextlib.suppress(FileNotFoundError):  # the last worker removes it, unless it was killed
@@ -163,7 +162,7 @@ class LocalExecutor:
         again, alone = deque[Attempt](), deque[Attempt]()
         settled: list[tuple[int, RunResult]] = []
         while True:
-            while (self._idle or not self._busy) and not any(one.alone for one in self._busy.values()):
+            while (self._idle or not self._busy) and not any(one.is_alone for one in self._busy):
                 attempt = again.popleft() if again else next(fresh, None)
                 if attempt is None and alone and not self._busy:
                     attempt = alone.popleft()
@@ -179,7 +178,9 @@ class LocalExecutor:
             if not self._busy:
                 return
             for slot, result in self._wait():
-                attempt = self._busy.pop(slot, None)
+                attempt = slot.attempt if slot in self._busy else None
+                if attempt is not None:
+                    self._busy.remove(slot)
                 if result is None:
                     from_outside = slot.was_killed_from_outside()
                     self._replace(slot)
@@ -203,7 +204,7 @@ class LocalExecutor:
         except WorkerNotStarted:
             self._replace(slot)
             raise
-        self._busy[self._idle.pop()] = attempt
+        self._busy.append(self._idle.pop())
 
     def _wait(self) -> list[tuple[WorkerSlot, RunResult | None]]:
         """Waits for slots with a result, or with None: slots (busy or idle) that have lost a worker."""

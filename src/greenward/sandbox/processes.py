@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -15,6 +14,7 @@ PR_SET_PDEATHSIG = 1
 # asm/unistd_64.h and asm-generic/unistd.h: Landlock's numbers are the same everywhere.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _LANDLOCK = {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446}
+_MACHINE = os.uname().machine
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -28,10 +28,9 @@ def checked(result: int, what: str) -> int:
 
 def system_call(name: str, *arguments: int | bytes) -> int:
     """Makes one system call by name and returns its result. Raises `OSError`."""
-    machine = os.uname().machine
-    if machine not in _PIVOT_ROOT:
-        raise OSError(f"{name}: unknown on {machine}")
-    number = _PIVOT_ROOT[machine] if name == "pivot_root" else _LANDLOCK[name]
+    if _MACHINE not in _PIVOT_ROOT:
+        raise OSError(f"{name}: unknown on {_MACHINE}")
+    number = _PIVOT_ROOT[_MACHINE] if name == "pivot_root" else _LANDLOCK[name]
     return checked(libc.syscall(ctypes.c_long(number), *arguments), name)
 
 
@@ -58,6 +57,21 @@ def reset_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
+def unnamed_file(content: memoryview, folder: str) -> int:
+    """An open file that holds the content and has no name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("stdin")
+    else:
+        import tempfile  # it would make the memory larger that every answer copies
+
+        with tempfile.TemporaryFile(dir=folder) as file:
+            descriptor = os.dup(file.fileno())
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time that a process has used, read from outside; 0 where that cannot be read.
 
@@ -78,6 +92,8 @@ def waiting_seconds(pid: int) -> float | None:
 def children(pid: int) -> list[int]:
     """The direct children of a process; none if it is gone."""
     if not os.path.exists("/proc/self/task"):
+        import subprocess  # it would make the memory larger that every answer copies
+
         table = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, check=True).stdout
         pairs = (tuple(map(int, line.split())) for line in table.splitlines())
         return [child for child, parent in pairs if parent == pid]

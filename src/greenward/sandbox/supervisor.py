@@ -13,14 +13,13 @@ import os
 import select
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from greenward.sandbox import harness, processes
 from greenward.sandbox.folders import empty_folder, folder_bytes
-from greenward.sandbox.frames import result_frame_end
+from greenward.sandbox.frames import NONCE_CHARS, framed, result_frame_end
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.remote_calls import CALL_FD
@@ -34,10 +33,13 @@ FORKING_TICK_SECONDS = 0.003  # within 20 ms, processes that multiply keep all o
 PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
 _SELF_TEST_LIMITS: dict[str, Any] = {
     "cpu_seconds": 5.0, "wall_seconds": 5.0, "memory_bytes": 1 << 30, "file_bytes": 1 << 20,
-    "output_bytes": 1 << 16, "result_bytes": 1 << 16, "stdin_bytes": None,
+    "output_bytes": 1 << 16, "result_bytes": 1 << 16,
     "call_seconds": (), "call_wall_seconds": 0.0, "measures_calls": False,
 }  # fmt: skip
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+
+
+Report = tuple[dict[str, Any], "list[Output]"]
 
 
 class ParentGone(Exception):
@@ -56,9 +58,35 @@ class Supervisor:
         self._ready = mmap.mmap(-1, 1)  # shared with each child, until it has said that its layers are on
         self._next_count = 0.0
 
-    def run(
+    def serve(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
-    ) -> tuple[dict[str, Any], list[Output]]:
+    ) -> Iterator[Report]:
+        """Runs one job, and with texts at its end (`stdin_bytes`) once for each; gives the reports of `run`.
+
+        A run that does not complete is the last one. `goes_on` says whether another one follows.
+        """
+        lengths = limits["stdin_bytes"]
+        start = len(job) - sum(lengths)
+        code, nonce = job[:start], bytes(job[2 : 2 + NONCE_CHARS])
+        completed = framed(harness.DONE, nonce)
+        for left, length in zip(range(max(1, len(lengths)) - 1, -1, -1), lengths or [None], strict=True):
+            stdin = None if length is None else job[start : start + length]
+            report, outputs = self.run(channel, limits, code, calls, stdin)
+            goes_on = left > 0 and report.get("ready", False) and report["killed"] is None
+            goes_on = goes_on and outputs[0].kept == completed
+            yield {**report, "goes_on": goes_on}, outputs
+            if not goes_on:
+                return
+            start += length or 0
+
+    def run(
+        self,
+        channel: socket.socket,
+        limits: Mapping[str, Any],
+        job: memoryview,
+        calls: int | None = None,
+        stdin: memoryview | None = None,
+    ) -> Report:
         """Runs one job and reports how it ended; its results, output and errors come as they are.
 
         An empty job is the self-test of the layers. `calls` is the socket between an answer and its
@@ -66,7 +94,7 @@ class Supervisor:
         """
         started = time.monotonic()
         try:
-            pid, reads = self._start(limits, job, calls)
+            pid, reads = self._start(limits, job, calls, stdin)
         except OSError as error:  # the answer is not there yet: no memory, process, descriptor or space
             return {"failure": f"an answer's process cannot be started: {error}"}, []
         child = Child(self, pid, reads, limits, started)
@@ -96,11 +124,9 @@ class Supervisor:
             "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
         }, child.outputs
 
-    serve = run
-
     def test_layers(self, channel: socket.socket) -> dict[str, Any]:
         """What `LayerStack.test` finds in a child. Raises `OSError` if it does not come to an end."""
-        _, outputs = self.run(channel, _SELF_TEST_LIMITS, memoryview(b""), None)
+        _, outputs = self.run(channel, _SELF_TEST_LIMITS, memoryview(b""))
         if not outputs or not outputs[0].kept:
             raise OSError("the self-test of the layers gave no report")
         found: dict[str, Any] = json.loads(bytes(outputs[0].kept))
@@ -125,31 +151,32 @@ class Supervisor:
         """What the child does: it applies the layers, says so, and ends."""
         harness.run_job(self.layers, self._ready, limits, job)
 
-    def _start(self, limits: Mapping[str, Any], job: memoryview, calls: int | None) -> tuple[int, list[int]]:
+    def _start(
+        self, limits: Mapping[str, Any], job: memoryview, calls: int | None, stdin: memoryview | None
+    ) -> tuple[int, list[int]]:
         """Forks the answer; its id, and the pipes of its results, output and errors. Raises `OSError`."""
         self._ready[0], self._next_count = 0, 0.0
-        pid, stdin, reads, writes = 0, None, list[int](), list[int]()
+        pid, stdin_file, reads, writes = 0, None, list[int](), list[int]()
         try:
-            disk = os.statvfs(self.workspace)
-            is_full = disk.f_blocks and disk.f_bavail * disk.f_frsize < MAX_FOLDER_BYTES
-            if is_full and not self.owns_processes:  # elsewhere its folder is in memory
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.workspace)
+            if not self.owns_processes:  # elsewhere its folder is in memory
+                disk = os.statvfs(self.workspace)
+                if disk.f_blocks and disk.f_bavail * disk.f_frsize < MAX_FOLDER_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.workspace)
             for _ in range(3):
                 read, write = os.pipe()
                 reads.append(read)
                 writes.append(write)
-            if limits["stdin_bytes"] is not None:
-                end = len(job) - limits["stdin_bytes"]
-                job, stdin = job[:end], _unnamed_file(job[end:], self.workspace)
+            if stdin is not None:
+                stdin_file = processes.unnamed_file(stdin, self.workspace)
             results, stdout, stderr = writes
-            targets = {0: stdin, 1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
+            targets = {0: stdin_file, 1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
             worker = os.getpid()
             pid = os.fork()
             if pid == 0:
                 self._become_answer(worker, targets, limits, job)
             return pid, reads
         finally:
-            for descriptor in (*writes, stdin, calls, *(() if pid else reads)):
+            for descriptor in (*writes, stdin_file, calls, *(() if pid else reads)):
                 if descriptor is not None:
                     os.close(descriptor)
 
@@ -157,7 +184,8 @@ class Supervisor:
         self, worker: int, targets: dict[int, int | None], limits: Mapping[str, Any], job: memoryview
     ) -> NoReturn:
         try:
-            processes.reset_priority()
+            if self.layers.allows_processes:
+                processes.reset_priority()
             if not self.owns_processes:  # what process 1 of a namespace started ends with it
                 signal.signal(signal.SIGCONT, signal.SIG_DFL)
                 processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -173,19 +201,6 @@ class Supervisor:
             self.layers.test(limits, self.owns_processes, harness.RESULT_FD)
         finally:
             os._exit(1)
-
-
-def _unnamed_file(content: memoryview, folder: str) -> int:
-    """An open file that holds the content and has no name."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("stdin")
-    else:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            descriptor = os.dup(file.fileno())
-    while content:
-        content = content[os.write(descriptor, content) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def end_children(*, owns_processes: bool = False) -> dict[int, tuple[int, Any]]:

@@ -15,16 +15,15 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fcntl
-import gc
-import importlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
 from typing import Any, NoReturn
 
-from greenward.sandbox import processes
+from greenward.sandbox import processes, template
 from greenward.sandbox.codec import accept_numpy
 from greenward.sandbox.commands import WORKSPACES_BYTES, Workspaces
 from greenward.sandbox.folders import remove_folder
@@ -40,18 +39,10 @@ PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 PRIVATE_WORKSPACE = "/answer"
 MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it is a backstop only
 
-# Loaded before the fork, so that answers find them at no cost.
-PRELOADED = (
-    "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc", "contextlib",
-    "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq",
-    "inspect", "io", "itertools", "json", "math", "numbers", "operator", "os", "pprint", "queue", "random",
-    "re", "statistics", "string", "struct", "sys", "tempfile", "textwrap", "threading", "time", "traceback",
-    "types", "typing", "unicodedata",
-)  # fmt: skip
-
 
 def main() -> None:
     """Serves jobs until the parent closes its end."""
+    sys.dont_write_bytecode = True  # our own modules are written once, at the first start
     settings = json.loads(sys.argv[1])
     channel = _reserve_descriptors(settings["socket"])
     folder, layers = settings["folder"], {Layer(name) for name in settings["layers"]}
@@ -76,8 +67,8 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
     search_path = settings["search_path"]
     user_tasks = _count_user_tasks() + MAX_USER_TASKS_MORE
     owns_processes = Layer.NAMESPACES in layers
-    for name in PRELOADED:
-        importlib.import_module(name)
+    with contextlib.suppress(OSError):  # it only saves time
+        template.inherit_mapped_code()
     packages = libraries.load_packages(settings["packages"], search_path)
     accept_numpy()
     readable = libraries.library_paths()
@@ -110,10 +101,12 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
         limits, job, calls = receive_frame_with_descriptor(channel)
         if limits is None:
             return
-        report, outputs = supervisor.serve(channel, limits, job, calls)
-        send_frame(channel, report, *(output.kept for output in outputs))
-        for memory in (job, *(output.kept for output in outputs)):
-            erase(memory)
+        for report, outputs in supervisor.serve(channel, limits, job, calls):
+            kept = [output.kept for output in outputs]
+            send_frame(channel, report, *kept)
+            for memory in kept:
+                erase(memory)
+        erase(job)
 
 
 def _reserve_descriptors(descriptor: int) -> socket.socket:
@@ -184,8 +177,8 @@ def _leave_no_trace_of_ourselves(workspace: str) -> None:
     sys.argv = ["answer.py"]
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # -S leaves them out, programs use them
     os.umask(0o077)
-    gc.collect()
-    gc.freeze()
+    random.seed(0)  # for every answer
+    template.compact()
 
 
 def _count_user_tasks() -> int:

@@ -37,6 +37,7 @@ ENVIRONMENT = {
 _BOOTSTRAP = (
     f"import os, sys; sys.path[0] = {str(Path(greenward.__file__).parent.parent)!r}; "
     "register = os.register_at_fork; os.register_at_fork = lambda **_: None; "
+    "import greenward.sandbox.template as template; template.preload(); "
     "from greenward.sandbox.worker import main; os.register_at_fork = register; del sys.path[0]; main()"
 )
 
@@ -90,7 +91,7 @@ class WorkerProcess:
                     "commands": commands,
                 }
                 self._process = subprocess.Popen(
-                    [sys.executable, "-s", "-S", "-B", "-c", _BOOTSTRAP, json.dumps(arguments)],
+                    [sys.executable, "-s", "-S", "-c", _BOOTSTRAP, json.dumps(arguments)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
@@ -131,13 +132,17 @@ class WorkerProcess:
 
         `calls` is this side's end of the socket between an answer and its checks.
         """
-        self.deadline = time.monotonic() + attempt.job.limits.wall_seconds + GRACE_SECONDS
+        self.expect(attempt)
         self._channel.settimeout(GRACE_SECONDS)
         try:
             descriptor = None if calls is None else calls.fileno()
             send_frame(self._channel, attempt.header, payload, descriptor=descriptor)
         except OSError:
             self.deadline = time.monotonic()
+
+    def expect(self, attempt: Attempt) -> None:
+        """Sets the deadline of the next report."""
+        self.deadline = time.monotonic() + attempt.job.limits.wall_seconds + GRACE_SECONDS
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The report on one command. Raises `WorkerLost` if there is none within `seconds`."""
@@ -192,7 +197,7 @@ class WorkerSlot:
     def __init__(self, start: Callable[[WorkerSlot], WorkerProcess]) -> None:
         self._start = start
         self.workers = [start(self)]
-        self._attempt: Attempt | None = None
+        self.attempt: Attempt | None = None  # the last one
         self._results: dict[WorkerProcess, RunResult | None] = {}  # None: awaited
 
     @property
@@ -201,6 +206,11 @@ class WorkerSlot:
         awaited = [worker.deadline for worker, result in self._results.items() if result is None]
         return min(awaited, default=float("inf"))
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether its attempt runs while no other runs."""
+        return self.attempt is not None and self.attempt.alone
+
     def assign(self, attempt: Attempt) -> None:
         """Hands an attempt to the workers that it needs. Raises `SandboxError` if it cannot be sent."""
         job = attempt.job
@@ -208,7 +218,7 @@ class WorkerSlot:
         if (job.trusted or job.checks) and len(self.workers) == 1:
             self.workers.append(self._start(self))
             self.workers[1].wait_ready()
-        self._attempt = attempt
+        self.attempt = attempt
         if not job.checks:
             worker = self.workers[job.trusted]
             self._results = {worker: None}
@@ -223,15 +233,23 @@ class WorkerSlot:
     def receive(self, worker: WorkerProcess) -> RunResult | None:
         """Reads the report that has begun to arrive; the result once all have come. Raises `WorkerLost`."""
         report, blobs = worker.receive()
-        attempt, layers = self._attempt, tuple(layer.value for layer in worker.layers)
+        attempt, layers = self.attempt, tuple(layer.value for layer in worker.layers)
         if attempt is None or self._results.get(worker, ()) is not None:
             raise WorkerLost  # an idle worker sends nothing unless it is broken
         is_of_checks = bool(attempt.job.checks) and worker is self.workers[1]
-        self._results[worker] = attempt.read_report(is_of_checks, report, blobs, layers)
+        result = attempt.read_report(is_of_checks, report, blobs, layers)
+        if report.get("goes_on"):
+            follows = attempt.after_run(result)
+            if follows is None:
+                raise WorkerLost
+            self.attempt = follows
+            worker.expect(follows)
+            return None
+        self._results[worker] = result
         results = [result for result in self._results.values() if result is not None]
         if len(results) < len(self._results):
             return None
-        self._attempt = None
+        self._results = {}
         return attempt.merge(*results) if attempt.job.checks else results[0]
 
     def was_killed_from_outside(self) -> bool:

@@ -16,7 +16,7 @@ import ctypes
 import errno
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from greenward.sandbox.processes import checked, libc
@@ -216,8 +216,19 @@ def install(program: bytes, own_pid: int) -> None:
 
     EACCES without no-new-privileges.
     """
-    program = with_own_pid(program, own_pid)
-    checked(_set_filter(_Filter(len(program) // INSTRUCTION.size, program)), "seccomp")
+    installer(program)(own_pid)
+
+
+def installer(program: bytes) -> Callable[[int], None]:
+    """`install` of a program, with all done that does not need the process's id."""
+    memory = ctypes.create_string_buffer(len(program))
+    found = _Filter(len(program) // INSTRUCTION.size, ctypes.addressof(memory))
+
+    def install(own_pid: int) -> None:
+        memory.raw = with_own_pid(program, own_pid)
+        checked(_set_filter(found), "seccomp")
+
+    return install
 
 
 def with_own_pid(program: bytes, own_pid: int) -> bytes:
@@ -228,7 +239,7 @@ def with_own_pid(program: bytes, own_pid: int) -> bytes:
 class _Filter(ctypes.Structure):
     """struct sock_fprog."""
 
-    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
 
 def _set_filter(program: _Filter | None) -> int:

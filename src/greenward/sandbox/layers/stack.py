@@ -22,6 +22,10 @@ OPEN_FILES = 256
 SIGNALS_SCOPED = 6  # from this ABI on Landlock keeps signals inside
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LINUX_CAPABILITY_VERSION_3 = 0x2008_0522
+_LIMITED = (
+    resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_STACK,
+    resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS,
+)  # fmt: skip
 
 Step = Callable[[Mapping[str, Any]], None]
 
@@ -102,24 +106,24 @@ def limit_worker(user_tasks: int) -> Step:
     Gives the function that limits an answer's process in the rest (`memory_bytes`, `cpu_seconds`,
     `file_bytes`), the backstop of what its worker watches from outside.
     """
-    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NPROC, user_tasks)
-    _limit(resource.RLIMIT_STACK, STACK_BYTES)
+    hard = {what: resource.getrlimit(what)[1] for what in _LIMITED}
+    _limit(hard, resource.RLIMIT_NOFILE, OPEN_FILES)
+    _limit(hard, resource.RLIMIT_CORE, 0)
+    _limit(hard, resource.RLIMIT_NPROC, user_tasks)
+    _limit(hard, resource.RLIMIT_STACK, STACK_BYTES)
 
     def limit_answer(limits: Mapping[str, Any]) -> None:
         # A process at its hard limit of CPU time is killed; one second earlier it is told so by SIGXCPU.
-        _limit(resource.RLIMIT_CPU, math.ceil(limits["cpu_seconds"]) + 2, earlier=1)
-        _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+        _limit(hard, resource.RLIMIT_CPU, math.ceil(limits["cpu_seconds"]) + 2, earlier=1)
+        _limit(hard, resource.RLIMIT_FSIZE, limits["file_bytes"])
         if LINUX:  # elsewhere it is refused or ignored
-            _limit(resource.RLIMIT_AS, limits["memory_bytes"])
+            _limit(hard, resource.RLIMIT_AS, limits["memory_bytes"])
 
     return limit_answer
 
 
-def _limit(what: int, value: int, *, earlier: int = 0) -> None:
-    hard = resource.getrlimit(what)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+def _limit(hard: Mapping[int, int], what: int, value: int, *, earlier: int = 0) -> None:
+    value = value if hard[what] == resource.RLIM_INFINITY else min(value, hard[what])
     resource.setrlimit(what, (value - earlier, value))
 
 
@@ -184,7 +188,8 @@ def _make_seccomp(processes: bool, behind_landlock: bool) -> Step:
         raise OSError("this kernel has no seccomp filters")
     signals = processes and behind_landlock and landlock.abi() >= SIGNALS_SCOPED
     program = seccomp.build_program(os.uname().machine, processes=processes, signals=signals)
-    return lambda _: seccomp.install(program, os.getpid())
+    install = seccomp.installer(program)
+    return lambda _: install(os.getpid())
 
 
 _STARTED = "processes can be started"
