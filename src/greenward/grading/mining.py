@@ -43,7 +43,7 @@ MOST_REFERENCE_SECONDS = 0.5  # CPU time of the original with its tests, so that
 TEST_SECONDS = 0.25  # CPU time of one test, traced
 MOST_TESTS = 6
 _TRACE_LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0, output_bytes=4 << 20)
-_FILES_AT_ONCE = 12
+_FILES_AT_ONCE, _VERIFIED_AT_ONCE = 12, 24
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,20 @@ class _Miner:
             found = [pair for pair in found if self._is_judgeable(*pair)]
             waiting += found[:1]
             again += found[1:]
-        refused = self._verify(waiting)
-        second = [one for one in again if one[0].where in refused]
+        for start in range(0, len(waiting), _VERIFIED_AT_ONCE):
+            if self._options.limit is None or len(self._mined.problems) < self._options.limit:
+                self._verify_or_leave_out(waiting[start : start + _VERIFIED_AT_ONCE], again)
+
+    def _verify_or_leave_out(
+        self,
+        candidates: Sequence[tuple[MaskedFunction, Problem]],
+        others: Sequence[tuple[MaskedFunction, Problem]],
+    ) -> None:
+        """Keeps candidates, or in place of a refused one the problem of `others` for the same function."""
+        refused = self._verify(candidates)
+        second = [one for one in others if one[0].where in refused]
         refused |= self._verify(second)
-        for one, _ in waiting:
+        for one, _ in candidates:
             if one.where in refused:
                 self._leave_out(one, *refused[one.where])
 

@@ -64,7 +64,9 @@ def mine_problems(
     trees = [find_tree(source) for source in dict.fromkeys(sources)]
     if packages is None:
         packages = usual_packages()
-    with LocalExecutor(workers or os.cpu_count() or 1, packages=packages, require=Level(require)) as executor:
+    with LocalExecutor(
+        workers or os.cpu_count() or 1, packages=runners(packages), require=Level(require)
+    ) as executor:
         mined = mine(trees, executor, options, progress)
         isolation = executor.isolation.to_json()
     reasons = dict(Counter(one.reason for one in mined.left_out).most_common())
@@ -87,6 +89,23 @@ def mine_problems(
 def usual_packages() -> list[str]:
     """What tests may import besides the standard library unless it is said: pytest, where it is installed."""
     return [name for name in ("pytest",) if importlib.util.find_spec(name) is not None]
+
+
+def runners(packages: Sequence[str]) -> list[str]:
+    """`packages`, and what their tests import in every run: the sandbox loads it once, before all runs."""
+    names = [*packages, "unittest", *(f"test.support{name}" for name in ("", ".os_helper", ".import_helper"))]
+    if "pytest" in packages:
+        from _pytest.config import default_plugins
+
+        names += (f"_pytest.{name}" for name in default_plugins)
+    return [name for name in names if name in packages or _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of its package
+        return False
 
 
 def split_by_file(mined: Mined, held_out: float, seed: int) -> tuple[ProblemSet, ProblemSet]:

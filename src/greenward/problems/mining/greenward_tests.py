@@ -39,9 +39,11 @@ def pytest_main(arguments: Sequence[str], plugin: Any) -> None:
     import pytest
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    options = ("-c", os.devnull, "--rootdir", os.getcwd(), "-p", "no:cacheprovider", "--assert=plain", "-q")
+    folder = os.getcwd()
+    # Without --confcutdir, pytest also collects what lies beside the folder.
+    options = ("-c", os.devnull, "--rootdir", folder, "--confcutdir", folder, "-p", "no:cacheprovider")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        pytest.main([*options, *arguments], plugins=[plugin])
+        pytest.main([*options, "--assert=plain", "-q", *arguments], plugins=[plugin])
 
 
 def _unittest_failure(name: str) -> str | None:
