@@ -11,7 +11,7 @@ from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError, SandboxError
 from greenward.evaluation import engine
-from greenward.evaluation.engine import evaluate
+from greenward.evaluation.engine import VerdictMemory, evaluate
 from greenward.evaluation.rows import EvaluationRow
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Status, Verdict
@@ -72,6 +72,39 @@ def problems(count: int) -> ProblemSet:
     return ProblemSet(
         (Problem(task_id=str(number), prompt="", entry_point="f") for number in range(count)), name="numbers"
     )
+
+
+class CountingGrader(StatusGrader):
+    """Keeps what it was asked to judge."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def grade_stream(self, answers):
+        self.asked += [(problem.task_id, code) for problem, code in answers]
+        return super().grade_stream(answers)
+
+
+def test_equal_answers_are_judged_once_over_all_evaluations_that_share_a_memory() -> None:
+    """But those that may have failed because of the machine: they are judged again in each evaluation."""
+    timeout = STATUSES.index(Status.TIMEOUT)
+    script = [[PASSED, FAILED, PASSED, timeout], [FAILED, LOST, FAILED, FAILED]]
+    engine_, asked, memory, grader = StatusEngine(script), problems(2), VerdictMemory(), CountingGrader()
+
+    def once(memory: VerdictMemory | None) -> dict[str, Any]:
+        config = EvaluationConfig(samples=4, k=(1,), greedy=True)
+        return evaluate(
+            engine_, asked, NumberRenderer(), grader, config, sampling=SamplingParams(), memory=memory
+        )  # type: ignore[arg-type]
+
+    first, second = once(memory), once(memory)
+    sampled = [(str(number), str(code)) for number, codes in enumerate(script) for code in codes]
+    again = [one for one in sampled if int(one[1]) in (timeout, LOST)]
+    assert sorted(grader.asked[:9]) == sorted([*sampled, ("1", str(PASSED))])  # the grader joins equal ones
+    assert sorted(grader.asked[9:]) == sorted(again)
+    fresh = once(None)
+    for key in ("metrics", "rows", "greedy_rows"):
+        assert first[key] == second[key] == fresh[key]
 
 
 def test_metrics_are_means_of_pass_at_k_over_problems() -> None:

@@ -25,16 +25,48 @@ from greenward.evaluation.classification import with_classification
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.suites import stable_subset
 from greenward.evaluation.summary import summarise
-from greenward.grading.verdict import Status, Verdict
+from greenward.grading.verdict import Family, Status, Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
 
 if TYPE_CHECKING:
     from greenward.environments.prompts import PromptRenderer
-    from greenward.grading.grader import Grader
+    from greenward.grading.grader import Answer, Graded, Grader
 
 MakeAgent = Callable[[int, Problem], AgentDialogue]
+_MOST_VERDICTS = 50_000
 ANSWERS_PER_CHUNK = 512  # sampled in one call during training, while the chunk before is graded
+
+
+class VerdictMemory:
+    """The verdicts on answers to the same problem objects, by one set of limits: equal answers are run once.
+
+    What ended by time, memory or another limit may be the machine's doing, and is run again when it comes
+    again, as is what the infrastructure failed. An answer whose verdict depends on chance keeps its first one
+    (`Grader.flaky` runs answers anew). At most 50,000 verdicts are kept.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Any], tuple[Problem, Verdict]] = {}
+
+    def grade_stream(self, grader: Grader, answers: Sequence[Answer]) -> Iterator[Graded]:
+        """As `Grader.grade_stream`."""
+        new: list[int] = []
+        for index, (problem, answer) in enumerate(answers):
+            known = self._known.get((id(problem), answer))
+            if known is None:
+                new.append(index)
+            else:
+                yield index, known[1]
+        stream = grader.grade_stream([answers[index] for index in new])
+        with closing(stream) as verdicts:  # type: ignore[type-var]
+            for position, verdict in verdicts:
+                problem, answer = answers[new[position]]
+                if verdict.status.family is Family.JUDGED:
+                    if len(self._known) >= _MOST_VERDICTS:
+                        self._known.clear()
+                    self._known[id(problem), answer] = problem, verdict  # holding it keeps its id its own
+                yield new[position], verdict
 
 
 @dataclass
@@ -56,12 +88,14 @@ def evaluate(
     step: int = 0,
     elapsed_seconds: float = 0.0,
     tools: ToolsConfig | None = None,
+    memory: VerdictMemory | None = None,
 ) -> dict[str, Any]:
     """Samples `config.samples` answers to each of `config.num_questions` problems and judges them.
 
     `sampling` is used with `config.temperature`. The same weights and `config.seed` give the same
     answers. `step` and `elapsed_seconds` say when in a run this is and are only recorded. With `tools`, an
-    answer is what an agent leaves, and `renderer` the prompts of agents.
+    answer is what an agent leaves, and `renderer` the prompts of agents. `memory` holds the verdicts of
+    earlier evaluations on these problems; within one evaluation, too, equal answers are judged once.
 
     Returns the record that a run keeps: the figures of `summarise`, greedy pass@1 if it is asked for, the
     prompts, and the rows with the program of each answer.
@@ -71,7 +105,7 @@ def evaluate(
     chosen = stable_subset(problems, config.num_questions)
     if not chosen:
         raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
-    seconds = Seconds()
+    seconds, memory = Seconds(), memory or VerdictMemory()
 
     def judged(per_problem: int, temperature: float) -> tuple[EvaluationRows, list[EvaluationRow]]:
         found = EvaluationRows()
@@ -84,7 +118,7 @@ def evaluate(
             seed=config.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
             make=make,
         )  # fmt: skip
-        judge(found, source, grader, seconds)
+        judge(found, source, grader, seconds, memory=memory)
         return found, [found.rows[one.task_id, number] for one in chosen for number in range(per_problem)]
 
     found, rows = judged(config.samples, config.temperature)
@@ -116,6 +150,8 @@ def judge(
     grader: Grader,
     seconds: Seconds,
     on_row: Callable[[EvaluationRow], None] = lambda _: None,
+    *,
+    memory: VerdictMemory | None = None,
 ) -> None:
     """Judges the samples of `found` that have no row yet, then those of `source`, chunk by chunk.
 
@@ -123,7 +159,7 @@ def judge(
     there, never two at once; samples that were lost are rows of the infrastructure. When `source` ends early,
     by an error or Ctrl-C, grading ends at its next verdict.
     """
-    leaving = threading.Event()
+    leaving, memory = threading.Event(), memory or VerdictMemory()
     waiting = [sample for key, sample in found.samples.items() if key not in found.rows]
 
     def chunks() -> Iterator[list[Sample]]:
@@ -139,7 +175,7 @@ def judge(
             found.add_row(row)
             on_row(row)
         chunk = [sample for sample in chunk if not sample.lost]
-        stream = grader.grade_stream([(sample.problem, sample.extracted.answer) for sample in chunk])
+        stream = memory.grade_stream(grader, [(one.problem, one.extracted.answer) for one in chunk])
         with closing(stream) as verdicts:  # type: ignore[type-var]
             for index, verdict in verdicts:
                 row = EvaluationRow.of(chunk[index], verdict)

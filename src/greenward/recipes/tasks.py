@@ -19,7 +19,7 @@ from greenward.environments.agent import AgentEnvironment
 from greenward.environments.code import CodeEnvironment
 from greenward.environments.episode import POLICY
 from greenward.errors import ConfigError, ProblemError
-from greenward.evaluation.engine import evaluate
+from greenward.evaluation.engine import VerdictMemory, evaluate
 from greenward.evaluation.suites import stable_subset
 from greenward.grading.edits.answers import editable_files, written_edits
 from greenward.grading.grader import Grader
@@ -193,11 +193,13 @@ class CodeTasks:
         """Functions (policy, step, elapsed seconds) -> evaluation as plain data."""
         recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
         renderer, sampling = build_renderer(recipe, tokenizer), build_sampling(recipe)
+        memory = VerdictMemory()
 
         def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
             return evaluate(
                 policy, self.held_out, renderer, grader, recipe.evaluation,
                 sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, tools=tools_of(recipe),
+                memory=memory,
             )  # fmt: skip
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
@@ -230,7 +232,7 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
     )
     seconds = config.timeout_seconds or DEFAULT_TIMEOUT
     limits = replace(grader.limits, cpu_seconds=seconds, wall_seconds=WALL_PER_CPU * seconds)
-    prompts = "\0".join(map(renderer.prompt_text, problems))
+    prompts, memory = "\0".join(map(renderer.prompt_text, problems)), VerdictMemory()
     facts = {
         "data_hash": suite.data_hash,
         "prompt_hash": sha256(prompts.encode()).hexdigest(),
@@ -244,7 +246,7 @@ def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, g
         with grader.with_limits(limits, by_suite=config.timeout_seconds is None) as own:
             record = evaluate(
                 policy, problems, renderer, own, settings,
-                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds,
+                sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, memory=memory,
             )  # fmt: skip
         return record | facts
 

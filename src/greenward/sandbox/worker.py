@@ -67,8 +67,6 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
     search_path = settings["search_path"]
     user_tasks = _count_user_tasks() + MAX_USER_TASKS_MORE
     owns_processes = Layer.NAMESPACES in layers
-    with contextlib.suppress(OSError):  # it only saves time
-        template.inherit_mapped_code()
     packages = libraries.load_packages(settings["packages"], search_path)
     accept_numpy()
     readable = libraries.library_paths()
