@@ -86,10 +86,11 @@ def masked_functions(file: SourceFile) -> Iterator[MaskedFunction | LeftOut]:
         return
     count = Counter(qualified for qualified, _ in found)
     for qualified, node in found:
-        start, fingerprint = first_line(node), _fingerprint(node)
+        start, fingerprint = first_line(node), ""
         reason = "defined more than once" if count[qualified] > 1 else _unsuitable(node)
-        if not (reason or fingerprint):
-            reason = "nested too deeply"
+        if not reason:
+            fingerprint = _fingerprint(node)
+            reason = "" if fingerprint else "nested too deeply"
         if reason:
             yield LeftOut(f"{file.shown}:{start + 1} {qualified}", reason)
             continue
