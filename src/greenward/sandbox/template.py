@@ -12,13 +12,13 @@ import importlib
 
 from greenward.sandbox.processes import libc
 
-# Loaded before the fork, so that answers find them at no cost. Left out is what brings libraries of its own
-# (hashlib, tempfile, unicodedata): each answer would pay for them, and few use them.
+# Loaded before the fork, so that answers find them at no cost. What brings libraries of its own (hashlib,
+# tempfile, cmath) or is rarely used is left out: each answer would pay for it.
 PRELOADED = (
-    "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc", "contextlib",
-    "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq", "inspect", "io",
-    "itertools", "json", "math", "numbers", "operator", "os", "pprint", "queue", "random", "re", "statistics",
-    "string", "struct", "sys", "textwrap", "threading", "time", "traceback", "types", "typing",
+    "abc", "array", "bisect", "collections", "collections.abc", "contextlib", "copy", "dataclasses",
+    "datetime", "decimal", "enum", "fractions", "functools", "heapq", "inspect", "io", "itertools", "json",
+    "math", "numbers", "operator", "os", "queue", "random", "re", "statistics", "string", "struct", "sys",
+    "textwrap", "threading", "time", "traceback", "types", "typing",
 )  # fmt: skip
 
 
