@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import tempfile
@@ -194,6 +195,18 @@ class TestLife:
             executor.open(FILES)
         gc.collect()
         wait_until(lambda: executor.workspaces.open_count <= before)
+
+    def test_one_may_be_collected_within_any_call(self, executor):
+        """The garbage collector may run where a thread holds the lock that giving it work takes."""
+        own = executor.open(FILES)
+        assert own.exec("true").exit_code == 0
+        before = executor.workspaces.open_count
+        with contextlib.ExitStack() as held:
+            for home in executor.workspaces._homes:
+                held.enter_context(home.thread._shutdown_lock)
+            del own
+            gc.collect()
+        wait_until(lambda: executor.workspaces.open_count < before)
 
     def test_one_that_is_too_old_is_collected(self, executor):
         old = executor.open(FILES, replace(LIMITS, lifetime_seconds=0.01))

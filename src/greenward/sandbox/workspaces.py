@@ -7,6 +7,7 @@ of its processes.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import json
@@ -230,9 +231,17 @@ class _Home:
         return report, blobs
 
     def remove(self, name: str) -> None:
-        """Removes a workspace, in the thread: one that is garbage may be collected within another call."""
-        with contextlib.suppress(RuntimeError):  # the pool is closed
-            self.thread.submit(self._remove, name)
+        """Removes a workspace, in the thread and later: it may be garbage, collected within any other call.
+
+        Whoever collects it may hold the locks of `self.thread` and of `threading`, so none is taken here.
+        """
+
+        def submit() -> None:
+            with contextlib.suppress(RuntimeError):  # the pool is closed
+                self.thread.submit(self._remove, name)
+
+        with contextlib.suppress(RuntimeError):  # the interpreter ends
+            _thread.start_new_thread(submit, ())
 
     def _remove(self, name: str) -> None:
         with self._lock:
