@@ -12,7 +12,7 @@ from greenward.problems.problem import Label, Problem, ProblemSet
 from greenward.problems.vulnerabilities.templates import Template, templates
 
 VULNERABILITIES = "vulnerabilities"
-TRAINING_PAIRS, HELD_OUT_PAIRS = 3024, 310
+TRAINING_PAIRS, HELD_OUT_PAIRS = 8000, 310
 _CONSONANTS, _VOWELS = "bdfghklmnprstvz", "aeiou"
 _NUMBERS = (4, 6, 8, 10, 12, 16, 20, 30)
 
@@ -49,22 +49,42 @@ def pair(name: str, vulnerable: str, fixed: str, cwe: str, tags: tuple[str, ...]
 
 
 def _written(template: Template, rng: random.Random) -> tuple[str, str]:
-    """Both versions with the same names, and the same harmless lines at the start of the function."""
+    """Both versions with the same names, the same harmless lines and the same layout.
+
+    Only training varies the layout (quotes, a second name of the value, a line before the end), so that the
+    held-out pairs, with which figures are compared, stay as they are.
+    """
     words = dict.fromkeys(_word(rng) for _ in range(40))
-    function, value, result, word, other = [one for one in words if one not in template.vulnerable][:5]
+    both = template.vulnerable + template.fixed
+    function, value, result, word, other, renamed = [one for one in words if one not in both][:6]
     slots = {"f": function, "x": value, "r": result, "w": word, "n": rng.choice(_NUMBERS)}
+    signature = template.vulnerable.partition("def ")[2].partition(":")[0]
     harmless = [f'"""{other.capitalize()} {word}."""'] * (rng.random() < 0.3)
     harmless += [f'print("{other}")'] * (rng.random() < 0.3)
-    if "($x" in template.vulnerable.partition("def ")[2].partition(":")[0]:
+    if "($x" in signature:
         harmless += [f"if not {value}:\n        return None"] * (rng.random() < 0.3)
     harmless += [f"count = {rng.choice(_NUMBERS)}"] * (rng.random() < 0.2)
+    inside, late, single = slots, list[str](), False
+    if not template.held_out:
+        if "$x" in signature and rng.random() < 0.3:
+            inside = slots | {"x": renamed}
+            harmless.append(f"{renamed} = {value}")
+        single = "'" not in both and rng.random() < 0.3
+        if rng.random() < 0.3:
+            late = [rng.choice((f'print("{other}")', f"{other} = []", f"# {other} {word}", f"{other} = 0"))]
 
-    def with_harmless_lines(text: str) -> str:
-        lines = Text(text).substitute(slots).split("\n")
-        start = next(number for number, line in enumerate(lines) if line.startswith("def ")) + 1
-        return "\n".join([*lines[:start], *(f"    {line}" for line in harmless), *lines[start:]])
+    def laid_out(text: str) -> str:
+        lines = text.replace('"', "'").split("\n") if single else text.split("\n")
+        start = next(n for n, line in enumerate(lines) if line.startswith(("def ", "async def "))) + 1
+        end = len(lines) - 1 if lines[-1][4] != " " else len(lines)
+        head, body, last = (
+            [Text(line).substitute(names) for line in part]
+            for part, names in ((lines[:start], slots), (lines[start:end], inside), (lines[end:], inside))
+        )
+        added = [[f"    {line}" for line in part] for part in (harmless, late if last else [])]
+        return "\n".join([*head, *added[0], *body, *added[1], *last])
 
-    return with_harmless_lines(template.vulnerable), with_harmless_lines(template.fixed)
+    return laid_out(template.vulnerable), laid_out(template.fixed)
 
 
 def _word(rng: random.Random) -> str:
