@@ -3,6 +3,7 @@
  */
 #ifndef QUERY_BLOCK
 #define QUERY_BLOCK 8
+#define AHEAD 64 /* tokens of a prompt that are asked for before they are read */
 #endif
 
 /* The cache of keys has, for each key head, LANES tokens side by side: (tokens / LANES, D, LANES). */
@@ -96,6 +97,7 @@ INLINE void NAME(decode_queries)(float *query, int width, int count, int D, cons
   float mixed[QUERY_BLOCK * D] __attribute__((aligned(64))), total[QUERY_BLOCK];
   int64_t behind = rounded_up(prompt, LANES), n = behind + rounded_up(own, LANES);
   NAME(prefetch)(own_keys[0], own * D);
+  NAME(prefetch)(prompt_values, (prompt < AHEAD ? prompt : AHEAD) * D);
   NAME(cached_scores)(query, width, prompt_keys, prompt, D, scores, stride);
   for (int i = 0; i < count; i++) {
     float *row = scores + i * stride;
@@ -131,6 +133,9 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
   int64_t first = rows->block_row[block], last = rows->block_row[block + 1];
   int64_t prompt = rows->prompt_length[first];
   int64_t place = (rows->prompt_offset[first] * K + k * rounded_up(prompt, LANES)) * D;
+  NAME(prefetch)(prompt_keys + place, (prompt < AHEAD ? prompt : AHEAD) * D);
+  for (int64_t r = first; r < last; r++)
+    NAME(prefetch)(keys + ((rows->slot[r] * K + k) * rows->capacity + rows->stored / LANES * LANES) * D, LANES * D);
   for (int64_t r = first; r < last; r++) {
     NUMBER *token = qkv + r * X * D;
     const float *angles = table + rows->position[r] * D;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define LANES 16
 #elif defined(__AVX__)
 #define LANES 8
@@ -33,6 +34,9 @@ INLINE vec at_most(vec x, vec high) { return choose(x > high, high, x); }
 INLINE vec load_f32(const float *from) { vec x; memcpy(&x, from, sizeof x); return x; }
 INLINE void store_f32(float *to, vec x) { memcpy(to, &x, sizeof x); }
 INLINE vec load_bf16(const bf16 *from) {
+#ifdef __AVX512F__ /* GCC converts sixteen numbers in two parts */
+  return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16);
+#endif
   halves x;
   memcpy(&x, from, sizeof x);
   return (vec)(__builtin_convertvector(x, words) << 16);
