@@ -1,6 +1,7 @@
 """What each compiled kernel gains alone: CPU time of torch's operations over the kernel's, taken in turns.
 
 The shapes are those of a step of `grpo_vs_trl.py`: 4 heads of 32, hidden size 128, groups of 8, 256 rows.
+"Bucketed" is a pass over rows of new lengths beside the same without padding to row counts that come again.
 The last lines are a whole pass over 64 rows, forward and backward, and the sampling of 256 answers, with the
 share of their matrix products: what these take alone, in the same shapes, is the least that can be left.
 
@@ -10,12 +11,13 @@ share of their matrix products: what these take alone, in the same shapes, is th
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import torch
@@ -31,6 +33,7 @@ from greenward.policies.kernels.attention import KernelAttention
 from greenward.policies.kernels.build import SWITCH, kernels
 from greenward.policies.policy import Policy
 from greenward.policies.products import product, products_for
+from greenward.policies.scoring import score_tokens
 from greenward.policies.tokenizer import train_tokenizer
 
 GROUP, OWN, HIDDEN, INTERMEDIATE = 8, 64, 128, 384
@@ -54,12 +57,29 @@ def seconds(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
-def report(name: str, ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> float:
-    """Prints the ratio of `theirs`, without kernels, to `ours`; the median seconds of ours."""
+@contextmanager
+def rows_as_they_are() -> Iterator[None]:
+    """Without padding to a row count that comes again."""
+    padded = decoding_module.pad_to_bucket
+    decoding_module.pad_to_bucket = lambda index, dtype: index
+    try:
+        yield
+    finally:
+        decoding_module.pad_to_bucket = padded
+
+
+def report(
+    name: str,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    rounds: int,
+    without: Callable[[], AbstractContextManager[None]] = torch_alone,
+) -> float:
+    """Prints the ratio of `theirs`, which runs `without` something, to `ours`; the median seconds of ours."""
     pairs = []
     for _ in range(rounds + 1):
         mine = seconds(ours)
-        with torch_alone():
+        with without():
             pairs.append((mine, seconds(theirs)))
         kernels()
     ratios = [b / a for a, b in pairs[1:]]
@@ -129,9 +149,27 @@ def main() -> None:
         options.rounds,
     )
 
-    def update() -> None:
+    targets, unembedding = torch.arange(rows) % 300, torch.randn(300, HIDDEN).to(dtype) / 11
+    head = differentiated(
+        lambda one: score_tokens(one, unembedding, targets, temperature=1.0, entropy=True)[0],
+        x,
+        torch.ones(rows),
+    )
+    report("log-probabilities, both ways", head, head, options.rounds)
+
+    def update(batch: GroupBatch = batch) -> None:
         policy.completion_logprobs(batch, entropy=True).logprobs_BT.sum().backward()
         policy.model.zero_grad()
+
+    calls = itertools.count()
+
+    def ragged() -> None:
+        """The same lengths for two calls in a row, then others."""
+        lengths = random.Random(next(calls) // 2)
+        groups = [[[5] * lengths.randint(OWN // 4, OWN) for _ in range(GROUP)] for _ in range(8)]
+        update(GroupBatch.build(prompts[:8], groups))
+
+    report("64 rows of new lengths: bucketed", ragged, ragged, options.rounds, without=rows_as_they_are)
 
     params = SamplingParams(max_tokens=OWN)
     whole = report("forward and backward of 64 rows", update, update, max(3, options.rounds // 3))
