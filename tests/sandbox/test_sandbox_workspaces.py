@@ -12,11 +12,13 @@ from dataclasses import replace
 import pytest
 
 from greenward.errors import SandboxError
+from greenward.sandbox import workspaces
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.processes import descendants
 from greenward.sandbox.protocol import Outcome
 from greenward.sandbox.remote import RemoteExecutor
+from greenward.sandbox.workers import WorkerNotStarted
 from greenward.sandbox.workspaces import WorkspaceError, WorkspaceLimits
 
 LIMITS = WorkspaceLimits(call_seconds=5.0, memory_bytes=256 << 20)
@@ -220,6 +222,28 @@ class TestLife:
         assert [one.result().output for one in done] == [str(number) for number in range(60)]
         for one in opened:
             one.close()
+
+    def test_a_start_that_fails_in_the_place_of_a_lost_worker_is_tried_again(self, executor, monkeypatch):
+        (home,) = executor.workspaces._homes
+        start, failures = home._start, [WorkerNotStarted("no memory")] * (len(workspaces._PAUSES) + 1)
+
+        def start_at_last():
+            if failures:
+                raise failures.pop()
+            return start()
+
+        monkeypatch.setattr(workspaces, "_PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(home, "_start", start_at_last)
+        own = executor.open(FILES)
+        assert own.exec("true").exit_code == 0
+        os.kill(worker_of(executor), 9)
+        time.sleep(0.3)
+        for _ in range(2):
+            with pytest.raises(WorkspaceError) as error:
+                own.exec("ls")
+            assert error.value.outcome is Outcome.INFRASTRUCTURE
+        with executor.open(FILES) as other:
+            assert other.exec("ls").exit_code == 0
 
     def test_a_lost_worker_is_the_infrastructure_and_another_one_starts(self, executor):
         own = executor.open(FILES)

@@ -44,6 +44,7 @@ class RayWorker:
         try:
             reply = self._get(self._actor.start.remote(self._asked_layers), START_SECONDS + _ACTOR_SECONDS)
         except WorkerLost as error:
+            self.kill()
             raise WorkerNotStarted(f"an actor for workspaces did not start: {error}.") from None
         if "failure" in reply:
             raise (NoNamespaces if reply["no_namespaces"] else WorkerNotStarted)(reply["failure"])

@@ -30,6 +30,7 @@ from greenward.sandbox.workspace import check_files
 
 MAX_OPEN = 1024
 _SECONDS_TO_REMOVE = 30.0
+_PAUSES = (0.0, 1.0, 3.0)  # seconds before each attempt to start a worker in the place of a lost one
 _OUTCOMES = {
     "cpu": Outcome.TIMEOUT, "wall": Outcome.TIMEOUT, "memory": Outcome.MEMORY, "output": Outcome.OUTPUT_LIMIT,
     "folder": Outcome.OUTPUT_LIMIT, "processes": Outcome.CHEATING,
@@ -195,7 +196,7 @@ class _Home:
         self._lock = threading.RLock()
         self.names: set[str] = set()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="greenward-workspaces")
-        self.is_closed = False
+        self.is_closed = self._is_lost = False
 
     @property
     def worker(self) -> CommandWorker:
@@ -214,7 +215,9 @@ class _Home:
         }  # fmt: skip
         payload = json.dumps(request).encode("ascii")
         with self._lock:
-            if self.is_closed or not (is_new or name in self.names):
+            if is_new and self._is_lost and not self.is_closed:
+                self._replace()
+            if self.is_closed or self._is_lost or not (is_new or name in self.names):
                 raise WorkspaceError("the worker of this workspace has ended.", Outcome.INFRASTRUCTURE)
             try:
                 report, blobs = self._worker.ask(header, payload, limits.call_seconds)
@@ -254,19 +257,28 @@ class _Home:
                 self._replace()
 
     def _replace(self) -> None:
-        """Starts another worker; the workspaces of the old one are gone, and their calls fail."""
-        self._worker.kill()
+        """Starts another worker; the workspaces of the old one are gone, and their calls fail.
+
+        A cluster may place it on the node that was just lost, so a start that fails is tried again.
+        """
+        if not self._is_lost:
+            self._worker.kill()
         self.names.clear()
-        try:
-            self._worker = self._start()
-            self._worker.wait_ready()
-        except WorkerNotStarted:
-            self.is_closed = True
+        for pause in _PAUSES:
+            time.sleep(pause)
+            try:
+                self._worker = self._start()
+                self._worker.wait_ready()
+            except WorkerNotStarted:
+                self._is_lost = True
+            else:
+                self._is_lost = False
+                return
 
     def close(self) -> None:
         self.thread.shutdown(cancel_futures=True)
         with self._lock:
-            if not self.is_closed:
+            if not (self.is_closed or self._is_lost):
                 self._worker.kill()
             self.is_closed = True
 
