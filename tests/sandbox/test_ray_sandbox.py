@@ -155,11 +155,16 @@ class TestWorkspaces:
 
     def test_a_killed_node_costs_its_workspaces_and_the_others_take_over(self, cluster):
         added = [cluster.add_node(num_cpus=3, object_store_memory=100 << 20) for _ in range(2)]
-        with RayExecutor(cluster.address, workers_per_node=1) as executor:
+        for _ in range(10):  # until Ray has placed a worker on one of them
+            executor = RayExecutor(cluster.address, workers_per_node=1)
             opened = [executor.open({"a": str(i)}, WORKSPACE) for i in range(4)]
             assert [one.exec("cat a").output for one in opened] == ["0", "1", "2", "3"]
             homes = [one._home.worker.node_id for one in opened]
-            doomed = next(node for node in added if node.node_id in homes)
+            doomed = next((node for node in added if node.node_id in homes), None)
+            if doomed is not None:
+                break
+            executor.close()
+        with executor:
             cluster.remove_node(doomed, allow_graceful=False)
             lost = [one for one, home in zip(opened, homes, strict=True) if home == doomed.node_id]
             # An actor ends some time after the process of its node.
