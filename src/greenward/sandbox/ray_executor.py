@@ -42,7 +42,8 @@ class RayExecutor(RemoteExecutor):
     ) -> None:
         self._ray = ray = _import_ray()
         self._packages = tuple(packages)
-        self._opening, self._workspaces = threading.Lock(), list[WorkspacePool]()
+        self._opening = threading.Lock()
+        self._workspaces: WorkspacePool | None = None
         self._leave = ray.shutdown if _connect(ray, address) else lambda: None
         try:
             self._hosts = _place(ray, workers_per_node, {"packages": self._packages})
@@ -56,26 +57,24 @@ class RayExecutor(RemoteExecutor):
         with self._opening:
             if self._closed.is_set():
                 raise SandboxError("this executor is closed.")
-            if not self._workspaces:
-                self._workspaces.append(
-                    WorkspacePool(
-                        lambda layers: RayWorker(self._ray, layers, self._packages),
-                        self.isolation.layers,
-                        sum(host.size for host in self._hosts),
-                    )
+            if self._workspaces is None:
+                self._workspaces = WorkspacePool(
+                    lambda layers: RayWorker(self._ray, layers, self._packages),
+                    self.isolation.layers,
+                    sum(host.size for host in self._hosts),
                 )
-        return self._workspaces[0].open(files, limits)
+        return self._workspaces.open(files, limits)
 
     @property
     def workspaces(self) -> WorkspacePool | None:
         """The workers that hold workspaces, once one was opened."""
-        return next(iter(self._workspaces), None)
+        return self._workspaces
 
     def close(self) -> None:
         """Ends the actors, and the connection if it was made here. Safe to call twice."""
         super().close()
-        for pool in self._workspaces:
-            pool.close()
+        if self._workspaces is not None:
+            self._workspaces.close()
         self._leave()
 
 

@@ -203,7 +203,12 @@ class _Home:
         return self._worker
 
     def ask(
-        self, name: str, limits: WorkspaceLimits, request: Sequence[Any], is_new: bool, losses: int = 0
+        self,
+        name: str,
+        limits: WorkspaceLimits,
+        request: Sequence[Any],
+        is_new: bool,
+        is_repeated: bool = False,
     ) -> tuple[dict[str, Any], bytes]:
         """The worker's report. Raises `WorkspaceError` of the infrastructure, which lost a workspace."""
         header = {
@@ -223,8 +228,8 @@ class _Home:
                 report, blobs = self._worker.ask(header, payload, limits.call_seconds)
             except WorkerLost as error:
                 self._replace()
-                if is_new and not losses:  # there was nothing in it yet
-                    return self.ask(name, limits, request, is_new, losses + 1)
+                if is_new and not is_repeated:  # there was nothing in it yet
+                    return self.ask(name, limits, request, is_new, is_repeated=True)
                 message = f"the worker of this workspace was lost ({str(error) or 'it died or fell silent'})."
                 raise WorkspaceError(message, Outcome.INFRASTRUCTURE) from None
             self.names.add(name)

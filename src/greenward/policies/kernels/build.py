@@ -132,8 +132,8 @@ def _compiled_and_tested(found: str, library: Path) -> dict[str, Any]:
                 ).stdout.strip()
             except subprocess.CalledProcessError as error:
                 last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
-                part_of_it = f"{command[0]} failed" if command[0] == found else "the self-test failed"
-                return {"failure": f"{part_of_it}: {last}"}
+                stage = f"{command[0]} failed" if command[0] == found else "the self-test failed"
+                return {"failure": f"{stage}: {last}"}
         whole.replace(library)
     return {"sha256": _digest(library), "products": said == FASTER_PRODUCTS}
 
