@@ -14,13 +14,12 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_vs_trl import Worker, machine, make_inputs, send, spread, wait_for_turn
+from side_by_side import Worker, run_lengths, send, spread, wait_for_turn
 
 NEVER = 10**6  # the id of no token
 
@@ -51,18 +50,7 @@ def main() -> None:
     if arguments.worker:
         run_worker(arguments)
         return
-    results = []
-    for prompt_tokens in arguments.prompt_tokens:
-        with tempfile.TemporaryDirectory() as folder:
-            make_inputs(Path(folder), arguments, prompt_tokens)
-            result = compare(Path(folder), arguments) | {"prompt_tokens": prompt_tokens}
-        results.append(result)
-        print_table(result, arguments)
-    if arguments.json:
-        left_out = ("json", "folder", "worker", "vllm_python")
-        settings = {name: value for name, value in vars(arguments).items() if name not in left_out}
-        record = {"settings": settings, "machine": machine("cpu"), "results": results}
-        arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+    run_lengths(arguments, compare, print_table)
 
 
 def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
