@@ -38,6 +38,7 @@ MISSED_POLLS = 15
 """A process whose sign of life stays the same in so many polls of the next one is taken for dead."""
 _BUCKET = 1 << 24  # numbers that are added up at once: 64 MiB in float32
 _FAILED = "failed"
+_LAST_TENSORS_SECONDS = 0.2
 
 
 def size() -> int:
@@ -193,6 +194,9 @@ def joined() -> Iterator[None]:
         watch.over.set()
         watch.join()
         dist.destroy_process_group()
+        # Sharded weights keep gloo's threads alive. A thread that drops the last tensor of an exchange needs the
+        # interpreter; where that ends meanwhile, the process is aborted.
+        time.sleep(_LAST_TENSORS_SECONDS)
 
 
 class _Watch(threading.Thread):
