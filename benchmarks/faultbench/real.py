@@ -161,7 +161,7 @@ KINDS: dict[str, Kind] = {
     ),
     "duplicated_data": Kind(
         "grpo",
-        ("problems.families.limit=2",),
+        ("problems.families.limit=10",),  # 8 to train on
         ("dead-groups", "group-signal-fades", "train-held-out-gap", "reward-hacking"),
         False,
         "problems.families.limit",
