@@ -131,8 +131,8 @@ def test_the_report_is_plain_data_with_counts_and_rates():
     found = contamination([words(1), words(3)], problems)
     assert json.loads(json.dumps(found.to_json()))["rates"]["exact"] == 0.5
     assert found.summary == (
-        "contamination: of 2 problems, 2 training items show 1 exactly, 0 by syntax tree, "
-        "1 in most 13-grams, 1 in any"
+        "contamination: of 2 problems, 2 training items hold 1 exactly, 0 by an equal program, "
+        "1 by most of their 13-grams, 1 by any 13-gram"
     )
 
 

@@ -62,5 +62,6 @@ def test_the_command_says_what_fits_what_it_costs_and_that_nothing_was_measured(
     assert "sharded: " in shown.output and "cost at 2.5 an hour" in shown.output
     toy = CliRunner().invoke(cli, ["plan", "quickstart", "--gpu", "l4"])
     assert toy.exit_code == 0 and ": fits" in toy.output and "cost" not in toy.output
+    assert "0.0 to 0.0" not in toy.output and "a step: 0.0" in toy.output
     unknown = CliRunner().invoke(cli, ["plan", "quickstart", "--gpu", "l4", "model=owner/unknown"])
     assert isinstance(unknown.exception, ConfigError) and "not in the cache" in str(unknown.exception)

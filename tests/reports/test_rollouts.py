@@ -139,6 +139,12 @@ def test_a_filter_that_nothing_matches_says_how_many_answers_there_are(run):
     assert "passed" in report.notes[0] and "cheating" not in report.notes[0]
 
 
+def test_a_step_that_is_not_kept_names_those_that_are(run):
+    report = Rollouts(run, RolloutFilter(first_step=5, last_step=5), 10).report()
+    assert report.headline == "0 of 0 answers of step 5."
+    assert report.notes == ("Answers of 3 steps are kept, the first 1, the last 10.",)
+
+
 def test_a_run_without_rollouts_and_a_folder_without_a_run_are_errors(tmp_path):
     RunDirectory.create(tmp_path / "run", {"kind": "sft"}).close()
     with pytest.raises(RunError, match="kept no rollouts"):

@@ -251,6 +251,15 @@ def test_the_summary_takes_before_and_after_from_the_evaluations_and_arms(tmp_pa
     assert read_summary(Path(tmp_path / "run")) == summary
 
 
+def test_the_peak_of_memory_is_that_of_all_sessions(tmp_path):
+    with RunDirectory.create(tmp_path / "run", CONFIG) as run:
+        run.metrics.append(1, {"perf/rss_mb": 700.0})
+        killed = write_summary(run, status="interrupted", steps=1, wall_seconds=1.0, peak_rss_mb=512.0)
+        write_summary(run, status="interrupted", steps=1, wall_seconds=1.0, peak_rss_mb=800.0)
+        resumed = write_summary(run, status="finished", steps=1, wall_seconds=1.0, peak_rss_mb=375.0)
+    assert (killed["peak_rss_mb"], resumed["peak_rss_mb"]) == (700.0, 800.0)
+
+
 def test_each_suite_has_files_of_its_own_and_a_resumed_run_forgets_the_newer_ones(tmp_path):
     with RunDirectory.create(tmp_path / "run", {"seed": 0}) as run:
         for step in (0, 20, 40):

@@ -75,10 +75,10 @@ class Contamination:
         """One line: how many problems overlap, and how."""
         counts = self.counts
         told = (
-            f"{counts['exact']} exactly, {counts['same_program']} by syntax tree, "
-            f"{counts['most_13grams']} in most 13-grams, {counts['any_13gram']} in any"
+            f"{counts['exact']} exactly, {counts['same_program']} by an equal program, "
+            f"{counts['most_13grams']} by most of their 13-grams, {counts['any_13gram']} by any 13-gram"
         )
-        return f"contamination: of {self.problems} problems, {self.training_items} training items show {told}"
+        return f"contamination: of {self.problems} problems, {self.training_items} training items hold {told}"
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with counts and rates."""

@@ -58,7 +58,7 @@ def launch_command(
     where = ["--num_machines", str(machines), "--machine_rank", str(machine_rank)]
     where += ["--main_process_ip", host] if host else []
     return [
-        *(sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)),
+        *(sys.executable, "-m", __name__, "--config_file", str(file)),
         *("--num_processes", str(processes), *where, "--main_process_port", port, *train),
     ]
 
@@ -68,3 +68,25 @@ def launch(command: Sequence[str]) -> None:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     sys.stdout.flush()
     os.execv(command[0], list(command))
+
+
+def main() -> None:
+    """Accelerate's launcher, which ends with the exit code of the process that failed first.
+
+    By itself it ends with 1 and a traceback of its own, below what the process said.
+    """
+    from accelerate.commands.launch import main as accelerate_launch
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        accelerate_launch()
+    except ChildFailedError as error:
+        code = error.get_first_failure()[1].exitcode
+        sys.exit(code if code >= 0 else 128 - code)
+    except SignalException as error:
+        sys.exit(128 + error.sigval)
+
+
+if __name__ == "__main__":
+    main()

@@ -211,15 +211,19 @@ def plan_lines(
     fast, slow = found.step_seconds
     sampling, training = found.sampling_seconds, found.training_seconds
     lines += [
-        f"a step: {fast:,.1f} to {slow:,.1f} s (sampling {sampling[0]:,.1f} to {sampling[1]:,.1f}, training "
-        f"{training[0]:,.1f} to {training[1]:,.1f}), all answers {work.completion_tokens} tokens long",
-        f"{steps} steps: {steps * fast / 3600:,.2f} to {steps * slow / 3600:,.2f} hours, without judging, "
+        f"a step: {_range(fast, slow)} s (sampling {_range(*sampling)}, training {_range(*training)}), "
+        f"all answers {work.completion_tokens} tokens long",
+        f"{steps} steps: {_range(steps * fast / 3600, steps * slow / 3600)} hours, without judging, "
         "evaluation and communication between GPUs",
     ]
     if price is not None:
         hours = steps * gpus * price / 3600
         lines.append(f"cost at {price:g} an hour for each GPU: {hours * fast:,.2f} to {hours * slow:,.2f}")
     return lines
+
+
+def _range(low: float, high: float) -> str:
+    return " to ".join(f"{value:,.1f}" if value >= 10 else f"{value:.2g}" for value in (low, high))
 
 
 def _gib(size: int) -> str:

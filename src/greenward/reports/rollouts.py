@@ -109,6 +109,9 @@ class Rollouts:
         if shown:
             headline += f"; {first + 1:,} to {first + len(shown):,} are shown"
         notes = []
+        if not self._every:
+            kept = [step for step, _ in steps_in(self._path / ROLLOUTS)]
+            notes.append(f"Answers of {len(kept)} steps are kept, the first {kept[0]}, the last {kept[-1]}.")
         if self._every and not self._every.keys() & (self._wanted.statuses or self._every.keys()):
             notes.append(f"The statuses of these steps are: {', '.join(map(words, sorted(self._every)))}.")
         if linked and self.pages > MAX_PAGES:

@@ -268,14 +268,17 @@ def write_summary(
 
     `before` and `after` are the metrics of its first and newest evaluation (None without one), `suites`
     the same for each suite, `arms` the summaries of the runs inside it. `warnings` names the steps that gave
-    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions; `extra` adds keys.
+    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions, `peak_rss_mb` becomes the highest
+    that any of them recorded (None if none did); `extra` adds keys.
     """
     rows = read_metrics(run.path / METRICS).rows
+    earlier = (read_summary(run.path) or {}).get("peak_rss_mb")
+    peaks = [peak for peak in (peak_rss_mb, earlier, *(row.get("perf/rss_mb") for row in rows)) if peak]
     summary = {
         "status": status,
         "steps": steps,
         "wall_seconds": wall_seconds,
-        "peak_rss_mb": peak_rss_mb,
+        "peak_rss_mb": max(peaks, default=None),
         **_before_and_after(run.path, None),
         "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
         "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
