@@ -53,7 +53,7 @@ examples: $(INSTALLED)
 	-$(BIN)/rldk evals --run runs/example_broken --suite code --output-dir runs/examples
 	-$(BIN)/rldk diff --a runs/example_healthy --b runs/example_broken --output-dir runs/examples
 	mkdir -p docs/examples
-	cp runs/examples/reward_health.html runs/examples/*.md docs/examples/
+	cp runs/examples/reward_health.html runs/examples/*.md runs/examples/*.svg docs/examples/
 
 test: check
 	$(PYTEST) $(PYTEST_ARGS)

@@ -72,9 +72,3 @@ def test_every_command_parses_and_its_recipe_is_good(command: str) -> None:
 def test_every_key_exists(key: str) -> None:
     path = tuple(int(part) if part.isdigit() else part for part in key.split("."))
     assert any(field_at(kind, path) is not None for kind in KINDS)
-
-
-def test_every_link_leads_somewhere() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    for page in re.findall(r"\]\((\w+\.md)", PAGE):
-        assert (docs / page).is_file(), page

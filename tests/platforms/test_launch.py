@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from greenward.errors import ConfigError
-from greenward.platforms.launch import launch_command, shipped_configs
+from greenward.platforms.launch import launch_command, main, shipped_configs
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -83,3 +83,24 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("greenward.platforms.launch.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'greenward\[distributed\]'"):
         launch_command(["r.yaml"], processes=2)
+
+
+@pytest.mark.parametrize(("ended", "code"), [(2, 2), (130, 130), (-9, 137)])
+def test_the_launcher_ends_with_the_code_of_the_process_that_failed_first(
+    ended: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    failures = {
+        rank: ProcessFailure(local_rank=rank, pid=1, exitcode=number, error_file="none")
+        for rank, number in enumerate((1, ended))
+    }
+    failures[0].timestamp, failures[1].timestamp = 20, 10
+
+    def fail() -> None:
+        raise ChildFailedError("greenward", failures)
+
+    monkeypatch.setattr("accelerate.commands.launch.main", fail)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == code

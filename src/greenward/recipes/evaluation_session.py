@@ -239,7 +239,7 @@ def _progress_of(
 ) -> Callable[[EvaluationRow], None]:
     """Shows each new row: how many there are, and the share that passed."""
     passed = sum(row.success is True for row in folder.rows.values())
-    progress.phase("answers", answers)
+    progress.phase("evaluation", answers, "answer")
     if folder.rows:
         progress.message(f"{len(folder.rows)} of {answers} answers are judged already")
 

@@ -24,6 +24,7 @@ SECONDS_BETWEEN_LINES = 10.0
 @dataclass
 class _Phase:
     total: int | None
+    unit: str
     first_step: int | None = None  # where this session began, which is not 0 after a resume
     started: float = 0.0
     last_line: float = float("-inf")
@@ -66,14 +67,14 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        """Begin a phase of `total` steps, None when their number is not known."""
+    def phase(self, name: str, total: int | None = None, unit: str = "step") -> None:
+        """Begin a phase of `total` steps, called `unit`; None when their number is not known."""
         self._newest = name
-        phase = self._phases[name] = _Phase(total)
+        phase = self._phases[name] = _Phase(total, unit)
         if self._bars is not None:
             phase.task = self._bars.add_task(visible(name), total=total, numbers="", eta="")
         elif self._console is not None:
-            self._print(name if total is None else f"{name}: {total} steps")
+            self._print(name if total is None else f"{name}: {total} {unit}s")
 
     def advance(
         self,
@@ -100,7 +101,9 @@ class Progress:
         elif step == state.total or now - state.last_line >= SECONDS_BETWEEN_LINES:
             state.last_line = now
             of = "" if state.total is None else f"/{state.total}"
-            self._print("  ".join(part for part in (f"{name}  step {step}{of}", numbers, eta) if part))
+            self._print(
+                "  ".join(part for part in (f"{name}  {state.unit} {step}{of}", numbers, eta) if part)
+            )
 
     def end(self, name: str) -> None:
         """Stop showing a phase, if it was shown."""
