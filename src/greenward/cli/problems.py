@@ -48,7 +48,7 @@ def from_source(
     \b
     greenward problems from-source . --out mined
     greenward problems from-source stdlib --limit 200
-    greenward train grpo_spec problems.train=mined/train.json problems.held_out=mined/held_out.json model=…
+    greenward train grpo_spec problems.train=mined/train.json problems.held_out=mined/held_out.json
     """
     import json
 
@@ -83,7 +83,7 @@ def from_source(
         click.echo(f"         line by line: {result.folder / 'left_out.jsonl'}")
         sides = [f"problems.{side}={result.folder / f'{side}.json'}" for side in ("train", "held_out")]
         needed = [f"sandbox.packages=[{','.join(result.packages)}]"] if result.packages else []
-        click.echo(f"Train on them: greenward train grpo_spec {shlex.join([*sides, *needed])} model=…")
+        click.echo(f"Train on them: greenward train grpo_spec {shlex.join([*sides, *needed])}")
 
 
 def _show_progress(files: int, of: int, found: int) -> None:
