@@ -1,7 +1,7 @@
 """Mines problems from source: which tests reach a function, and do they tell it from an empty one?
 
-Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, and
-neither an empty body nor one that returns a constant passes.
+Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, the
+first time as its users judge it, and neither an empty body nor one that returns a constant passes.
 """
 
 from __future__ import annotations
@@ -72,17 +72,22 @@ def mine(
     executor: Executor,
     options: MiningOptions,
     progress: Callable[[int, int, int], None] = lambda files, of, problems: None,
+    *,
+    bare: Executor,
 ) -> Mined:
     """Problems of the functions in these trees; `progress` gets the files done, all files, the problems.
 
-    With a limit, files are taken in an order that depends on the seed and their places only.
+    `executor` may have loaded what tests import. `bare` has loaded nothing; it judges the originals of
+    problems that depend on no package once, because what was loaded outside of the layers can work where it
+    would not behind them. With a limit, files are taken in an order that depends on the seed and their
+    places only.
     """
     mined = Mined()
     seen: dict[str, str] = {}
-    with Grader(LIMITS, executor=executor) as grader:
+    with Grader(LIMITS, executor=executor) as grader, Grader(LIMITS, executor=bare) as bare_grader:
         for tree in trees:
             mined.left_out += tree.left_out
-            miner = _Miner(tree, executor, grader, options, mined, seen)
+            miner = _Miner(tree, executor, grader, bare_grader, options, mined, seen)
             files = [one for one in tree.files if not one.is_test]
             files.sort(key=lambda one: stable_hash(f"mine/{options.seed}/{one.place}"))
             done, stream = 0, iter(files)
@@ -127,11 +132,13 @@ class _Miner:
         tree: SourceTree,
         executor: Executor,
         grader: Grader,
+        bare_grader: Grader,
         options: MiningOptions,
         mined: Mined,
         seen: dict[str, str],
     ) -> None:
-        self._tree, self._executor, self._grader, self._options = tree, executor, grader, options
+        self._tree, self._executor, self._options = tree, executor, options
+        self._grader, self._bare_grader = grader, bare_grader
         self._mined, self._seen = mined, seen
         self._numbers: dict[tuple[str, int], int] = {}  # of all functions of the tree, by place and line
         self._targets: dict[str, dict[str, int]] = defaultdict(dict)
@@ -245,22 +252,25 @@ class _Miner:
         """Keeps the problems whose tests tell the original from wrong bodies; why not, for the others."""
         refused: dict[str, tuple[str, str]] = {}
 
-        def judge(bodies: Callable[[MaskedFunction], Sequence[str]]) -> Iterator[tuple[str, str, Verdict]]:
+        def judge(
+            bodies: Callable[[MaskedFunction], Sequence[str]], *, is_bare: bool = False
+        ) -> Iterator[tuple[str, str, Verdict]]:
             runs = [
                 (one.where, body, (problem, in_file(one, body) if body else problem.reference))
                 for one, problem in candidates
-                if one.where not in refused
+                if one.where not in refused and not (is_bare and (problem.columns or {})["dependencies"])
                 for body in bodies(one)
             ]
-            verdicts = self._grader.grade([answer for _, _, answer in runs])
+            grader = self._bare_grader if is_bare else self._grader
+            verdicts = grader.grade([answer for _, _, answer in runs])
             for (where, body, _), verdict in zip(runs, verdicts, strict=True):
                 yield where, body, verdict
 
-        def check_originals() -> None:
-            for where, _, verdict in judge(lambda _: [""]):
+        def check_originals(*, is_bare: bool = False) -> None:
+            for where, _, verdict in judge(lambda _: [""], is_bare=is_bare):
                 if not verdict.passed:
                     refused[where] = "the original fails", visible(verdict.failure, 200)
-                elif verdict.cpu_seconds > MOST_REFERENCE_SECONDS:
+                elif not is_bare and verdict.cpu_seconds > MOST_REFERENCE_SECONDS:
                     refused[where] = "its tests take too long", f"{verdict.cpu_seconds:.1f} s"
 
         def check_wrong(bodies: Callable[[MaskedFunction], Sequence[str]], reason: str) -> None:
@@ -270,6 +280,7 @@ class _Miner:
                 elif verdict.passed:
                     refused[where] = reason, body
 
+        check_originals(is_bare=True)
         check_originals()
         check_wrong(lambda _: EMPTY_BODIES, "an empty body passes")
         check_wrong(constant_bodies, "a constant passes")

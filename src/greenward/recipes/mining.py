@@ -64,10 +64,12 @@ def mine_problems(
     trees = [find_tree(source) for source in dict.fromkeys(sources)]
     if packages is None:
         packages = usual_packages()
-    with LocalExecutor(
-        workers or os.cpu_count() or 1, packages=runners(packages), require=Level(require)
-    ) as executor:
-        mined = mine(trees, executor, options, progress)
+    count, level = workers or os.cpu_count() or 1, Level(require)
+    with (
+        LocalExecutor(count, packages=runners(packages), require=level) as executor,
+        LocalExecutor(count, require=level) as bare,
+    ):
+        mined = mine(trees, executor, options, progress, bare=bare)
         isolation = executor.isolation.to_json()
     reasons = dict(Counter(one.reason for one in mined.left_out).most_common())
     if not mined.problems:
