@@ -9,6 +9,7 @@ import pytest
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
+from greenward.problems.catalog import check_source
 from greenward.problems.families.supervised import generated_examples
 from greenward.problems.mutation.repair import original_id
 from greenward.recipes.build import build_grader, build_problems, verify_references
@@ -60,6 +61,19 @@ def test_a_reference_that_fails_its_own_tests_stops_the_run_before_it_begins(pro
             verify_references(settings, grader, *build_problems(settings))
         unchecked = recipe(good, bad, verify_references=False)
         verify_references(unchecked, grader, *build_problems(unchecked))
+
+
+def test_a_package_that_tests_import_is_named_with_the_key_that_allows_it(problem_file):
+    settings = recipe(problem_file(setup_code="import pytest"), problem_file("triple"))
+    with build_grader(settings.sandbox) as grader, pytest.raises(ProblemError) as caught:
+        verify_references(settings, grader, *build_problems(settings))
+    assert "double: error. No module named 'pytest'" in str(caught.value)
+    assert "sandbox.packages=[pytest]" in str(caught.value)
+
+
+def test_a_missing_folder_of_a_package_is_named_with_its_prefix(tmp_path):
+    with pytest.raises(ProblemError, match=r"^planted:\S*nowhere: there is no such folder of a package\."):
+        check_source(f"planted:{tmp_path / 'nowhere'}")
 
 
 @pytest.mark.parametrize("prefix", ["", "bugs:"])

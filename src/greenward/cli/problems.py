@@ -81,7 +81,11 @@ def from_source(
         for reason, count in result.left_out.items():
             click.echo(f"{count:8} {reason}")
         click.echo(f"         line by line: {result.folder / 'left_out.jsonl'}")
-        sides = [f"problems.{side}={result.folder / f'{side}.json'}" for side in ("train", "held_out")]
+        sides = [
+            f"problems.{side}={result.folder / f'{side}.json'}"
+            for side in ("train", "held_out")
+            if getattr(result, side)
+        ]
         needed = [f"sandbox.packages=[{','.join(result.packages)}]"] if result.packages else []
         click.echo(f"Train on them: greenward train grpo_spec {shlex.join([*sides, *needed])}")
 

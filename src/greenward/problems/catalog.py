@@ -137,7 +137,10 @@ def check_source(
 
     It names the nearest of `known`, or of the files beside a missing one. `path` is the file of a suite.
     """
-    source = source.removeprefix(BUGS).removeprefix(PLANTED)
+    source = source.removeprefix(BUGS)
+    if source.startswith(PLANTED) and not Path(source.removeprefix(PLANTED)).is_dir():
+        raise ProblemError(f"{source}: there is no such folder of a package.")
+    source = source.removeprefix(PLANTED)
     name, _, part = source.partition(":")
     file = Path(source)
     if name in SUITES:

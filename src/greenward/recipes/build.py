@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
@@ -93,7 +94,8 @@ def failing_references(problems: Sequence[Problem], grader: Grader) -> list[str]
     """A line for each reference solution that fails the tests of its problem, which must have one."""
     verdicts = grader.grade([(problem, reference_answer(problem)) for problem in problems])
     return [
-        f"{problem.task_id}: {verdict.status.value}. {verdict.first_failure or verdict.error_message}"
+        f"{problem.task_id}: {verdict.status.value}. "
+        + ", ".join(filter(None, (verdict.error_message, verdict.first_failure)))
         for problem, verdict in zip(problems, verdicts, strict=True)
         if not verdict.passed
     ]
@@ -120,10 +122,14 @@ def verify_references(recipe: AnyRecipe, grader: Grader, *problem_sets: ProblemS
         if p.reference and not p.task_id.startswith((ID_PREFIX, f"{MODULES}/"))
     ]
     if failing := failing_references(given, grader):
+        missing = sorted({name for line in failing for name in re.findall(r"No module named '(\w+)", line)})
+        first = (
+            f"Allow what they import: sandbox.packages=[{','.join(missing)}]. Or fix" if missing else "Fix"
+        )
         raise ProblemError(
             f"{len(failing)} of {len(given)} reference solutions fail their own tests:\n  "
             + "\n  ".join(failing[:10]),
-            remedy="Fix the tests or the references, or set problems.verify_references=false.",
+            remedy=f"{first} the tests or the references, or set problems.verify_references=false.",
         )
 
 
