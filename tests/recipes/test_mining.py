@@ -292,6 +292,23 @@ def test_copies_and_duplicates_count_once(tmp_path):
     assert result.left_out == {"duplicate": 1}
 
 
+def test_what_holds_only_beside_the_runners_is_left_out(tmp_path):
+    text = CALC[: CALC.index("def weak")].replace("import random", "import sys")
+    beside = """
+def beside(x):
+    \"\"\"Say what is loaded.
+
+    >>> beside(3)
+    [3, True]
+    \"\"\"
+    return [x, "_pytest" in sys.modules]
+"""
+    (tmp_path / "a.py").write_text(text + beside)
+    result = mine_problems([str(tmp_path)], tmp_path / "out", workers=1, packages=["pytest"])
+    assert [one.task_id.rpartition(".")[2] for one in result.train] == ["add"]
+    assert result.left_out == {"the original fails": 1}
+
+
 def test_a_tree_without_problems_and_a_folder_in_use_are_errors(tmp_path):
     (tmp_path / "a.py").write_text("def f(x):\n    return x\n")
     with pytest.raises(ProblemError, match="none of 1 functions") as error:
