@@ -70,6 +70,9 @@ def test_the_tutorial_of_the_documentation(tmp_path, capsys):
     finally:
         server.shutdown()
     assert summary["statuses"] == {"passed": 1, "failed": 1}
+    assert summary["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "answers_not_counted": 2}
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "0 of prompts, 0 of answers, 2 answers not counted" in report
 
 
 def test_a_model_that_does_nothing_solves_nothing(tmp_path, capsys):

@@ -119,10 +119,11 @@ class EndpointEvaluation(ModelEvaluation):
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """The tokens of all answers, as far as the server has counted them."""
         samples = [sample for sample in folder.samples.values() if not sample.lost]
+        counted = [sample for sample in samples if None not in (sample.prompt_tokens, sample.tokens)]
         return super().facts_of(folder) | {
             "usage": {
-                "prompt_tokens": sum(sample.prompt_tokens or 0 for sample in samples),
-                "completion_tokens": sum(sample.tokens or 0 for sample in samples),
-                "answers_not_counted": sum(sample.tokens is None for sample in samples),
+                "prompt_tokens": sum(sample.prompt_tokens or 0 for sample in counted),
+                "completion_tokens": sum(sample.tokens or 0 for sample in counted),
+                "answers_not_counted": len(samples) - len(counted),
             }
         }

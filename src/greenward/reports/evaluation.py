@@ -135,7 +135,8 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
             yield Fact(name, str(settings[key]))
     if usage := summary.get("usage"):
         tokens = f"{usage['prompt_tokens']:,} of prompts, {usage['completion_tokens']:,} of answers"
-        yield Fact("tokens", tokens)
+        unknown = usage["answers_not_counted"]
+        yield Fact("tokens", f"{tokens}, {unknown:,} answers not counted" if unknown else tokens)
     timeout = settings.get("timeout_seconds")
     yield Fact("timeout", "the suite's own" if timeout is None else f"{timeout:g} CPU s")
     isolation = summary.get("isolation")
