@@ -48,6 +48,7 @@ def test_a_number_that_is_not_finite_is_told_at_once():
     signals["loss"] = np.where(np.arange(60) >= 20, np.nan, 0.1)
     (alarm,) = fed(signals).found
     assert (alarm.step, alarm.name) == (21, "non-finite")
+    assert alarm.text == "non-finite: loss is nan at step 21"
 
 
 def test_a_leak_is_told_while_it_grows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -70,3 +71,5 @@ def test_the_four_commands_of_the_page_work_as_typed(tmp_path, monkeypatch):
     assert "3 problems of 3 functions" in outputs[0]
     assert "difference" in outputs[3] and "pass@1" in outputs[3]
     assert (tmp_path / "runs/own/report.html").is_file()
+    settings = json.loads((tmp_path / "evaluations/own/settings.json").read_text())
+    assert settings["max_tokens"] == 16  # asked as in training, not as a published suite is

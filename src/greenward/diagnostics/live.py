@@ -94,7 +94,10 @@ _SIGNALS = frozenset(one.signal for one in WATCHED)
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A change that was seen live: since about which step, and from which level to which."""
+    """A change that was seen live: since about which step, and from which level to which.
+
+    Of a value that is not finite, `before` is NaN.
+    """
 
     name: str
     severity: Severity
@@ -105,6 +108,8 @@ class Suspicion:
     p_value: float
 
     def __str__(self) -> str:
+        if math.isnan(self.before):
+            return f"{self.name}: {self.signal} is {self.after} at step {self.onset}"
         moved = f"{self.signal} went from {self.before:.4g} to {self.after:.4g}"
         return f"{self.name}: {moved} at about step {self.onset}"
 

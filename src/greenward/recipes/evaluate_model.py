@@ -278,7 +278,9 @@ class ModelEvaluation(EvaluationSession):
             raise ConfigError(
                 f"no prompt fits: the shortest has {min(lengths)} tokens, and with {asked} for the answer "
                 f"that is more than the model's {positions} positions.",
-                remedy="Lower --max-tokens or --fewshot, or use a model with more positions.",
+                remedy=f"Lower --max-tokens (to {most}) or --fewshot, or use a model with more positions."
+                if (most := positions - min(lengths)) > 0
+                else "Use a model with more positions.",
             )
         if unanswerable:
             self.notes.append(f"{unanswerable} prompts are too long for the model and count as not answered")

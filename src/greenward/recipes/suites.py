@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.config.sections import SandboxConfig, ToolsConfig
@@ -17,6 +18,7 @@ from greenward.grading.grading_plan import demand_judgeable
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.families.modules import MODULES
 from greenward.problems.json_rows import BadRow
+from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.repositories import REPOSITORY_TAG
 from greenward.recipes.build import answer_form, build_grader, failing_references, load_verified, tools_of
@@ -106,8 +108,8 @@ def renderer_for(
 ) -> tuple[PromptRenderer, tuple[str, ...]]:
     """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
-    Shipped problems and functions to classify are put as in training, others as in the published harnesses
-    (`SuitePrompts`), and repositories to agents. What was
+    Shipped problems, functions to classify, and a file of functions that the recipe names are put as in
+    training, others as in the published harnesses (`SuitePrompts`), and repositories to agents. What was
     trained to write edits writes edits where all problems have programs to repair.
     """
     if (tools := agent_tools(recipe, problems)) is not None:
@@ -123,6 +125,8 @@ def renderer_for(
     asked = style or (recipe.model.prompt_style if recipe else "auto")
     system_prompt = recipe.model.system_prompt if recipe else None
     ours = suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, MODULES, *SHIPPED)
+    if recipe is not None and all(hole_of(problem) is not None for problem in problems):
+        ours |= Path(suite) in map(Path, (recipe.problems.train, recipe.problems.held_out))
     if answer == "function" and not ours and all(problem.label is None for problem in problems):
         prompts = SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
         return prompts, prompts.common_stops(problems)

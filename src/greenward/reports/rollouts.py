@@ -167,8 +167,8 @@ def _task(step: int, row: Row) -> AnsweredTask:
         rewards = {"reward": next(iter(rewards.values()))}
     figures = {**rewards, **_numbers(row, "terms")}
     remarks = [f"step {step}", *(f"{name} {value:.3g}" for name, value in figures.items())]
-    remarks += [f"{row['tokens']} tokens"] if "tokens" in row else []
-    remarks += [f"ended by {words(str(row['stop']))}"] if "stop" in row else []
+    remarks += [f"{row['tokens']} tokens"] if row.get("tokens") else []
+    remarks += [f"ended by {words(str(row['stop']))}"] if row.get("stop") else []
     answer = shown_answer(status, row.get("answer"), row.get("first_failure"), remark=" · ".join(remarks))
     turns = row.get("transcript")
     said = (

@@ -48,7 +48,7 @@ def find_log(path: Path, pick: str | None = None) -> Found:
         DiagnosticsError: none, or several and none picked.
     """
     if not path.exists():
-        raise DiagnosticsError(f"{path} has no metrics.jsonl: there is no such file or folder")
+        raise DiagnosticsError(f"{path}: there is no such file or folder")
     found = _in_file(path) if path.is_file() else _in_folder(path)
     if pick is not None:
         chosen = [one for one in found if pick in (one.name, one.run)]
