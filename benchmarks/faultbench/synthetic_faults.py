@@ -123,8 +123,10 @@ def _restart(s: dict[str, Array], w: World, after: Array) -> None:
     s["learning_rate"] = np.where(after > 0, top * ramp, np.maximum(s["learning_rate"], 0.2 * top))
 
 
-def _value(w: World, after: Array) -> None:
-    w.explained = np.full(w.steps, -0.3)
+def _value(s: dict[str, Array], w: World, after: Array) -> None:
+    """Values that differ by chance alone and by little: `spread` is their variance over that of returns."""
+    spread = 10 ** w.rng.uniform(-6, -1)
+    s["explained_variance"] = -spread + 2 * np.sqrt(spread / 64) * w.rng.standard_normal(w.steps)
 
 
 def _overconfident(slope: float) -> Callable[[Array, np.random.Generator], Array]:
@@ -282,7 +284,7 @@ KINDS: Mapping[str, Kind] = {
             lambda w, a: _learning_falls(w, a),
         ),
     ),
-    "value function unlearned": Kind(("value-function-useless",), _value, True, kind="ppo"),
+    "value function unlearned": Kind(("value-function-useless",), _signals(_value), True, kind="ppo"),
     "timeouts": Kind(
         ("sandbox-timeouts", "failing-answers-rise"),
         _field("timeouts", lambda w, a: np.where(a > 0, 0.3, w.timeouts)),

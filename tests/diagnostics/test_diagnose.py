@@ -90,6 +90,12 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
     assert found.exit_code("warning") == 1
 
 
+def test_rejection_sampling_learns_from_groups_that_all_pass(tmp_path):
+    """Its answers are not compared in their groups; that groups differ less and less is its success."""
+    found = diagnosed(tmp_path / "run", FAULTS["group-signal-fades"], kind="rejection")
+    assert found.verdict == "healthy", found.headline
+
+
 def test_a_leak_in_steps_is_one_and_two_allocations_are_none(tmp_path):
     flat = 900 + 5 * RNG.random(STEPS)
     steps = diagnosed(tmp_path / "steps", {"perf/rss_mb": flat + 100 * (T // 37)})

@@ -136,6 +136,7 @@ def test_fail_on_and_thresholds_decide_the_exit_code(tmp_path):
         ("dead-groups", {"groups/with_signal": np.full(500, 0.5), "groups/dead_all_fail": np.full(500, 9.0)}, "warning"),
         ("truncated-answers", {"completion/truncated": np.linspace(0, 0.9, 500)}, "warning"),
         ("value-function-useless", {"explained_variance": np.full(500, -0.4)}, "warning"),
+        ("value-function-useless", {"explained_variance": np.zeros(500)}, "warning"),
         ("large-policy-steps", {"approx_kl": np.full(500, 0.08)}, "warning"),
         ("gradient-vanished", {"grad_norm": np.where(np.arange(500) % 2, 0.0, 0.5)}, "warning"),
         ("non-finite", {"grad_norm": np.where(np.arange(500) > 450, np.nan, 0.5)}, "critical"),

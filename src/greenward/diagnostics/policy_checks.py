@@ -182,9 +182,9 @@ POLICY = Topic(
         ),
         Check(
             "value-function-useless",
-            share_of_steps("<", 0.0, over=0.75, start=0.5),
-            """The value function predicts worse than the mean return would
-            explained_variance is below 0 in {share:.0%} of the second half (median {median:.2f}).
+            share_of_steps("<", 0.01, over=0.75, start=0.5),  # a constant prediction explains nothing: 0
+            """The value function predicts no better than the mean return would
+            explained_variance is below 0.01 in {share:.0%} of the second half (median {median:.2f}).
             - Raise algorithm.critic.learning_rate or loss_weight, or give it a trunk of its own
               (algorithm.critic.trunk).
             - Train it a while with the policy frozen.

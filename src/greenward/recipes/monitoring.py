@@ -27,7 +27,9 @@ def monitoring(recipe: BaseRecipe, run: RunDirectory, say: Callable[[str], None]
         or not distributed.is_first()
     ):
         return []
-    return [MonitorCallback(recipe.monitor.rules, recipe.monitor.stop_on_critical, run, say)]
+    # Rejection sampling learns from all that pass, whatever their group.
+    ignored = ("groups/with_signal",) if recipe.kind == "rejection" else ()
+    return [MonitorCallback(recipe.monitor.rules, recipe.monitor.stop_on_critical, run, say, ignored)]
 
 
 class MonitorCallback(Callback):
@@ -39,15 +41,22 @@ class MonitorCallback(Callback):
     name = "monitor"
 
     def __init__(
-        self, rules: str, stop_on_critical: bool, run: RunDirectory, say: Callable[[str], None]
+        self,
+        rules: str,
+        stop_on_critical: bool,
+        run: RunDirectory,
+        say: Callable[[str], None],
+        ignored: Sequence[str] = (),
     ) -> None:
-        self._run, self._stop_on_critical = run, stop_on_critical
+        self._run, self._stop_on_critical, self._ignored = run, stop_on_critical, ignored
         self._monitor = Monitor(rules, say=say, alarms=run.path / ALARMS, stop=_stop, on_alarm=self._on_alarm)
         self._step = 0
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         self._step = step
-        self._monitor.log(step, metrics)
+        self._monitor.log(
+            step, {name: value for name, value in metrics.items() if name not in self._ignored}
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "tests": self._monitor.tests.state_dict()}
