@@ -54,9 +54,7 @@ class MonitorCallback(Callback):
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         self._step = step
-        self._monitor.log(
-            step, {name: value for name, value in metrics.items() if name not in self._ignored}
-        )
+        self._monitor.log(step, {name: value for name, value in metrics.items() if name not in self._ignored})
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "tests": self._monitor.tests.state_dict()}
