@@ -161,7 +161,7 @@ KINDS: dict[str, Kind] = {
     ),
     "duplicated_data": Kind(
         "grpo",
-        ("problems.families.limit=10",),  # 8 to train on
+        ("problems.families.limit=30",),  # 27 to train on, each 36 times
         ("dead-groups", "group-signal-fades", "train-held-out-gap", "reward-hacking"),
         False,
         "problems.families.limit",

@@ -14,6 +14,7 @@ from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
 from greenward.diagnostics.causes import EXPLAINS, causes_of
 from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.live import LiveTests
 from greenward.diagnostics.report import diagnosis_report
 from greenward.reports.document import Finding, Onset
 from greenward.reports.write import render
@@ -90,10 +91,22 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
     assert found.exit_code("warning") == 1
 
 
-def test_rejection_sampling_learns_from_groups_that_all_pass(tmp_path):
-    """Its answers are not compared in their groups; that groups differ less and less is its success."""
-    found = diagnosed(tmp_path / "run", FAULTS["group-signal-fades"], kind="rejection")
-    assert found.verdict == "healthy", found.headline
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("rejection", FAULTS["group-signal-fades"]),
+        ("self_play", {"reward/mean": np.zeros(STEPS)}),
+        ("code_game", {"completion/unique": np.where(LATE, 0.1, 0.9) + 0.02 * RNG.random(STEPS)}),
+    ],
+)
+def test_what_means_nothing_for_a_kind_is_no_finding(tmp_path, kind, changed):
+    """Rejection learns from groups that all pass; in a zero-sum game the mean is 0 and moves are alike."""
+    assert diagnosed(tmp_path / "grpo", changed, kind="grpo").exit_code("warning") == 1
+    assert diagnosed(tmp_path / "run", changed, kind=kind).exit_code("warning") == 0
+    live = LiveTests()
+    live.kind = kind
+    for step, values in enumerate(zip(*changed.values(), strict=True), start=1):
+        assert not live.add(step, dict(zip(changed, values, strict=True)))
 
 
 def test_a_leak_in_steps_is_one_and_two_allocations_are_none(tmp_path):

@@ -64,6 +64,7 @@ def monitor(
     watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid)
     seen = -1
     for signals in _followed(run, pick, every, once, pid):
+        watching.tests.kind = signals.kind
         new = signals.steps > seen
         for place in new.nonzero()[0].tolist():
             watching.log(int(signals.steps[place]), signals.row(place))

@@ -25,7 +25,14 @@ from greenward.diagnostics.signal_tests import (
     median_of_part,
     not_made,
 )
-from greenward.diagnostics.signals import Floats, RunSignals, Steps, depends_on_recipe, short_name
+from greenward.diagnostics.signals import (
+    Floats,
+    RunSignals,
+    Steps,
+    depends_on_recipe,
+    meaningless_findings,
+    short_name,
+)
 from greenward.reports.document import (
     NOTHING,
     Chart,
@@ -149,8 +156,9 @@ def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tup
 
 
 def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
+    meaningless = meaningless_findings(run.kind)
     for check in topic.checks:
-        for signal in _selected(check.signals, run):
+        for signal in _selected(check.signals, run) if check.finding not in meaningless else ():
             short = [name for name in (*check.needs, signal) if name and run.too_short(name)]
             if not short:
                 yield _Outcome(check, signal, check.test(run, signal, limits))

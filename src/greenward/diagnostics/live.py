@@ -29,6 +29,7 @@ from greenward.diagnostics.signals import (
     RSS,
     THROUGHPUT,
     TRUNCATED,
+    meaningless_findings,
 )
 from greenward.reports.document import Severity
 
@@ -115,10 +116,14 @@ class Suspicion:
 
 
 class LiveTests:
-    """The newest values of the watched signals, and the level that is left for looks at them."""
+    """The newest values of the watched signals, and the level that is left for looks at them.
+
+    `kind` is that of the recipe, where it is known: some changes mean nothing then.
+    """
 
     def __init__(self, alpha: float = 0.05) -> None:
         self.alpha = alpha
+        self.kind: str | None = None
         self.looks = 0
         self._values: dict[str, deque[tuple[int, float]]] = {}
         self._memory: dict[str, list[tuple[int, float]]] = {}
@@ -137,7 +142,9 @@ class LiveTests:
         if step % EVERY == 0:
             self.looks += 1
             level = self.alpha / (self.looks * (self.looks + 1)) / len(WATCHED)
-            found += [one for watched in WATCHED if (one := self._look(watched, level))]
+            meaningless = meaningless_findings(self.kind)
+            watched = [one for one in WATCHED if one.name not in meaningless]
+            found += [seen for one in watched if (seen := self._look(one, level))]
         if step % _MEMORY_LOOKS == 0:
             found += self._memory_leaks()
         new = [one for one in found if one.name not in self._told]

@@ -24,7 +24,6 @@ from greenward.diagnostics.reward_tests import (
     dead_term,
     dominance,
     group_signals,
-    groups_with_signal,
     reward_terms,
     tested_rewards,
 )
@@ -257,7 +256,7 @@ REWARDS = Topic(
             - Set algorithm.dynamic_sampling, which draws other groups in place of dead ones.
             - Mix in harder problems as these are solved.
             Confirm: groups/dead_all_pass grows as groups/with_signal falls.""",
-            groups_with_signal,
+            ("groups/with_signal",),
             needs=(REWARD,),
             optional=True,
         ),

@@ -118,15 +118,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-def groups_with_signal(run: RunSignals) -> list[str]:
-    """The number of groups that teach. Rejection sampling learns from all that pass, whatever their group."""
-    return [] if (run.config or {}).get("kind") == "rejection" else ["groups/with_signal"]
-
-
 def group_signals(run: RunSignals) -> list[str]:
     """What says how many groups teach nothing: their counts, or their share."""
     share = not len(run.series("groups/with_signal")[1]) and len(run.series(_WITHOUT_SIGNAL)[1])
-    return [_WITHOUT_SIGNAL] if share else groups_with_signal(run)
+    return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
 
 
 def _dead_share(run: RunSignals, signal: str) -> Result:

@@ -106,6 +106,11 @@ class RunSignals:
             name: float(values[place]) for name, values in self.values.items() if self.recorded[name][place]
         }
 
+    @property
+    def kind(self) -> str | None:
+        """The kind of the recipe, where the config is known."""
+        return (self.config or {}).get("kind")
+
     def series(self, name: str) -> tuple[Steps, Floats]:
         """(steps, values) where the signal is finite; empty for a signal that is not there."""
         if name not in self.values:
@@ -148,6 +153,26 @@ class RunSignals:
         near = inside or get_close_matches(wanted, [*self.values, *ALIASES], n=5, cutoff=0.5)
         found = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(self.values)}"
         raise DiagnosticsError(f"{self.path} has no signal {wanted!r}", remedy=found)
+
+
+_IN_GAMES = frozenset(
+    ("constant-reward", "no-learning", "dead-groups", "group-signal-fades", "diversity-loss",
+     "dominant-answer", "flaky-grades")
+)  # fmt: skip
+_MEANINGLESS = {
+    "rejection": frozenset(("dead-groups", "group-signal-fades")),
+    "self_play": _IN_GAMES,
+    "code_game": _IN_GAMES,
+}
+
+
+def meaningless_findings(kind: str | None) -> frozenset[str]:
+    """The findings that mean nothing for a kind of recipe.
+
+    Rejection sampling learns from all answers that pass, whatever their group. In a zero-sum game the mean
+    reward is 0, moves are few, and what a move earns depends on the opponent.
+    """
+    return _MEANINGLESS.get(kind or "", frozenset())
 
 
 def depends_on_recipe(name: str) -> bool:

@@ -27,9 +27,7 @@ def monitoring(recipe: BaseRecipe, run: RunDirectory, say: Callable[[str], None]
         or not distributed.is_first()
     ):
         return []
-    # Rejection sampling learns from all that pass, whatever their group.
-    ignored = ("groups/with_signal",) if recipe.kind == "rejection" else ()
-    return [MonitorCallback(recipe.monitor.rules, recipe.monitor.stop_on_critical, run, say, ignored)]
+    return [MonitorCallback(recipe.monitor.rules, recipe.monitor.stop_on_critical, run, say, recipe.kind)]
 
 
 class MonitorCallback(Callback):
@@ -46,15 +44,16 @@ class MonitorCallback(Callback):
         stop_on_critical: bool,
         run: RunDirectory,
         say: Callable[[str], None],
-        ignored: Sequence[str] = (),
+        kind: str,
     ) -> None:
-        self._run, self._stop_on_critical, self._ignored = run, stop_on_critical, ignored
+        self._run, self._stop_on_critical = run, stop_on_critical
         self._monitor = Monitor(rules, say=say, alarms=run.path / ALARMS, stop=_stop, on_alarm=self._on_alarm)
+        self._monitor.tests.kind = kind
         self._step = 0
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         self._step = step
-        self._monitor.log(step, {name: value for name, value in metrics.items() if name not in self._ignored})
+        self._monitor.log(step, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "tests": self._monitor.tests.state_dict()}
