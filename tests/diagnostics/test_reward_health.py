@@ -286,7 +286,7 @@ def test_what_cannot_be_read_is_a_clear_line(tmp_path, clean):
     (broken / "predictions.jsonl").write_text('{"step": 1, "predicted": ["x"], "passed": [1]}\n')
     for arguments, expected in (
         (("--run", empty), "has no metrics.jsonl"),
-        (("--run", tmp_path / "nowhere"), "has no metrics.jsonl"),
+        (("--run", tmp_path / "nowhere"), "there is no such file or folder"),
         (("--run", study), "seed_0"),
         (("--run", broken), "predictions.jsonl, row 1"),
         (("--run", clean, "--output-dir", tmp_path / "file" / "inside"), "cannot write"),
