@@ -109,6 +109,29 @@ def test_what_means_nothing_for_a_kind_is_no_finding(tmp_path, kind, changed):
         assert not live.add(step, dict(zip(changed, values, strict=True)))
 
 
+def test_a_negative_reward_that_rises_has_not_fallen(tmp_path):
+    rising = -0.05 + 0.4 * (T > 40) + 0.02 * RNG.standard_normal(STEPS)
+    assert diagnosed(tmp_path / "run", {"reward/mean": rising}).exit_code("warning") == 0
+    falling = diagnosed(tmp_path / "falling", {"reward/mean": -rising})
+    assert "reward-drop" in {finding.name for finding in falling.findings}
+
+
+def test_a_small_fall_of_a_small_term_is_none(tmp_path):
+    term = 0.03 - 0.006 * LATE + 0.002 * RNG.standard_normal(STEPS)
+    for spread, found in ((1.0, False), (0.1, True)):
+        changed = {"reward/efficiency": term, "reward/std": noisy(spread)}
+        diagnosis = diagnosed(tmp_path / f"{spread}", changed)
+        assert ("reward-drop" in {finding.name for finding in diagnosis.findings}) is found
+
+
+def test_supervised_training_is_judged_without_rewards(tmp_path):
+    signals = {name: healthy(3, STEPS)[name] for name in ("grad_norm", "perf/rss_mb")}
+    run = write_run(tmp_path / "run", {**signals, "loss": noisy(1.0)}, kind="sft")
+    found = diagnose_run(run)
+    assert found.verdict == "healthy" and len(found.gaps) < 6, found.headline
+    assert diagnose_run(write_run(tmp_path / "none", signals, kind="sft")).verdict == "cannot tell"
+
+
 def test_a_leak_in_steps_is_one_and_two_allocations_are_none(tmp_path):
     flat = 900 + 5 * RNG.random(STEPS)
     steps = diagnosed(tmp_path / "steps", {"perf/rss_mb": flat + 100 * (T // 37)})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from greenward.diagnostics.readers import read_run_signals
@@ -412,6 +412,7 @@ def test_any_bytes_give_signals_or_our_error(tmp_path, name, content, lines, as_
     byte=st.integers(0, 255),
     cut=st.booleans(),
 )
+@example(form="trackio", place=0.36372252324885684, byte=128, cut=False)  # a schema that is not UTF-8
 def test_damaged_files_of_every_tracker_give_signals_or_our_error(tmp_path, form, place, byte, cut):
     path, pick = fixture(form, "healthy")
     path = next(path.glob("*")) if path.is_dir() else path

@@ -161,6 +161,8 @@ class ReplayBuffer:
             "rewards": np.zeros(capacity, np.float32),
             "discounts": np.zeros(capacity, np.float32),
         }
+        for array in self._arrays.values():
+            array.fill(0)  # takes the memory now: it does not grow later, and too little of it shows at once
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)

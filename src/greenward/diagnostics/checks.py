@@ -162,6 +162,8 @@ def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Ou
             short = [name for name in (*check.needs, signal) if name and run.too_short(name)]
             if not short:
                 yield _Outcome(check, signal, check.test(run, signal, limits))
+            elif run.kind == "sft" and short[0] not in run.values:
+                continue  # supervised training has no answers and no rewards
             elif not depends_on_recipe(short[0]) and not check.optional:
                 yield _Outcome(check, signal, not_made(gap_of(run, short[0])))
 

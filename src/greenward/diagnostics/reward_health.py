@@ -24,6 +24,7 @@ from greenward.diagnostics.reward_tests import (
     dead_term,
     dominance,
     group_signals,
+    reward_drop,
     reward_terms,
     tested_rewards,
 )
@@ -210,7 +211,7 @@ REWARDS = Topic(
         ),
         Check(
             "reward-drop",
-            lasting_change(by_sign=-1),
+            reward_drop,
             """A reward fell and did not recover
             {signal} fell from {before:.3g} to {after:.3g} ({effect_sd:+.1f} sd of its noise) from step
             {onset} on.
@@ -328,8 +329,11 @@ def diagnose_reward_health(
 
 
 def unanswered_question(run: RunSignals) -> str | None:
-    """Why the run may not be called healthy: that needs tests of the reward and of the gradient."""
+    """Why the run may not be called healthy: that needs tests of the reward (in supervised
+    training of the loss) and of the gradient.
+    """
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"
-    missing = [name for name in (REWARD, GRADIENT) if run.too_short(name)]
+    needed = ("loss" if run.kind == "sft" else REWARD, GRADIENT)
+    missing = [name for name in needed if run.too_short(name)]
     return f"{' and '.join(missing)} could not be tested" if missing else None

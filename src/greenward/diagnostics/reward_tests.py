@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from greenward.diagnostics.change_points import MIN_POINTS, Steps, exactly
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, not_made
+from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, lasting_change, not_made
 from greenward.diagnostics.signals import REWARD, Floats, RunSignals
 from greenward.reports.document import Onset, Table
 
@@ -19,7 +20,9 @@ DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only
 # What is said of rewards beside the terms, and terms that are combined of others.
 _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
 _OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
+SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _WITHOUT_SIGNAL = "groups/without_signal"
+_lasting_fall = lasting_change(by_sign=-1)
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -32,6 +35,16 @@ def tested_rewards(run: RunSignals) -> list[str]:
     """The reward, its terms and the code score."""
     code_score = ["reward/code_score"] if not run.too_short("reward/code_score") else []
     return [REWARD, *reward_terms(run), *code_score]
+
+
+def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A lasting fall; that of a term counts from a fiftieth of the spread of the rewards in a step on."""
+    result = _lasting_fall(run, signal, limits)
+    spread = run.series("reward/std")[1]
+    if signal == REWARD or result.change is None or not len(spread):
+        return result
+    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * float(np.median(spread))
+    return replace(result, found=result.found and not is_small)
 
 
 def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:

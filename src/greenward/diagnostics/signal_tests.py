@@ -158,12 +158,9 @@ def lasting_change(
             change = min(known, key=lambda one: one.p_value)
             change = replace(change, p_value=min(1.0, len(parts) * change.p_value))
         moved, level = change.after - change.before, max(change.after, 0.0)  # a fitted line may end below 0
-        worse = (
-            moved * by_sign > 0
-            or moved > rise
-            or level < below * change.before
-            or level > above * change.before
-        )
+        worse = moved * by_sign > 0 or moved > rise
+        if change.before > 0:
+            worse = worse or level < below * change.before or level > above * change.before
         found = worse and change.is_large
         severity: Severity | None = None
         excusable = found and if_passing_more and not level < ruins * change.before

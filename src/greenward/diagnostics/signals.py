@@ -157,7 +157,7 @@ class RunSignals:
 
 _IN_GAMES = frozenset(
     ("constant-reward", "no-learning", "dead-groups", "group-signal-fades", "diversity-loss",
-     "dominant-answer", "flaky-grades")
+     "dominant-answer", "flaky-grades", "length-bias")
 )  # fmt: skip
 _MEANINGLESS = {
     "rejection": frozenset(("dead-groups", "group-signal-fades")),

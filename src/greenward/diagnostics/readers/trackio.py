@@ -23,7 +23,7 @@ def _query(path: Path, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
             if ("metrics",) not in tables.fetchall():
                 raise DiagnosticsError(f"{path} has no table of metrics, so it is no database of Trackio")
             yield from database.execute(query, values)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second of a damaged schema that sqlite cites
         raise DiagnosticsError(f"{path} cannot be read as a database of Trackio: {error}") from None
 
 
