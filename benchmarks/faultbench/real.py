@@ -51,13 +51,13 @@ HEALTHY = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A fault: its recipe, what is set or planted, what names it, and the setting that causes it."""
+    """A fault: its recipe, what is set or planted, what names it, and the settings that cause it together."""
 
     base: str
     overrides: tuple[str, ...]
     names: tuple[str, ...]
     dated: bool = True
-    setting: str | None = None
+    settings: tuple[str, ...] = ()
 
 
 def _planted(section: str, values: str = "") -> tuple[str, ...]:
@@ -98,56 +98,56 @@ KINDS: dict[str, Kind] = {
             *_BROKEN,
         ),
         False,
-        "training.learning_rate",
+        ("training.learning_rate",),
     ),
     "no_kl": Kind(
         "ppo",
         ("algorithm.kl.coefficient=0", "training.learning_rate=0.001"),
         ("kl-runaway", "large-policy-steps", *_BROKEN),
         False,
-        "algorithm.kl.coefficient",
+        ("algorithm.kl.coefficient", "training.learning_rate"),
     ),
     "entropy_bonus": Kind(
         "grpo",
         ("algorithm.entropy_coefficient=0.5",),
         ("entropy-rise", "truncated-answers", "failing-answers-rise", *_BROKEN),
         False,
-        "algorithm.entropy_coefficient",
+        ("algorithm.entropy_coefficient",),
     ),
     "hot_sampler": Kind(
         "grpo",
         ("sampling.temperature=2.5",),
         ("truncated-answers", "dead-groups", "no-learning", "constant-reward"),
         False,
-        "sampling.temperature",
+        ("sampling.temperature",),
     ),
     "short_answers": Kind(
         "grpo",
         ("sampling.max_tokens=8",),
         ("truncated-answers", "constant-reward", "dead-groups"),
         False,
-        "sampling.max_tokens",
+        ("sampling.max_tokens",),
     ),
     "many_passes": Kind(
         "grpo",
         ("algorithm.updates_per_batch=12", "training.learning_rate=0.002"),
         ("clip-fraction-high", "large-policy-steps", *_BROKEN),
         False,
-        "algorithm.updates_per_batch",
+        ("algorithm.updates_per_batch", "training.learning_rate"),
     ),
     "unlearned_value": Kind(
         "ppo",
         ("algorithm.critic.learning_rate=1.0e-9",),
         ("value-function-useless",),
         False,
-        "algorithm.critic.learning_rate",
+        ("algorithm.critic.learning_rate",),
     ),
     "dead_term": Kind(
         "grpo",
         ("rewards=[{name: tests, weight: 1.0}, {name: 'benchmarks.faultbench.rewards:dead', weight: 0.5}]",),
         ("reward-term-dead",),
         False,
-        "rewards",
+        ("rewards",),
     ),
     "hackable_reward": Kind(
         "grpo",
@@ -157,14 +157,14 @@ KINDS: dict[str, Kind] = {
         ),
         ("reward-hacking", "auxiliary-reward-dominates", "held-out-regression", "quality-drop"),
         False,
-        "rewards",
+        ("rewards",),
     ),
     "duplicated_data": Kind(
         "grpo",
         ("problems.families.limit=30",),  # 27 to train on, each 36 times
         ("dead-groups", "group-signal-fades", "train-held-out-gap", "reward-hacking"),
         False,
-        "problems.families.limit",
+        ("problems.families.limit",),
     ),
 }
 
@@ -333,22 +333,20 @@ def report(outcomes: list[Outcome]) -> dict[str, float]:
 
 
 def bisect_all(wanted: list[Arm], folder: Path) -> None:
-    """Whether a bisection against a healthy run names the setting that was planted."""
+    """Whether a bisection against a healthy run names a setting that was planted."""
     right = total = 0
     for arm in wanted:
         kind = KINDS[arm.kind]
         good = next((one for one in folder.glob(f"healthy_{kind.base}_*") if finished(one)), None)
-        if kind.setting is None or good is None or not finished(folder / arm.name):
+        if not kind.settings or good is None or not finished(folder / arm.name):
             continue
         trials = folder / "bisections" / arm.name
         shutil.rmtree(trials, ignore_errors=True)
         found = bisect_settings(folder / arm.name, trials, good=good, say=print)
         total += 1
-        right += found.cure is not None and found.cure.key.startswith(kind.setting)
-        print(
-            f"{arm.name}: planted {kind.setting}, cured by {found.cure.key if found.cure else 'nothing'}",
-            flush=True,
-        )
+        right += found.cure is not None and found.cure.key.startswith(kind.settings)
+        cure = found.cure.key if found.cure else "nothing"
+        print(f"{arm.name}: planted {', '.join(kind.settings)}, cured by {cure}", flush=True)
     print(f"named rightly: {right} of {total}")
 
 
