@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from greenward.diagnostics.calibration_tests import DIAGRAM
 from greenward.diagnostics.findings import Card, Diagnosis
@@ -26,7 +29,7 @@ from greenward.reports.document import (
 )
 from greenward.reports.svg import standalone
 from greenward.reports.write import render, write_report
-from greenward.runs.files import dump_json, to_json, write_atomically, writing
+from greenward.runs.files import to_json, write_atomically, writing
 from greenward.runs.reading import METRICS
 
 ANALYSED_METRICS = "training_metrics.jsonl"
@@ -178,12 +181,15 @@ def _metrics_as_analysed(run: RunSignals) -> bytes:
 
 def metrics_as_rows(run: RunSignals) -> bytes:
     """JSON lines, one row a step in order, under greenward's names."""
-    columns = {name: values.tolist() for name, values in run.values.items()}
+    columns = {
+        name: values.tolist() if np.isfinite(values).all() else to_json(values.tolist())
+        for name, values in run.values.items()
+    }
     rows = (
         {"step": int(step), **{name: columns[name][i] for name in columns if run.recorded[name][i]}}
         for i, step in enumerate(run.steps)
     )
-    return "".join(dump_json(row) + "\n" for row in rows).encode()
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
 def _finding_records(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:
