@@ -64,6 +64,7 @@ def test_the_report_shows_random_search_beside(run) -> None:
     assert "Random search, as much time" in text
     assert re.search(r"Q-learning, greedy, after 48 episodes", text)
     assert re.search(r"problems never trained on \| \d of 3 \|", text)
+    assert "Q-learning: hidden-test sampled pass@1" in text and "held-out" not in text.lower()
 
 
 def test_the_replay_is_one_file_without_scripts(run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +82,6 @@ def audit(
     greenward audit my_rewards:matches --column gold=reference
     greenward audit greenward.grading.reward_functions:tests
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-
     from greenward import api
 
     settings: Any = {"timeout_seconds": timeout_seconds, "progress": _progress()}

@@ -62,7 +62,8 @@ class FunctionProcess:
     ) -> None:
         self.function = function
         cleanup = contextlib.ExitStack()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        places = dict.fromkeys(map(os.path.abspath, (os.getcwd(), *sys.path)))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         folder = None
         if hostile_input:
             folder = cleanup.enter_context(

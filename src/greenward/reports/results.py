@@ -169,14 +169,16 @@ def headline(study: Study, results: Results) -> str:
         rates = finite_values(study.main_runs[0].metrics, "pass_rate")
         trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
         so_far = f"{steps} training steps done{trend}." if steps else "training has not begun."
-        return f"No held-out evaluation yet: {so_far}"
+        return f"No {study.measured} evaluation yet: {so_far}"
     name, before, main = metric_label(metric), results.before[metric], results.main
     if metric not in main.after:
-        return f"Held-out {name} is {percent(before)} so far; there is no second evaluation yet."
+        what = f"{study.measured.capitalize()} {name}"
+        return f"{what} is {percent(before)} so far; there is no second evaluation yet."
     verb = "went"  # without a paired interval nothing is claimed
     if metric in main.change:
         verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[main.change[metric].sign]
-    sentence = f"{main.label}: held-out {name} {verb} from {percent(before)} to {percent(main.after[metric])}"
+    measured = f"{main.label}: {study.measured} {name}"
+    sentence = f"{measured} {verb} from {percent(before)} to {percent(main.after[metric])}"
     values = main.seeds_after[metric]
     if len(values) > 1:
         sentence += f" (mean of {len(values)} seeds, {seed_range(values)})"

@@ -30,6 +30,7 @@ _ARM_LABELS = {
     "rejection": "Rejection sampling",
     "sft": "supervised",
     "self_play": "Self-play",
+    "dqn": "Q-learning",
 }
 
 
@@ -56,6 +57,11 @@ class Study:
     def main_runs(self) -> tuple[RecordedRun, ...]:
         """The runs of the main arm, one for each seed."""
         return self.runs(self.main)
+
+    @property
+    def measured(self) -> str:
+        """What evaluations ask: Q-learning the problems of its training, by tests that it never sees."""
+        return "hidden-test" if self.main_runs[0].config.get("kind") == "dqn" else "held-out"
 
 
 def in_a_sentence(label: str) -> str:

@@ -95,7 +95,7 @@ def training_report(path: str | Path) -> Report:
                 _before_after(study, results, found),
                 _seed_by_seed(study, results, found),
                 _suites(study),
-                _tags(found),
+                _tags(study, found),
             ),
             section("Sample answers", *_sample_answers(study), level="appendix"),
             section("What became of the answers", _statuses(found), level="detail"),
@@ -164,7 +164,7 @@ def _before_after(study: Study, results: Results, found: Mapping[str, Evaluation
     sentences = []
     if {"problems", "samples", "temperature"} <= evaluation.keys():
         sentences.append(
-            f"{evaluation['problems']} held-out problems, {evaluation['samples']} answers each "
+            f"{evaluation['problems']} {study.measured} problems, {evaluation['samples']} answers each "
             f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
         )
     differences = [(f"Gain of {study.main}", results.main.change.get(PRIMARY))]
@@ -174,7 +174,7 @@ def _before_after(study: Study, results: Results, found: Mapping[str, Evaluation
     shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
     if shown:
         sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
-    columns = ("Held-out", *map(metric_label, results.metrics))
+    columns = (study.measured.capitalize(), *map(metric_label, results.metrics))
     return Table("", columns, tuple(rows), " ".join(sentences))
 
 
@@ -187,7 +187,8 @@ def _seed_by_seed(study: Study, results: Results, found: Mapping[str, Evaluation
         (stage, *(percent(pooled([one], metric)) for one in evaluations))
         for stage, evaluations in found.items()
     )
-    return Table(f"Held-out {metric_label(metric)}, seed by seed", ("Arm", *study.seeds), tuple(rows))
+    title = f"{study.measured.capitalize()} {metric_label(metric)}, seed by seed"
+    return Table(title, ("Arm", *study.seeds), tuple(rows))
 
 
 def _suites(study: Study) -> Table | None:
@@ -206,8 +207,8 @@ def _suites(study: Study) -> Table | None:
     return Table("Public suites", columns, tuple(rows), caption) if rows else None
 
 
-def _tags(found: Mapping[str, Evaluations]) -> Table | None:
-    """pass@1 of the held-out problems with each tag before and after; None without tags."""
+def _tags(study: Study, found: Mapping[str, Evaluations]) -> Table | None:
+    """pass@1 of the problems with each tag before and after; None without tags."""
     shown = dict(islice(found.items(), 2))
     known = {tag: row["problems"] for e in shown["Before"] if e for tag, row in e.get("tags", {}).items()}
 
@@ -219,7 +220,8 @@ def _tags(found: Mapping[str, Evaluations]) -> Table | None:
         (words(tag), str(problems), *(rate(evaluations, tag) for evaluations in shown.values()))
         for tag, problems in sorted(known.items())
     )
-    return Table("Held-out pass@1 by tag", ("Tag", "Problems", *shown), rows) if rows else None
+    title = f"{study.measured.capitalize()} pass@1 by tag"
+    return Table(title, ("Tag", "Problems", *shown), rows) if rows else None
 
 
 def _statuses(found: Mapping[str, Evaluations]) -> Table | None:

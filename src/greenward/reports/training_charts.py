@@ -69,7 +69,7 @@ def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
     if metric is None or all(len(run.evaluations) < 2 for run in study.main_runs):
         return ()
     main = Drawn(study.main, "main", study.main_runs)
-    by_step = evaluation_chart([main], metric)
+    by_step = evaluation_chart([main], metric, study.measured)
     last_step = max(line.points[-1][0] for line in by_step.series)
     drawn, ends = [main], []
     for arm in results.arms[1:]:
@@ -84,16 +84,18 @@ def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
     dashed = "Dashed lines are where the arms beside it ended." if ends else ""
     return (
         replace(
-            evaluation_chart(drawn, metric, over_time=True),
+            evaluation_chart(drawn, metric, study.measured, over_time=True),
             caption=f"{seeds}Bands are 95 % intervals over problems.",
         ),
         replace(by_step, series=(*by_step.series, *ends), caption=dashed),
     )
 
 
-def evaluation_chart(drawn: Sequence[Drawn], metric: str, *, over_time: bool = False) -> Chart:
-    """Held-out `metric` over the steps, or over the training time in minutes or seconds."""
-    title = f"Held-out {metric_label(metric)}"
+def evaluation_chart(
+    drawn: Sequence[Drawn], metric: str, measured: str = "held-out", *, over_time: bool = False
+) -> Chart:
+    """`metric` of what is `measured` over the steps, or over the training time in minutes or seconds."""
+    title = f"{measured.capitalize()} {metric_label(metric)}"
     if not over_time:
         lines = [line for one in drawn for line in evaluation_series(one, metric)]
         return Chart(f"{title}, by step", "step", tuple(lines), "share")
