@@ -170,6 +170,16 @@ def test_gradual_faults_have_their_finding(tmp_path):
     assert abs(found["throughput-drop"].onset.step - 300) <= 5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_jump_of_the_kl_is_dated_by_the_jump(tmp_path, seed):
+    signals = healthy(6 + seed)
+    noise = np.random.default_rng(seed).lognormal(0, 0.5, 500)
+    signals["kl"] = 0.15 * noise + 8.5 * (np.arange(500) >= 380)
+    signals["reward/mean"] = 0.3 + 0.02 * np.random.default_rng(seed).standard_normal(500)
+    onset = named(diagnose_reward_health(write_run(tmp_path / "run", signals)))["kl-runaway"].onset
+    assert (onset.step, onset.low) == (381, 381)
+
+
 @pytest.mark.parametrize("options", [{}, {"correctness": 0.8, "readability": 0.2}, {"readability": 0.2}])
 def test_the_parts_of_code_score_weigh_what_the_recipe_says(tmp_path, options):
     """Variances 0.04 and 0.065, weighted by 0.8² and 0.2²: readability owns 9 % and not 62 %."""

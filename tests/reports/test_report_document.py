@@ -234,3 +234,10 @@ def test_a_table_too_wide_for_the_terminal_loses_no_figure():
     wide = Table("", ("Held-out", *("sampled pass@1",) * 6), (("Before", *(cell,) * 6),))
     shown = terminal(Report("kind", "title", "headline", sections=(section("Wide", wide),)), width=80)
     assert "…" not in shown and shown.count("81.4%") == 6
+
+
+def test_a_long_cell_of_a_table_is_wrapped_and_a_short_one_is_not():
+    table = Table("", ("a", "b"), (("x", "word " * 20), ("y", "short")))
+    report = Report("kind", "title", "headline", sections=(section("s", table),))
+    cells = [attrs for tag, attrs in Page(render_html(report)).tags if tag == "td"]
+    assert [cell.get("class") for cell in cells] == [None, "long", None, None]

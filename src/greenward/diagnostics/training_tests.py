@@ -190,8 +190,11 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if not runs_away or rise_since(run, REWARD, int(steps[half])):
         return Result()
     numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
-    bend = find_bend(steps, np.log(np.maximum(values, 0.0) + KL_FLOOR))
-    return Result(True, numbers, onset=onset_at(steps, departure(values, exactly(bend))))
+    logarithms = np.log(np.maximum(values, 0.0) + KL_FLOOR)
+    change = find_change_point(logarithms)
+    jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
+    place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
+    return Result(True, numbers, onset=onset_at(steps, departure(values, place)))
 
 
 def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
