@@ -236,6 +236,15 @@ def test_a_table_too_wide_for_the_terminal_loses_no_figure():
     assert "…" not in shown and shown.count("81.4%") == 6
 
 
+def test_curves_with_long_names_lose_no_figure_in_a_narrow_terminal():
+    line = Series("a run with a long name", "main", ((0.0, 0.104), (1.0, 0.952)))
+    title = "tictactoe: not lost against random play as second player"
+    curve = Chart(title, "step", (line,), "share")
+    report = Report("kind", "title", "headline", sections=(section("s", Charts((curve,))),))
+    shown = terminal(report, width=80)
+    assert "10.4 %" in shown and "95.2 %" in shown and "▁█" in shown and "…" not in shown
+
+
 def test_a_long_cell_of_a_table_is_wrapped_and_a_short_one_is_not():
     table = Table("", ("a", "b"), (("x", "word " * 20), ("y", "short")))
     report = Report("kind", "title", "headline", sections=(section("s", table),))

@@ -110,7 +110,8 @@ def _print_curves(console: Console, charts: Sequence[document.Chart]) -> None:
                 rows[name] = first, Text(spark_line(values), style="cyan"), last
     shown = _rich_table()
     for column in ("Curve", "First", "", "Last"):
-        shown.add_column(column, style="cyan" if column == "Curve" else None, no_wrap=True)
+        is_name = column == "Curve"  # which alone is wrapped where there is no room
+        shown.add_column(column, style="cyan" if is_name else None, no_wrap=not is_name)
     for name, cells in rows.items():
         shown.add_row(Text(visible(name)), *cells)
     console.print(shown)
