@@ -164,6 +164,7 @@ def test_rules_that_cannot_be_right_are_refused(tmp_path):
     for text, expected in (
         ("rules: [{id: a, signal: kl}]", "above and below"),
         ("rules: [{id: a, signal: kl, above: 1, windw: 3}]", "windw"),
+        ("rules: [{id: a, signl: kl, above: 1}]", r"signal: it is missing; .*signl: there is no such key"),
         ("rules: [", "not valid YAML"),
         ("rules: [{id: a, signal: kl, above: 1, actions: [explode]}]", "actions"),
     ):

@@ -127,6 +127,9 @@ def load_rules(name: str) -> Rules:
     except yaml.YAMLError as error:
         raise DiagnosticsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DiagnosticsError(f"{path}: {place}: {first['msg']}") from None
+        told = {"missing": "it is missing", "extra_forbidden": "there is no such key"}
+        faults = (
+            f"{'.'.join(map(str, fault['loc']))}: {told.get(fault['type'], fault['msg'])}"
+            for fault in error.errors()[:4]
+        )
+        raise DiagnosticsError(f"{path}: {'; '.join(faults)}") from None
