@@ -166,6 +166,13 @@ def test_a_result_below_the_limit_exits_with_1(call, suite, samples):
     assert "below 0.6" in told
 
 
+def test_a_module_that_the_sandbox_does_not_have_is_noted(call, suite, samples):
+    file = samples((1, RIGHT), (2, "import pytest; return n + {}"))
+    assert call("grade", file, "--suite", suite, "--out", "graded")[0] == 0
+    notes = json.loads(Path("graded", "summary.json").read_text())["notes"]
+    assert any(note.startswith("1 answers found no module") and "--package" in note for note in notes)
+
+
 def test_report_shows_an_evaluation_as_it_shows_a_run(call, suite, samples):
     call("grade", samples((1, RIGHT), (2, WRONG)), "--suite", suite, "--out", "out", "--quiet")
     assert "pass@1 50.0 %" in call("report", "out", "--format", "markdown")[1]

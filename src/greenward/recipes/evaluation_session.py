@@ -270,6 +270,10 @@ def _remarks(figures: Mapping[str, Any], ks: Iterable[int]) -> tuple[list[str], 
         )
     elif lost:
         notes.append(f"{lost} answers {share}; the same command tries them again")
+    if missing := figures["errors"].get(ModuleNotFoundError.__name__):
+        notes.append(
+            f"{missing} answers found no module that they or their tests import (--package allows it)"
+        )
     return failures, notes
 
 
