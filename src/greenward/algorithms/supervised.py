@@ -93,9 +93,11 @@ class SFTTrainer:
         return StepRecord(metrics)
 
     def _next_example(self) -> Example:
-        index = shuffled_index(len(self._examples), self._seen, seed=self._seed)
+        together = min(self._config.keep_together, len(self._examples))
+        unit, place = divmod(self._seen, together)
+        index = shuffled_index(len(self._examples) // together, unit, seed=self._seed)
         self._seen += 1
-        return self._examples[index]
+        return self._examples[index * together + place]
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -141,6 +141,9 @@ class SupervisedConfig(ConfigSection):
     max_steps: PositiveInt = 600
     max_seconds: PositiveFloat | None = Field(None, description="training time limit")
     batch_size: PositiveInt = 64
+    keep_together: PositiveInt = Field(
+        1, description="so many examples that follow each other are shuffled as one, such as both of a pair"
+    )
     learning_rate: PositiveFloat = Field(
         3e-3, description="default for a pretrained model: 2e-5, with model.lora 2e-4"
     )

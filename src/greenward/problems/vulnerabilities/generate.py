@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
 import random
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import SequenceMatcher
 from string import Template as Text
 from typing import Literal
@@ -14,6 +17,7 @@ from greenward.problems.vulnerabilities.templates import Template, templates
 VULNERABILITIES = "vulnerabilities"
 TRAINING_PAIRS, HELD_OUT_PAIRS = 8000, 310
 _CONSONANTS, _VOWELS = "bdfghklmnprstvz", "aeiou"
+_NAME = re.compile(r"(?<![\w$%\\])[A-Za-z_]\w{2,}(?!\w)")  # longer than the prefix of a string
 _NUMBERS = (4, 6, 8, 10, 12, 16, 20, 30)
 
 
@@ -52,8 +56,12 @@ def _written(template: Template, rng: random.Random) -> tuple[str, str]:
     """Both versions with the same names, the same harmless lines and the same layout.
 
     Only training varies the layout (quotes, a second name of the value, a line before the end), so that the
-    held-out pairs, with which figures are compared, stay as they are.
+    held-out pairs, with which figures are compared, stay as they are. There, half of the pairs have a word
+    without a meaning in place of one name that both versions use: what is left to tell them apart is the
+    difference between them, which does not depend on that name.
     """
+    if not template.held_out and rng.random() < 0.5:
+        template = _renamed(template, rng)
     words = dict.fromkeys(_word(rng) for _ in range(40))
     both = template.vulnerable + template.fixed
     function, value, result, word, other, renamed = [one for one in words if one not in both][:6]
@@ -85,6 +93,18 @@ def _written(template: Template, rng: random.Random) -> tuple[str, str]:
         return "\n".join([*head, *added[0], *body, *added[1], *last])
 
     return laid_out(template.vulnerable), laid_out(template.fixed)
+
+
+def _renamed(template: Template, rng: random.Random) -> Template:
+    """The template with another word for one of the names that both versions have, if there is one."""
+    vulnerable, fixed = (set(_NAME.findall(text)) for text in (template.vulnerable, template.fixed))
+    shared = sorted((vulnerable & fixed) - set(keyword.kwlist))
+    if not shared:
+        return template
+    name, word = re.compile(rf"(?<![\w$]){rng.choice(shared)}(?!\w)"), _word(rng)
+    return replace(
+        template, vulnerable=name.sub(word, template.vulnerable), fixed=name.sub(word, template.fixed)
+    )
 
 
 def _word(rng: random.Random) -> str:
