@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a group of commands as the program `name`; see `main`."""
+    # Imports, problems and logs make many objects and no garbage; the default looks at them every 700.
+    gc.set_threshold(50_000)
     try:
         sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:

@@ -27,7 +27,7 @@ from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import read_config, read_evaluations, read_summary
 
 UNBOUNDED_STEPS = 1_000_000
-POLL_SECONDS = 1.0
+POLL_SECONDS, WATCH_SECONDS = 0.1, 1.0
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C stopped cleanly
 
 
@@ -96,6 +96,7 @@ def run_arms(
     waiting = [arm for arm in arms if not arm.finished]
     places = list(range(parallel))
     running: list[_Process] = []
+    watched = time.monotonic()
     try:
         with StopRequest() as stop:
             while waiting or running:
@@ -113,7 +114,9 @@ def run_arms(
                     places.append(process.place)
                     if process.arm.failure is not None and not keep_going:
                         raise RunError(f"{process.arm.folder.name} stopped {process.arm.failure}")
-                watch()
+                if time.monotonic() - watched >= WATCH_SECONDS:
+                    watched = time.monotonic()
+                    watch()
                 if stop.requested:
                     raise KeyboardInterrupt
     finally:
