@@ -333,7 +333,7 @@ def report(outcomes: list[Outcome]) -> dict[str, float]:
 
 
 def bisect_all(wanted: list[Arm], folder: Path) -> None:
-    """Whether a bisection against a healthy run names a setting that was planted."""
+    """Whether a bisection against a healthy run names one of the planted settings."""
     right = total = 0
     for arm in wanted:
         kind = KINDS[arm.kind]

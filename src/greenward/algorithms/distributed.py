@@ -194,8 +194,8 @@ def joined() -> Iterator[None]:
         watch.over.set()
         watch.join()
         dist.destroy_process_group()
-        # Sharded weights keep gloo's threads alive. A thread that drops the last tensor of an exchange needs
-        # the interpreter; where that ends meanwhile, the process is aborted.
+        # Sharded weights keep gloo's threads alive. A thread that releases the last tensor of a collective
+        # needs the interpreter lock. If the interpreter ends meanwhile, the process is aborted.
         time.sleep(_LAST_TENSORS_SECONDS)
 
 

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a group of commands as the program `name`; see `main`."""
-    # Imports, problems and logs make many objects and no garbage; the default looks at them every 700.
+    # Imports, problems and logs allocate many objects and few cycles. The default threshold is 700.
     gc.set_threshold(50_000)
     try:
         sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))

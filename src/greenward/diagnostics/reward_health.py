@@ -329,8 +329,9 @@ def diagnose_reward_health(
 
 
 def unanswered_question(run: RunSignals) -> str | None:
-    """Why the run may not be called healthy: that needs tests of the reward (in supervised
-    training of the loss) and of the gradient.
+    """Why the run may not be called healthy.
+
+    That needs tests of the gradient and of the reward, or of the loss in supervised training.
     """
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"

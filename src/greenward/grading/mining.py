@@ -1,7 +1,8 @@
 """Mines problems from source: which tests reach a function, and do they tell it from an empty one?
 
-Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, the
-first time as its users judge it, and neither an empty body nor one that returns a constant passes.
+Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, and
+neither an empty body nor one that returns a constant passes. An original that depends on no package must also
+pass in workers that have loaded nothing, as it is judged later.
 """
 
 from __future__ import annotations
