@@ -51,13 +51,17 @@ HEALTHY = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A fault: its recipe, what is set or planted, what names it, and the settings that cause it together."""
+    """A fault: its recipe, what is set or planted, what names it, and the settings that cause it together.
+
+    With `own_start` the run is warmed up for itself, since the fault acts there too.
+    """
 
     base: str
     overrides: tuple[str, ...]
     names: tuple[str, ...]
     dated: bool = True
     settings: tuple[str, ...] = ()
+    own_start: bool = False
 
 
 def _planted(section: str, values: str = "") -> tuple[str, ...]:
@@ -78,7 +82,11 @@ KINDS: dict[str, Kind] = {
     "advantage_sign": Kind("grpo", _planted("advantage_sign_flipped"), _BROKEN),
     "loss_mask": Kind("grpo", _planted("loss_mask_shifted"), (*_BROKEN, "sampler-mismatch")),
     "end_never_trained": Kind(
-        "grpo", _planted("end_never_trained"), ("truncated-answers", "length-growth", *_BROKEN)
+        "grpo",
+        ("faults.end_never_trained={}",),
+        ("truncated-answers", "length-growth", *_BROKEN),
+        dated=False,
+        own_start=True,
     ),
     "padding_in_loss": Kind(
         "grpo", _planted("padding_in_loss"), ("sampler-mismatch", "length-growth", *_BROKEN)
@@ -226,7 +234,8 @@ def train(arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
         else (f"training.max_steps={STEPS}", "training.threads=1")
     )
     model: tuple[str, ...] = ()
-    if recipe in ("quickstart", "ppo_code_fix"):
+    own_start = not arm.healthy and KINDS[arm.kind].own_start
+    if recipe in ("quickstart", "ppo_code_fix") and not own_start:
         if not finished(start):
             subprocess.run(
                 command(recipe, start, ("training.max_steps=1", "evaluation.enabled=false")), check=True

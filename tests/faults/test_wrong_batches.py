@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from greenward.algorithms.advantages import AdvantageBatch
-from greenward.config.algorithm import BatchFaultConfig, TemperatureMismatchConfig
+from greenward.algorithms.supervised import Example
+from greenward.config.algorithm import BatchFaultConfig, FaultsConfig, TemperatureMismatchConfig
 from greenward.environments.episode import Episode, Turn
-from greenward.faults.plant import FAULTS
+from greenward.faults.plant import FAULTS, edit_examples
 from greenward.policies.engine import StopReason
 
 
@@ -55,6 +56,15 @@ def turns(found):
 def test_the_last_token_is_never_trained_on(episodes):
     first, *_ = turns(planted("end_never_trained", episodes))
     assert first.policy_wrote_T.tolist() == [True, True, False]
+
+
+def test_a_warm_start_never_trains_the_last_token_either_unless_the_fault_begins_later():
+    examples = [Example((1,), (5, 6, 7)), Example((1,), (5, 6), (False, True))]
+    edited = edit_examples(FaultsConfig(end_never_trained=BatchFaultConfig()), examples)
+    assert [one.trained for one in edited] == [(True, True, False), (False, False)]
+    assert [one.tokens for one in edited] == [2, 0]
+    later = FaultsConfig(end_never_trained=BatchFaultConfig(after_step=1))
+    assert edit_examples(later, examples) == edit_examples(FaultsConfig(), examples) == examples
 
 
 def test_mask_and_targets_are_off_by_one(episodes):

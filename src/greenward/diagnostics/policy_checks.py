@@ -176,6 +176,8 @@ POLICY = Topic(
             In the last quarter of the run {late:.0%} of the answers are cut off at the limit.
             - Raise sampling.max_tokens, or shorten answers by algorithm.overlong.penalty.
             - Leave cut answers out of the loss: algorithm.overlong.mask_truncated.
+            - If nearly all are cut from the start, the policy never learned to end: look whether the loss of
+              its supervised training masks the end token, as it does where the padding is the same token.
             Confirm: The cut answers in rollouts/ would have been whole with twice the limit.""",
             (TRUNCATED,),
             brief="{late:.0%} of the answers cut off",

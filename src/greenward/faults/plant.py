@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
+from greenward.algorithms.supervised import Example
 from greenward.config.algorithm import FaultsConfig, GradientExplosionConfig, MemoryLeakConfig
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
@@ -178,3 +180,14 @@ FAULTS: Mapping[str, Callable[[Any, FaultTargets], Fault]] = MappingProxyType(
 def make_faults(config: FaultsConfig, targets: FaultTargets) -> list[Fault]:
     """The faults that are on in `config`, in its order."""
     return [FAULTS[name](section, targets) for name, section in config.planted.items()]
+
+
+def edit_examples(config: FaultsConfig, examples: Sequence[Example]) -> Sequence[Example]:
+    """The examples of a warm start, where `end_never_trained` from the first step on acts as well."""
+    end = config.end_never_trained
+    if end is None or end.after_step:
+        return examples
+    return [
+        replace(one, trained=(*(one.trained or [True] * len(one.completion_ids))[:-1], False))
+        for one in examples
+    ]

@@ -16,6 +16,7 @@ from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.loop import Trainer, TrainingLoop
 from greenward.algorithms.sharding import shard, whole_copy
 from greenward.algorithms.supervised import SFTTrainer
+from greenward.config.algorithm import FaultsConfig
 from greenward.config.dqn import DQNTrainingConfig
 from greenward.config.loading import convert, dump
 from greenward.config.presets import preset_line
@@ -24,6 +25,7 @@ from greenward.config.recipe import (
     BaseRecipe,
     DQNRecipe,
     ModelRecipe,
+    PolicyGradientRecipe,
     ReinforcementRecipe,
     SupervisedRecipe,
     with_defaults,
@@ -31,6 +33,7 @@ from greenward.config.recipe import (
 from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import TrainingStopped
 from greenward.faults.fault import recorded_truth
+from greenward.faults.plant import edit_examples
 from greenward.policies.devices import contended_threads, resolve_dtype
 from greenward.policies.kernels.build import is_to_be_built, kernels
 from greenward.policies.policy import Policy
@@ -185,6 +188,9 @@ def training_memory(policy: Policy) -> str:
     )
 
 
+_NO_FAULTS = FaultsConfig()
+
+
 @dataclass(frozen=True)
 class Session:
     """One call of `train`: what its phases share."""
@@ -213,8 +219,9 @@ class Session:
                 recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump(), model=whole.model_dump()
             )
             assert isinstance(before, SupervisedRecipe)
+            faults = recipe.faults if isinstance(recipe, PolicyGradientRecipe) else _NO_FAULTS
             with open_run(folder, before, resume=self.resume) as inner:
-                if not self._supervise(before, inner):
+                if not self._supervise(before, inner, faults):
                     return False
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         warm = recipe.model_copy(update={"model": model})
@@ -230,10 +237,12 @@ class Session:
             self.tasks.compare(run, trainer, self.progress)
         return finished
 
-    def _supervise(self, recipe: SupervisedRecipe, run: RunDirectory) -> bool:
+    def _supervise(
+        self, recipe: SupervisedRecipe, run: RunDirectory, faults: FaultsConfig = _NO_FAULTS
+    ) -> bool:
         config = recipe.warm_start
         policy = build_policy(recipe, self.tasks.texts)
-        examples = self.tasks.examples(policy, config)
+        examples = edit_examples(faults, self.tasks.examples(policy, config))
         whole = whole_copy(policy)
         shard(policy)
         trainer = SFTTrainer(policy, examples, config, seed=recipe.seed)
