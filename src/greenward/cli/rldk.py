@@ -143,8 +143,7 @@ def log_scan(
     from greenward.runs.files import dump_json
 
     signals = read_run_signals(path, mapping=mapping, pick=pick)
-    monitor = Monitor(rules, say=lambda text: None)
-    monitor.tests.kind = signals.kind
+    monitor = Monitor(rules, say=lambda text: None, kind=signals.kind)
     for place, step in enumerate(signals.steps.tolist()):
         monitor.log(step, signals.row(place))
     for alarm in monitor.found:

@@ -121,9 +121,8 @@ class LiveTests:
     `kind` is that of the recipe, where it is known: some changes mean nothing then.
     """
 
-    def __init__(self, alpha: float = 0.05) -> None:
-        self.alpha = alpha
-        self.kind: str | None = None
+    def __init__(self, alpha: float = 0.05, kind: str | None = None) -> None:
+        self.alpha, self.kind = alpha, kind
         self.looks = 0
         self._values: dict[str, deque[tuple[int, float]]] = {}
         self._memory: dict[str, list[tuple[int, float]]] = {}

@@ -49,7 +49,8 @@ class Monitor:
 
     `rules` is a preset, a YAML file or `Rules`. `say` gets each alarm as a line of text, `alarms` is a file
     to which each is appended as JSON. `stop` is what the action `stop` does, `pid` the process that it ends
-    otherwise; `stopped` says that a rule asked for it. A value that is NaN counts as one.
+    otherwise; `stopped` says that a rule asked for it. `kind` is that of the training, as recipes name it
+    (`self_play`, `sft`, …): some changes mean nothing then. A value that is NaN counts as one.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Monitor:
         stop: Callable[[], object] | None = None,
         pid: int | None = None,
         on_alarm: Callable[[Alarm], object] = lambda alarm: None,
+        kind: str | None = None,
     ) -> None:
         self.rules = rules if isinstance(rules, Rules) else load_rules(str(rules))
-        self.tests = LiveTests(self.rules.alpha)
+        self.tests = LiveTests(self.rules.alpha, kind)
         self.stopped = False
         self.found: list[Alarm] = []
         self._say, self._stop, self._pid, self._on_alarm = say, stop, pid, on_alarm

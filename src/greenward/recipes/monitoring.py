@@ -47,8 +47,9 @@ class MonitorCallback(Callback):
         kind: str,
     ) -> None:
         self._run, self._stop_on_critical = run, stop_on_critical
-        self._monitor = Monitor(rules, say=say, alarms=run.path / ALARMS, stop=_stop, on_alarm=self._on_alarm)
-        self._monitor.tests.kind = kind
+        self._monitor = Monitor(
+            rules, say=say, alarms=run.path / ALARMS, stop=_stop, on_alarm=self._on_alarm, kind=kind
+        )
         self._step = 0
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
