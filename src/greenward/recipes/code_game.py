@@ -23,7 +23,7 @@ from greenward.environments.code_game.environment import (
     diversity_and_difficulty,
 )
 from greenward.environments.code_game.predictors import predict_by_interpreting
-from greenward.environments.code_game.programs import random_program
+from greenward.environments.code_game.programs import MOST_CHANGES, MOST_PREDICTED_CHANGES, random_program
 from greenward.environments.episode import POLICY
 from greenward.environments.games.environment import SELF
 from greenward.environments.games.league import League
@@ -42,7 +42,7 @@ from greenward.seeding import step_seed
 CODE_GAME = "code_game"
 START = "start"
 """The player that is the policy as it was before the first step."""
-EXAMPLE_PROGRAMS = 16000
+EXAMPLE_PROGRAMS = 64000
 """Random programs that a supervised start learns to write and to predict: the format, no strategy."""
 
 
@@ -88,16 +88,17 @@ class CodeGameTasks:
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
         """Random programs, and what they print: that of another one for the share `config.error_rate`.
 
-        Every fourth program is also one to write, since its tokens are many and mostly chance.
+        There is a program to write for every fourth one to predict, since its tokens are many and mostly
+        chance.
         """
         prompts, end = self._prompts(policy), (policy.tokenizer.eos_id,)
         rng = random.Random(self.recipe.seed)
-        programs = list(self._random_programs(EXAMPLE_PROGRAMS))
+        programs = list(self._random_programs(EXAMPLE_PROGRAMS, MOST_PREDICTED_CHANGES))
         examples = []
-        for number, program in enumerate(programs):
+        for program in self._random_programs(EXAMPLE_PROGRAMS // 4):
             first_line, _, rest = program.partition("\n")
-            if number % 4 == 0:
-                examples.append(Example(prompts.to_write(first_line), (*prompts.answer(rest), *end)))
+            examples.append(Example(prompts.to_write(first_line), (*prompts.answer(rest), *end)))
+        for program in programs:
             wrong = rng.random() < config.error_rate
             printed = predict_by_interpreting(rng.choice(programs) if wrong else program)
             examples.append(Example(prompts.to_predict(program), (*prompts.answer(printed), *end)))
@@ -202,6 +203,6 @@ class CodeGameTasks:
             )
         return prompts
 
-    def _random_programs(self, count: int) -> Iterator[str]:
+    def _random_programs(self, count: int, most_changes: int = MOST_CHANGES) -> Iterator[str]:
         rng = random.Random(self.recipe.seed)
-        return (random_program(rng) for _ in range(count))
+        return (random_program(rng, most_changes) for _ in range(count))

@@ -10,6 +10,8 @@ import random
 from types import MappingProxyType
 
 MOST_CHANGES = 3
+MOST_PREDICTED_CHANGES = 6
+"""Of a program that a predictor is taught on: a generator soon writes more than it was shown."""
 
 # Each change, and what `a` is after it. {n}: a number from 2 to 5, {c} and {d}: two letters.
 _CHANGES = MappingProxyType(
@@ -39,11 +41,11 @@ def random_first_line(rng: random.Random) -> str:
     return _first_line(rng)[0]
 
 
-def random_program(rng: random.Random) -> str:
-    """A program of up to `MOST_CHANGES` changes; it never fails."""
+def random_program(rng: random.Random, most_changes: int = MOST_CHANGES) -> str:
+    """A program of up to `most_changes` changes; it never fails."""
     first, kind = _first_line(rng)
     lines = [first]
-    for _ in range(rng.randint(1, MOST_CHANGES)):
+    for _ in range(rng.randint(1, most_changes)):
         change, kind = rng.choice(_CHANGES[kind])
         letter, other = rng.sample("ab", 2)
         lines.append(change.format(n=rng.randint(2, 5), c=letter, d=other))
