@@ -56,6 +56,18 @@ def test_a_leak_is_told_while_it_grows():
     assert [alarm.name for alarm in fed(signals).found] == ["memory-leak"]
 
 
+def test_looks_count_the_steps_that_are_logged_not_their_numbers():
+    rng = np.random.default_rng(0)
+    found = []
+    for apart in (1, 7):  # a trainer that logs every 7th step reaches a multiple of 50 at every 50th row only
+        monitor = Monitor(say=lambda text: None)
+        for row, memory in enumerate(900 + 3.0 * np.arange(170) + rng.random(170), start=1):
+            monitor.log(apart * row, {"perf/rss_mb": memory})
+            monitor.log(apart * row, {"loss": 1.0})  # some trainers log a step in parts
+        found.append([(alarm.name, alarm.step // apart) for alarm in monitor.found])
+    assert found[0] == found[1] == [("memory-leak", 100)]
+
+
 def test_the_levels_of_all_looks_add_up_to_alpha():
     tests = LiveTests(alpha=0.05)
     assert sum(0.05 / (k * (k + 1)) for k in range(1, 10_000)) <= 0.05

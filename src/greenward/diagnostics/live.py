@@ -34,9 +34,9 @@ from greenward.diagnostics.signals import (
 from greenward.reports.document import Severity
 
 WINDOW = 128  # steps that are looked at
-EVERY = 3  # steps between looks
+EVERY = 3  # logged steps between looks
 NEWEST = 8  # values that must differ from those before
-_MEMORY_LOOKS = 50  # steps between looks at memory, which is tested over the whole run
+_MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
 _EDGE = 1e-12
 
@@ -124,6 +124,7 @@ class LiveTests:
     def __init__(self, alpha: float = 0.05, kind: str | None = None) -> None:
         self.alpha, self.kind = alpha, kind
         self.looks = 0
+        self._step, self._logged = -1, 0  # the newest step, and how many there were
         self._values: dict[str, deque[tuple[int, float]]] = {}
         self._memory: dict[str, list[tuple[int, float]]] = {}
         self._told: set[str] = set()
@@ -138,14 +139,20 @@ class LiveTests:
                 self._values.setdefault(name, deque(maxlen=WINDOW)).append((step, value))
             elif name in (RSS, DEVICE_MEMORY):
                 self._memory.setdefault(name, []).append((step, value))
-        if step % EVERY == 0:
+        if step == self._step:
+            return self._untold(found)
+        self._step, self._logged = step, self._logged + 1
+        if self._logged % EVERY == 0:
             self.looks += 1
             level = self.alpha / (self.looks * (self.looks + 1)) / len(WATCHED)
             meaningless = meaningless_findings(self.kind)
             watched = [one for one in WATCHED if one.name not in meaningless]
             found += [seen for one in watched if (seen := self._look(one, level))]
-        if step % _MEMORY_LOOKS == 0:
+        if self._logged % _MEMORY_LOOKS == 0:
             found += self._memory_leaks()
+        return self._untold(found)
+
+    def _untold(self, found: list[Suspicion]) -> list[Suspicion]:
         new = [one for one in found if one.name not in self._told]
         self._told |= {one.name for one in new}
         return list({one.name: one for one in reversed(new)}.values())
@@ -177,7 +184,7 @@ class LiveTests:
             steps, values = (
                 np.array(column) for column in zip(*held[:: -(-len(held) // _MEMORY_POINTS)], strict=True)
             )
-            looks = max(1, int(steps[-1]) // _MEMORY_LOOKS)
+            looks = self._logged // _MEMORY_LOOKS
             growth = measure_memory_growth(
                 steps, values.astype(float), alpha=self.alpha / (looks * (looks + 1))
             )
@@ -193,6 +200,8 @@ class LiveTests:
         """The state as plain data, for an exact resume."""
         return {
             "looks": self.looks,
+            "step": self._step,
+            "logged": self._logged,
             "values": {name: list(held) for name, held in self._values.items()},
             "memory": {name: list(held) for name, held in self._memory.items()},
             "told": sorted(self._told),
@@ -201,6 +210,7 @@ class LiveTests:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state`, which is empty for a run of a version that did not save it."""
         self.looks = state.get("looks", 0)
+        self._step, self._logged = state.get("step", -1), state.get("logged", EVERY * self.looks)
         pairs = {
             part: {name: [(int(step), float(value)) for step, value in one] for name, one in held.items()}
             for part, held in (("values", state.get("values", {})), ("memory", state.get("memory", {})))

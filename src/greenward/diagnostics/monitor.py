@@ -154,20 +154,31 @@ class Monitor:
         return MonitorCallback()
 
     def sb3_callback(self) -> Any:
-        """A callback for Stable-Baselines3: it reads what the logger holds after each rollout."""
+        """A callback for Stable-Baselines3: it reads what the logger writes, by environment steps."""
         from stable_baselines3.common.callbacks import BaseCallback
+        from stable_baselines3.common.logger import KVWriter
 
         monitor = self
 
+        class MonitorWriter(KVWriter):
+            def write(
+                self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
+            ) -> None:
+                monitor.log(step, key_values)
+
+            def close(self) -> None:
+                """Nothing is open."""
+
         class MonitorCallback(BaseCallback):
-            _rollouts = 0
+            def _on_training_start(self) -> None:
+                self._writer = MonitorWriter()
+                self.logger.output_formats.append(self._writer)
 
             def _on_step(self) -> bool:
                 return not monitor.stopped
 
-            def _on_rollout_start(self) -> None:
-                self._rollouts += 1
-                monitor.log(self._rollouts, dict(self.logger.name_to_value))
+            def _on_training_end(self) -> None:
+                self.logger.output_formats.remove(self._writer)
 
         return MonitorCallback()
 
