@@ -8,7 +8,7 @@
 # make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
 # make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
 # make test-vllm    rollouts by vLLM on this machine's CPU, in .venv-vllm: about 2 GB of packages
-# make test-bridges    our rewards and tasks inside TRL, verl's form, verifiers and OpenEnv, in .venv-bridges (Python 3.11)
+# make test-bridges    our rewards and tasks inside TRL, verl's form, verifiers, OpenEnv and Stable-Baselines3, in .venv-bridges (Python 3.11)
 # make test-distributed    trainings in two processes (DDP, FSDP2, DeepSpeed ZeRO-3), in .venv-distributed
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
@@ -98,7 +98,7 @@ test-slurm: $(INSTALLED)
 .venv-bridges/.installed: requirements/constraints.txt benchmarks/requirements-trl.txt pyproject.toml
 	$(PYTHON) -m venv .venv-bridges
 	.venv-bridges/bin/python -m pip install --quiet -c requirements/constraints.txt -r benchmarks/requirements-trl.txt \
-		verifiers==0.4.0 openenv-core==0.3.0 hypothesis --editable .
+		verifiers==0.4.0 openenv-core==0.3.0 stable-baselines3==2.9.2 hypothesis --editable .
 	@touch $@
 
 test-bridges: .venv-bridges/.installed
