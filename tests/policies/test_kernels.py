@@ -20,9 +20,11 @@ from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.engine import SamplingParams
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels import build as building
+from greenward.policies.kernels import compiling
 from greenward.policies.kernels import native as native_module
 from greenward.policies.kernels.attention import KernelAttention
-from greenward.policies.kernels.build import build, compiler, is_to_be_built, kernels
+from greenward.policies.kernels.build import build, is_to_be_built, kernels
+from greenward.policies.kernels.compiling import compiler
 from greenward.policies.kernels.self_test import TOLERANCE, differences, relative_error
 from greenward.policies.policy import Policy
 from greenward.policies.products import linear
@@ -307,15 +309,38 @@ def test_an_unwritable_cache_is_no_error(monkeypatch, tmp_path):
 @pytest.mark.slow
 @needs_kernels
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX is x86's")
-@pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx"])
-def test_kernels_for_narrower_registers(without, tmp_path):
-    library = tmp_path / "kernels.so"
-    subprocess.run(
-        (compiler(), *building._FLAGS, without, "-shared", str(SOURCE), "-o", str(library), "-lm"), check=True
-    )
+@pytest.mark.parametrize("march", ["x86-64", *compiling.LEVELS["x86_64"]])
+def test_kernels_for_other_processors(march, tmp_path):
+    library = compiled(march, tmp_path)
+    if march == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor has no AVX-512")
     command = (sys.executable, "-m", "greenward.policies.kernels.self_test", str(library))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_without_a_compiler_the_best_library_of_the_wheel_that_passes_its_test_is_taken(
+    monkeypatch, tmp_path
+):
+    works, fails = compiled("native", tmp_path), tmp_path / "newest.so"
+    fails.write_bytes(b"no library")
+    monkeypatch.setattr(building, "prebuilt", lambda: [fails, works])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert is_to_be_built()
+    assert build().library == works and build().reason.startswith("prebuilt for kernels")
+    assert not is_to_be_built()
+    works.write_bytes(b"no library either")
+    assert build().library is None and "prebuilt for kernels: the self-test failed" in build().reason
+
+
+def compiled(march: str, folder: Path) -> Path:
+    for command in compiling.commands(compiler(), march, folder / "kernels.so"):
+        subprocess.run(command, check=True)
+    return folder / "kernels.so"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from greenward.policies.kernels.compiling import LEVELS, compiler
 from tiny_model import TINY_STUDY
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,12 @@ def test_the_demo_runs_from_an_installed_wheel(tmp_path):
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = run(python, "-c", "import greenward; print(greenward.__file__)").stdout
     assert where.startswith(packages)
+    if wheel.stem.endswith("-any"):
+        assert compiler() is None or platform.machine() not in LEVELS
+    else:  # the kernels of the wheel serve where there is no compiler
+        environment |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        said = run(python, "-c", "from greenward.policies.kernels import build; print(build.build().reason)")
+        assert said.stdout.startswith("prebuilt for ")
 
     greenward = tmp_path / "venv/bin/greenward"
     run(greenward, "demo", "--quick", "--seeds", "0", "--output", "demo", *TINY_STUDY)

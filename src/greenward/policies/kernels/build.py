@@ -1,7 +1,8 @@
 """Compiles the kernels once for each machine, and trusts them after they agreed with torch in a test.
 
-The library and the outcome of its test stand in the user's cache, under a hash of the sources, the compiler
-and the processor. `GREENWARD_KERNELS=off` keeps to the operations of torch.
+Without a compiler, or where its library fails, the libraries that the wheel brings are tested, that of the
+newest processors first. The outcome of the test stands in the user's cache, under a hash of the sources, the
+compiler and the processor. `GREENWARD_KERNELS=off` keeps to the operations of torch.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from greenward.policies.kernels import compiling
+from greenward.policies.kernels.compiling import compiler
 from greenward.runs.files import write_atomically
 
 if TYPE_CHECKING:
@@ -27,8 +31,6 @@ if TYPE_CHECKING:
 SWITCH = "GREENWARD_KERNELS"
 FASTER_PRODUCTS = "faster products"  # what the self-test says where it found them
 _SOURCES = ("vectors.h", "elementwise.h", "attention.h", "decoding.h", "products.h", "kernels.c")
-# Contraction to fused multiply-adds changes roundings, and nothing else: no other fast mathematics.
-_FLAGS = ("-std=gnu11", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-Wno-psabi")
 _SECONDS = 300
 
 
@@ -41,16 +43,15 @@ class Built:
     products: bool = False
 
 
-def compiler() -> str | None:
-    """The C compiler: $CC, cc, gcc or clang."""
-    names = (os.environ.get("CC"), "cc", "gcc", "clang")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+def prebuilt() -> list[Path]:
+    """The libraries that the wheel brings, that of the newest processors first."""
+    return sorted((Path(__file__).parent / "prebuilt").glob("*.so"), reverse=True)
 
 
 def build(*, anew: bool = False) -> Built:
     """Compile and test, or say what a build before this one gave."""
     found = compiler()
-    if found is None:
+    if found is None and not prebuilt():
         return Built(None, "no C compiler was found (cc, gcc, clang, or $CC)")
     try:
         library, verdict = _files(found)
@@ -59,10 +60,10 @@ def build(*, anew: bool = False) -> Built:
     try:
         if anew:
             shutil.rmtree(library.parent, ignore_errors=True)
-        if _settled(library, verdict) is None:
+        if _settled(verdict) is None:
             library.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(verdict, json.dumps(_compiled_and_tested(found, library)).encode())
-        said = _settled(library, verdict) or {"failure": f"{library} changes while it is used"}
+            write_atomically(verdict, json.dumps(_made_and_tested(found, library)).encode())
+        said = _settled(verdict) or {"failure": f"{library} changes while it is used"}
     except subprocess.TimeoutExpired as error:  # on a busy machine: another time it may be quicker
         return Built(None, f"{error.cmd[0]} took more than {_SECONDS} s")
     except OSError as error:
@@ -70,7 +71,7 @@ def build(*, anew: bool = False) -> Built:
     if "failure" in said:
         return Built(None, said["failure"])
     products = " with matrix products of float32" if said["products"] else ""
-    return Built(library, f"compiled by {found}{products}", said["products"])
+    return Built(Path(said["library"]), f"{said['made']}{products}", said["products"])
 
 
 @functools.cache
@@ -89,21 +90,21 @@ def kernels() -> Kernels | None:
 def is_to_be_built() -> bool:
     """Whether the next use compiles, which takes some seconds."""
     found = compiler()
-    if os.environ.get(SWITCH) == "off" or found is None:
+    if os.environ.get(SWITCH) == "off" or (found is None and not prebuilt()):
         return False
     try:
-        return _settled(*_files(found)) is None
+        return _settled(_files(found)[1]) is None
     except (OSError, RuntimeError):
         return False
 
 
-def _settled(library: Path, verdict: Path) -> dict[str, Any] | None:
+def _settled(verdict: Path) -> dict[str, Any] | None:
     """What a build has found; None if there was none, or if its library is not as it was tested."""
     try:
         said: dict[str, Any] = json.loads(verdict.read_text(encoding="utf-8"))
+        is_whole = "failure" in said or said["sha256"] == _digest(Path(said["library"]))
     except (FileNotFoundError, ValueError):
         return None
-    is_whole = "failure" in said or (library.exists() and said["sha256"] == _digest(library))
     return said if is_whole else None
 
 
@@ -111,46 +112,69 @@ def _digest(library: Path) -> str:
     return hashlib.sha256(library.read_bytes()).hexdigest()
 
 
-def _compiled_and_tested(found: str, library: Path) -> dict[str, Any]:
-    """The verdict: the library's digest and whether its `products` are faster than torch's, or the `failure`.
+def _made_and_tested(found: str | None, library: Path) -> dict[str, Any]:
+    """The verdict: the `library`, how it was `made`, its digest and whether its `products` are faster than
+    torch's; or the `failure` of each way.
 
     Raises `OSError` and `TimeoutExpired`.
     """
-    source = Path(__file__).parent / "kernels.c"
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        part, whole = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
-        # Linked without an OpenMP runtime of its own: the symbols are those of the one that torch loads.
-        openmp = ("-fopenmp",) if platform.system() == "Linux" else ()
-        for command in (
-            (found, *_FLAGS, *openmp, "-c", str(source), "-o", str(part)),
-            (found, "-shared", str(part), "-o", str(whole), "-lm"),
-            (sys.executable, "-m", "greenward.policies.kernels.self_test", str(whole)),
-        ):
+    failures = []
+    if found is not None:
+        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+            whole = Path(scratch) / "kernels.so"
             try:
-                said = subprocess.run(
-                    command, check=True, capture_output=True, text=True, timeout=_SECONDS
-                ).stdout.strip()
-            except subprocess.CalledProcessError as error:
-                last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
-                stage = f"{command[0]} failed" if command[0] == found else "the self-test failed"
-                return {"failure": f"{stage}: {last}"}
-        whole.replace(library)
-    return {"sha256": _digest(library), "products": said == FASTER_PRODUCTS}
+                for command in compiling.commands(found, "native", whole):
+                    _run(command, f"{found} failed")
+                products = _passes(whole)
+                whole.replace(library)
+                return _verdict(library, f"compiled by {found}", products)
+            except _Failed as failure:
+                failures.append(str(failure))
+    for one in prebuilt():
+        try:
+            return _verdict(one, f"prebuilt for {one.stem}", _passes(one))
+        except _Failed as failure:
+            failures.append(f"prebuilt for {one.stem}: {failure}")
+    return {"failure": "; ".join(failures)}
 
 
-def _files(found: str) -> tuple[Path, Path]:
+class _Failed(Exception):
+    """A command that did not succeed."""
+
+
+def _passes(library: Path) -> bool:
+    """Test the library; whether its products are faster than torch's. Raises `_Failed`."""
+    command = (sys.executable, "-m", "greenward.policies.kernels.self_test", str(library))
+    return _run(command, "the self-test failed") == FASTER_PRODUCTS
+
+
+def _run(command: Sequence[str], failed: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise _Failed(f"{failed}: {last}")
+    return done.stdout.strip()
+
+
+def _verdict(library: Path, made: str, products: bool) -> dict[str, Any]:
+    return {"library": str(library), "made": made, "sha256": _digest(library), "products": products}
+
+
+def _files(found: str | None) -> tuple[Path, Path]:
     """The library, and the file with the verdict. Raises `RuntimeError` for a user without a home."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "greenward" / "kernels" / _fingerprint(found)
     return folder / "kernels.so", folder / "verdict.json"
 
 
-def _fingerprint(found: str) -> str:
-    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in _SOURCES]
-    version = subprocess.run((found, "--version"), capture_output=True, text=True, check=False).stdout
-    return hashlib.sha256("\0".join((*texts, *_FLAGS, found, version, _processor())).encode()).hexdigest()[
-        :16
-    ]
+def _fingerprint(found: str | None) -> str:
+    folder = Path(__file__).parent
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.[ch]"))]
+    if found is not None:
+        version = subprocess.run((found, "--version"), capture_output=True, text=True, check=False).stdout
+        texts += [found, version]
+    told = (*texts, *compiling.FLAGS, *map(str, prebuilt()), _processor())
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
 
 
 def _processor() -> str:

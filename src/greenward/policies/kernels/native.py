@@ -196,7 +196,8 @@ class Kernels:
         """Keys and values of rotated prompts, laid out for `decode`; group g begins at token `offsets[g]`."""
         D = qkv_MXD.shape[-1]
         keys, values = qkv_MXD.new_zeros((2, room * kv_heads * D))
-        arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), offsets.ctypes.data, keys, values)
+        places = offsets.ctypes.data_as(ctypes.c_void_p)
+        arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), places, keys, values)
         self._call("cache_prompts", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
         return keys, values
 
