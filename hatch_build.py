@@ -32,13 +32,17 @@ class CompiledKernels(BuildHookInterface[Any]):
         self._folder = tempfile.TemporaryDirectory()
         for level in levels:
             library = Path(self._folder.name, f"{level}.so")
-            for command in compiling.commands(found, level, library):
-                subprocess.run(command, check=True)
+            try:
+                for command in compiling.commands(found, level, library):
+                    subprocess.run(command, check=True)
+            except subprocess.CalledProcessError as error:  # an older compiler may not know the level
+                self.app.display_warning(f"The wheel brings no kernels for {level}: {error}")
+                continue
             build_data["force_include"][str(library)] = f"{KERNELS}/prebuilt/{library.name}"
-        # The libraries need no newer C library than that of this machine.
-        build_data["tag"] = f"py3-none-manylinux_{libc_version.replace('.', '_')}_{machine}"
-        build_data["pure_python"] = False
+            # The libraries need no newer C library than that of this machine.
+            build_data["tag"] = f"py3-none-manylinux_{libc_version.replace('.', '_')}_{machine}"
+            build_data["pure_python"] = False
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if build_data.get("tag"):
-            self._folder.cleanup()
+        if folder := getattr(self, "_folder", None):
+            folder.cleanup()
