@@ -1,11 +1,12 @@
 """FaultBench, part (a): faults planted in real trainings, and what `greenward diagnose` says of them.
 
-    .venv/bin/python -m benchmarks.faultbench.real train [--seeds 6] [--healthy 40] [--only NAME]
+    .venv/bin/python -m benchmarks.faultbench.real train [--seeds 6] [--healthy 80] [--only NAME]
     .venv/bin/python -m benchmarks.faultbench.real judge [--split report] [--json FILE]
     .venv/bin/python -m benchmarks.faultbench.real bisect [--seeds 1]
 
 `train` resumes: finished runs are not repeated, and of each only what diagnoses read is kept. Thresholds may
-be tuned on the seeds 0 to 2 (`--split tune`); figures are of 3 to 5.
+be tuned on the seeds 0 to 2 and the first 40 healthy runs (`--split tune`); figures are of the seeds 3 to 5
+and the last 40.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from greenward.diagnostics.proof import bisect_settings
 from greenward.runs.reading import read_summary
 
 STEPS, ONSET = 160, 81  # planted faults begin at step 81, those of the config at the first
-SPLITS = {"tune": range(3), "report": range(3, 6)}
+SPLITS = {"tune": (*range(3), *range(100, 140)), "report": (*range(3, 6), *range(140, 180))}
 _SIZE = (
     "training.prompts_per_step=6", "training.num_generations=6", "training.threads=1",
     "training.rollouts_per_step=12", "sandbox.workers=1", f"training.max_steps={STEPS}",
@@ -231,6 +232,8 @@ def train(arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
     size: tuple[str, ...] = (
         _SIZE
         if recipe in ("quickstart", "ppo_code_fix")
+        else ("training.threads=1",)
+        if recipe == "rejection_sampling"  # which learns its own mistakes after more rounds than its 50
         else (f"training.max_steps={STEPS}", "training.threads=1")
     )
     model: tuple[str, ...] = ()
@@ -364,7 +367,7 @@ def main() -> int:
     parser.add_argument("action", choices=("train", "judge", "bisect"))
     parser.add_argument("--folder", type=Path, default=Path("runs/faultbench"))
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--healthy", type=int, default=40)
+    parser.add_argument("--healthy", type=int, default=80)
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--only", help="arms whose name holds this")
     parser.add_argument("--split", choices=SPLITS, help="judge these seeds alone")
@@ -386,7 +389,7 @@ def main() -> int:
     else:
         inside = [one for one in wanted if finished(options.folder / one.name)]
         if options.split:
-            inside = [one for one in inside if one.healthy or one.seed in SPLITS[options.split]]
+            inside = [one for one in inside if one.seed in SPLITS[options.split]]
         outcomes = [judged(one, options.folder) for one in inside]
         found = report(outcomes)
         if options.json:
