@@ -26,6 +26,7 @@ MIN_GROWTH_FACTOR = 1.1
 MEMORY_RATIO = 1.25  # between two runs; the same run repeated varies by a few percent
 _NOT_FINITE_RATIO = 10.0  # how many times the largest finite norm a norm that is not finite counts as
 _SPIKE_REACH = 25  # steps on both sides
+_BEGINNING = 5  # steps
 _SUSTAINED_SHARE = 0.5
 _LASTING = 0.05  # of the steps, for which the memory of two runs must differ up to the end
 _WARM_UP = 0.1  # of the run: allocators and caches fill up
@@ -95,7 +96,8 @@ def large_where(not_finite: npt.NDArray[np.bool_], norms: Floats) -> Floats:
 def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     """Values above 3 times the median of the 25 steps on both sides, and 8 robust sigmas over it.
 
-    The ratio keeps small deviations from surroundings that hardly vary out of the list.
+    The ratio keeps small deviations from surroundings that hardly vary out of the list. The first 5 values
+    are no spikes, however high: a run begins with large gradients, and the median around is of later ones.
     """
     if len(values) < 2 * _SPIKE_REACH + 1:
         return []
@@ -104,6 +106,7 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     excess = values - around
     sigma = max(1.4826 * float(np.median(np.abs(excess))), float(np.finfo(float).tiny))
     found = (around > 0) & (values > SPIKE_RATIO * around) & (excess > SPIKE_SIGMAS * sigma)
+    found[:_BEGINNING] = False
     return [
         Spike(int(steps[i]), float(values[i]), float(values[i] / around[i]), float(excess[i] / sigma))
         for i in np.flatnonzero(found)

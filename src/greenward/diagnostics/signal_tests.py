@@ -29,6 +29,7 @@ LATE = 0.75  # from this share of the run on it is late
 _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
 _OUTSIDE = 2.5
+_LASTING = 12
 _LATER_PARTS = (0.33, 0.5, 0.67)
 _AROUND = 20  # steps that are averaged
 _COMPARISONS = {"<": np.less, ">": np.greater, "==": np.equal}
@@ -142,10 +143,10 @@ def lasting_change(
     if_passing_more: Severity | Literal["no finding"] | None = None,
     ruins: float = 0.0,
 ) -> Test:
-    """A change for the worse: down or up (`by_sign` -1 or 1), by more than `rise`, or to `below` or `above`
-    so many times the level before. Where the pass rate rose, it may be less severe, or nothing, but for a
-    fall
-    to less than `ruins` of the level before.
+    """A change for the worse: down or up (`by_sign` -1 or 1), or to `below` or `above` so many times the
+    level before. A change by more than `rise` must have lasted for 12 values: shares of the few answers of a
+    step vary. Where the pass rate rose, it may be less severe, or nothing, but for a fall to less than
+    `ruins` of the level before.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -158,7 +159,8 @@ def lasting_change(
             change = min(known, key=lambda one: one.p_value)
             change = replace(change, p_value=min(1.0, len(parts) * change.p_value))
         moved, level = change.after - change.before, max(change.after, 0.0)  # a fitted line may end below 0
-        worse = moved * by_sign > 0 or moved > rise
+        lasted = int((run.series(signal)[0] >= change.onset.step).sum())
+        worse = moved * by_sign > 0 or (moved > rise and lasted >= _LASTING)
         if change.before > 0:
             worse = worse or level < below * change.before or level > above * change.before
         found = worse and change.is_large

@@ -38,7 +38,7 @@ _NO_MEMORY_LIMIT = Gap(
 )
 REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
 SKIPPED = "updates/non_finite"
-MANY_SPIKES, FEWEST_SPIKES = 0.01, 3  # of the steps
+MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
