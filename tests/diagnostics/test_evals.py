@@ -127,6 +127,15 @@ def test_broken_evaluations_never_pass_and_never_raise(tmp_path, record):
     assert "<evil>" not in (tmp_path / "out/code_eval.html").read_text()
 
 
+@pytest.mark.parametrize(("since", "found"), [(492, False), (460, True)])
+def test_a_rise_of_failures_must_last_twelve_steps(tmp_path, since, found):
+    signals = healthy(1)
+    rng = np.random.default_rng(0)
+    signals["status/syntax_error"] = np.where(np.arange(500) >= since, 0.4, 0.1) + 0.01 * rng.random(500)
+    diagnosis = diagnose_evals(evaluated(tmp_path / "run", {}, signals))
+    assert bool([one for one in diagnosis.findings if one.name == "failing-answers-rise"]) is found
+
+
 @pytest.mark.parametrize(("status", "found"), [("drawn", False), ("first_won", False), ("illegal", True)])
 def test_results_of_games_are_no_way_to_fail_but_illegal_moves_are(tmp_path, status, found):
     signals = healthy(1)

@@ -95,6 +95,14 @@ def test_a_spike_is_named_with_its_step_and_a_quiet_double_is_none():
     assert find_spikes(STEPS, quiet) == []
 
 
+def test_the_large_gradients_at_the_beginning_are_no_spikes():
+    values = norms()
+    values[:5] *= (30, 20, 15, 10, 8)
+    assert find_spikes(STEPS, values) == []
+    values[5] = 40.0
+    assert [spike.step for spike in find_spikes(STEPS, values)] == [6]
+
+
 @pytest.mark.parametrize("finite_steps", [0, 2, 10])
 def test_norms_that_end_as_nan_have_exploded(finite_steps):
     values = norms()
