@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -72,6 +73,36 @@ def test_what_is_copied_exists_and_is_not_ignored():
     listed = [line.split() for line in sections()["files"].splitlines() if line.strip()]
     assert {source for source, _ in listed} == set(sources)
     assert all((ROOT / source).exists() and target == f"/source/{source}" for source, target in listed)
+
+
+@pytest.mark.slow
+def test_a_wheel_is_built_from_what_is_copied(tmp_path):
+    for one in of("COPY"):
+        *sources, target = one.split()
+        if sources[0].startswith("--from"):
+            continue
+        place = tmp_path / target.strip("/")
+        for source in sources:
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, place)
+            else:
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / source, place)
+    command = (
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        tmp_path,
+    )
+    subprocess.run((*command, tmp_path / "source"), check=True)
+    (wheel,) = tmp_path.glob("greenward-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"greenward/configs/quickstart.yaml", "greenward/policies/kernels/kernels.c"} <= set(names)
 
 
 @pytest.mark.parametrize("script", ["install.sh", "post", "RUN"])
