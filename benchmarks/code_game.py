@@ -19,16 +19,7 @@ from greenward import api
 from greenward.recipes.code_game import CODE_GAME
 from greenward.runs.reading import read_evaluations, read_rollouts, read_summary
 
-HEAD = (
-    "",
-    "start",
-    "after its steps",
-    "after the predictor's",
-    "gained",
-    "regained",
-    "winners",
-    "degenerate",
-)
+HEAD = ("", "start", "generator trained", "predictor trained", "gained", "regained", "winners", "degenerate")
 
 
 def main() -> None:
@@ -36,7 +27,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/code_game"))
     parser.add_argument("--seeds", default="0,1,2")
     options = parser.parse_args()
-    print("Won by the generator: at the start, and after its phase, before and after the predictor's.\n")
+    print("Games that the generator wins: at the start, and after each of the two phases.\n")
     print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
     for seed in options.seeds.split(","):
         run = options.output / f"seed_{seed}"
@@ -53,10 +44,7 @@ def figures(run: Path) -> list[str]:
     after, regained = (last["metrics"][f"frozen_beats_{name}"] for name in ("start", "policy"))
     won = winners(run)
     return [
-        *(
-            f"{100 * one['value']:.1f} % [{100 * one['low']:.1f}, {100 * one['high']:.1f}]"
-            for one in (start, after, regained)
-        ),
+        *map(percent, (start, after, regained)),
         f"{100 * (after['value'] - start['value']):+.1f}",
         f"{100 * (after['value'] - regained['value']):+.1f}",
         f"{len(won)}",

@@ -38,13 +38,18 @@ _SIZE = (
     "evaluation.eval_interval_steps=40",
     "algorithm.kl.coefficient=0.02",
 )  # fmt: skip
+_SIZES: dict[str, tuple[str, ...]] = {
+    "quickstart": _SIZE,
+    "ppo_code_fix": _SIZE,
+    "rejection_sampling": ("training.threads=1",),  # more than its 50 rounds teach it its own mistakes
+    "kuhn_self_play": (f"training.max_steps={STEPS}", "training.threads=1"),
+}
 BASES = {
     "grpo": ("quickstart", ("algorithm.importance={}",)),
     "ppo": ("ppo_code_fix", ("problems.families.limit=1000",)),
 }
 HEALTHY = {
-    "grpo": ("quickstart", ("algorithm.importance={}",)),
-    "ppo": ("ppo_code_fix", ("problems.families.limit=1000",)),
+    **BASES,
     "rejection": ("rejection_sampling", ()),
     "self_play": ("kuhn_self_play", ()),
 }
@@ -229,16 +234,9 @@ def train(arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
     """Begin the training of an arm from the warm start that all runs of its recipe share."""
     recipe, overrides = arm.recipe
     start = folder / "starts" / recipe
-    size: tuple[str, ...] = (
-        _SIZE
-        if recipe in ("quickstart", "ppo_code_fix")
-        else ("training.threads=1",)
-        if recipe == "rejection_sampling"  # which learns its own mistakes after more rounds than its 50
-        else (f"training.max_steps={STEPS}", "training.threads=1")
-    )
+    size = _SIZES[recipe]
     model: tuple[str, ...] = ()
-    own_start = not arm.healthy and KINDS[arm.kind].own_start
-    if recipe in ("quickstart", "ppo_code_fix") and not own_start:
+    if size is _SIZE and (arm.healthy or not KINDS[arm.kind].own_start):
         if not finished(start):
             subprocess.run(
                 command(recipe, start, ("training.max_steps=1", "evaluation.enabled=false")), check=True

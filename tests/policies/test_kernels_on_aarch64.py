@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from greenward.policies.kernels import compiling
-from greenward.policies.kernels.build import kernels
+from greenward.policies.kernels.build import build, kernels
 from greenward.policies.kernels.native import Kernels
 from greenward.policies.kernels.self_test import TOLERANCE, differences
 
@@ -131,8 +131,6 @@ def emulated(tmp_path: Path, native: RecordedKernels) -> bytes:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 16), (6, 2, 48), (2, 1, 64)])
 def test_aarch64_gives_what_this_machine_gives(dtype, heads, kv_heads, head_dim, tmp_path):
-    from greenward.policies.kernels.build import build
-
     native = RecordedKernels(build().library)
     differences(native, dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     theirs, at, compared = emulated(tmp_path, native), 0, set()
