@@ -260,6 +260,11 @@ def test_unknown_command_and_option_exit_with_2() -> None:
     assert run("train", "--fast") == 2
 
 
+def test_errors_show_control_characters_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("diagnose", str(tmp_path / "\x1b[31mred")) == 2
+    assert "\x1b" not in (error := capsys.readouterr().err) and "[31mred" in error
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("completion", shell) == 0

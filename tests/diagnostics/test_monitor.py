@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from synthetic_runs import healthy, with_explosion, write_run
 
@@ -164,11 +165,25 @@ def test_an_action_that_fails_does_not_end_the_training():
         id="r",
         signal="kl",
         above=0,
-        actions=[{"run": "/nowhere/nothing"}, {"webhook": "http://127.0.0.1:9/"}],
+        actions=[{"run": "/nowhere/nothing"}, {"webhook": "http://127.0.0.1:9/"}, {"webhook": "http://a b/"}],
     )
     said = []
-    assert Monitor(Rules(rules=(rule,), tests=False), say=said.append).log(1, {"kl": 1.0})
-    assert len(said) == 2 and "failed" in said[0]
+    monitor = Monitor(Rules(rules=(rule,), tests=False), say=said.append, alarms="/proc/nowhere/alarms.jsonl")
+    assert monitor.log(1, {"kl": 1.0})
+    assert len(said) == 4 and all("failed" in line for line in said)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.tensor, lambda x: np.array([x])])
+def test_numbers_of_numpy_and_torch_are_looked_at(kind, tmp_path):
+    monitor = Monitor(say=lambda text: None, alarms=tmp_path / "alarms.jsonl")
+    assert not monitor.log(np.int64(1), {"loss": kind(0.5), "stopped": np.bool_(True), "text": "nan"})
+    assert [alarm.name for alarm in monitor.log(np.int64(2), {"loss": kind(np.nan)})] == ["non-finite"]
+    assert json.loads((tmp_path / "alarms.jsonl").read_text())["step"] == 2
+
+
+def test_an_integer_too_large_for_a_float_is_infinite():
+    (alarm,) = Monitor(say=lambda text: None).log(1, {"loss": -(10**400), 3: 1.0})
+    assert alarm.value == -np.inf
 
 
 def test_rules_that_cannot_be_right_are_refused(tmp_path):
@@ -178,6 +193,13 @@ def test_rules_that_cannot_be_right_are_refused(tmp_path):
         ("rules: [{id: a, signal: kl, above: 1, windw: 3}]", "windw"),
         ("rules: [{id: a, signl: kl, above: 1}]", r"signal: it is missing; .*signl: there is no such key"),
         ("rules: [", "not valid YAML"),
+        ("- a", "the file: expected keys with values"),
+        (
+            "rules: [{id: a, signal: kl, above: 1}, {id: a, signal: loss, above: 1}]",
+            "'a' occurs twice",
+        ),
+        ("rules: [{id: a, signal: kl, above: 1, window: 100000000000000000000}]", "window"),
+        ("rules: [{id: a, signal: kl, above: 1, actions: [{run: ' '}]}]", "Run.run"),
         ("rules: [{id: a, signal: kl, above: 1, actions: [explode]}]", "actions"),
     ):
         file.write_text(text)
@@ -201,6 +223,19 @@ def test_the_command_reads_what_is_there_and_stops_a_process(tmp_path):
     arguments = ["monitor", str(clean), "--rules", str(rules), "--pid", str(process.pid), "--every", "0.1"]
     CliRunner().invoke(cli, [*arguments, "--once"])
     assert process.wait(timeout=20) == -signal.SIGTERM
+
+
+def test_the_command_says_why_it_waits_and_never_signals_groups_of_processes(tmp_path):
+    (tmp_path / "one.jsonl").write_text('{"step": 1, "loss": 1}\n')
+    (tmp_path / "two.jsonl").write_text('{"step": 1, "loss": 1}\n')
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
+    threading.Thread(target=process.wait, daemon=True).start()
+    watched = ["monitor", str(tmp_path), "--pid", str(process.pid), "--every", "0.1"]
+    done = CliRunner().invoke(cli, watched)
+    assert isinstance(done.exception, DiagnosticsError)
+    assert done.stderr.count("has 2 runs") == 1
+    for pid in ("0", "-1"):
+        assert CliRunner().invoke(cli, ["monitor", str(tmp_path), "--pid", pid]).exit_code == 2
 
 
 def test_watch_shows_curves_and_the_verdict(tmp_path):

@@ -29,6 +29,7 @@ from greenward.cli.training import config, demo, launch, sweep, train
 from greenward.cli.validating import validate_model
 from greenward.errors import GreenwardError, TrainingStopped
 from greenward.runs.keys import without_keys
+from greenward.text import visible
 
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
@@ -79,5 +80,5 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         click.echo("Interrupted.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except GreenwardError as error:
-        click.echo(f"Error: {without_keys(str(error))}", err=True)
+        click.echo(f"Error: {visible(without_keys(str(error)))}", err=True)
         sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)

@@ -35,7 +35,9 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
     "--rules", default="default", show_default=True, help="A preset or a YAML file (docs/monitor.md)."
 )
 @click.option(
-    "--pid", type=int, help="The process of the training: the action stop ends it, and its end ends this."
+    "--pid",
+    type=click.IntRange(min=1),
+    help="The process of the training: the action stop ends it, and its end ends this.",
 )
 @click.option("--alarms", type=click.Path(path_type=Path), help="Append each alarm to this file as JSON.")
 @click.option("--once", is_flag=True, help="Read what is there, and end.")
@@ -128,15 +130,19 @@ def _followed(
     """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
     from greenward.diagnostics.readers import read_run_signals
     from greenward.errors import DiagnosticsError
+    from greenward.text import visible
 
-    steps = -1
+    steps, said = -1, ""
     while True:
         alive = pid is None or _is_alive(pid)
         try:
             signals = read_run_signals(run, pick=pick)
-        except DiagnosticsError:
-            if once:
+        except DiagnosticsError as error:
+            if once or not alive:
                 raise
+            if said != str(error):
+                said = str(error)
+                click.echo(f"Waiting: {visible(said)}", err=True)
         else:
             if int(signals.steps[-1]) != steps:
                 steps = int(signals.steps[-1])

@@ -10,6 +10,7 @@ model.learn(100_000, callback=Monitor().sb3_callback())  # Stable-Baselines3
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
@@ -75,22 +76,27 @@ class Monitor:
         self._last: dict[str, int] = {}
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> list[Alarm]:
-        """Look at the metrics of a step (numbers; the rest is ignored); returns new alarms, after acting."""
-        numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
+        """Look at the metrics of a step; returns new alarms, after acting.
+
+        Numbers of Python, NumPy and torch count, also in an array of one; the rest is ignored.
+        """
+        step = int(step)
+        found = {str(name): _number(value) for name, value in metrics.items()}
+        numbers = {name: value for name, value in found.items() if value is not None}
         if not numbers.keys() <= self._names.keys():
             self._names = renamed([*self._names, *(numbers.keys() - self._names.keys())], {})[0]
         ours = {}
-        for name, value in numbers.items():
+        for name, number in numbers.items():
             known, scale, shift = self._names[name]
-            ours[known] = scale * value + shift
+            ours[known] = scale * number + shift
         alarms = []
         if self.rules.tests:
             for seen in self.tests.add(step, ours):
                 alarm = Alarm(step, seen.name, seen.severity, str(seen), seen.onset, "test", seen.after)
                 alarms.append((alarm, self.rules.actions))
         for rule in self.rules.rules:
-            found = ours.get(rule.signal, numbers.get(rule.signal))
-            if found is not None and (alarm_of_rule := self._judge(rule, step, found)) is not None:
+            value = ours.get(rule.signal, numbers.get(rule.signal))
+            if value is not None and (alarm_of_rule := self._judge(rule, step, value)) is not None:
                 alarms.append((alarm_of_rule, rule.actions))
         for alarm, actions in alarms:
             self._act(alarm, actions)
@@ -117,11 +123,12 @@ class Monitor:
         self.found.append(alarm)
         self._on_alarm(alarm)
         record = dump_json(asdict(alarm))
-        if self._file is not None:
-            append_line(self._file, record)
-        for action in actions:
+        written = () if self._file is None else (self._file,)
+        for action in (*written, *actions):
             try:
-                if action == "warn":
+                if isinstance(action, Path):
+                    append_line(action, record)
+                elif action == "warn":
                     self._say(visible(f"Step {alarm.step}: {alarm.severity}: {alarm.text}", 300))
                 elif action == "stop":
                     self.stopped = True
@@ -134,8 +141,9 @@ class Monitor:
                 elif isinstance(action, Run):
                     environment = {**os.environ, "GREENWARD_ALARM": record}
                     subprocess.Popen(shlex.split(action.run), env=environment, stdin=subprocess.DEVNULL)
-            except (OSError, ValueError) as error:  # a training must not die of its monitor
-                self._say(visible(f"Step {alarm.step}: the action {action!r} failed: {error}", 300))
+            except Exception as error:  # a training must not die of its monitor
+                what = "writing the alarm" if isinstance(action, Path) else f"the action {action!r}"
+                self._say(visible(f"Step {alarm.step}: {what} failed: {error}", 300))
 
     def hf_callback(self) -> Any:
         """A `TrainerCallback` for TRL and transformers; a rule with `stop` ends the training after the
@@ -191,5 +199,12 @@ def _post(url: str, record: str) -> None:
         pass
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

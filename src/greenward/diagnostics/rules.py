@@ -27,7 +27,7 @@ class Webhook(ConfigSection):
 class Run(ConfigSection):
     """Run a command, split as a shell would, with the alarm as JSON in the variable GREENWARD_ALARM."""
 
-    run: str
+    run: str = Field(pattern=r"\S")
 
 
 Action = Literal["warn", "stop"] | Webhook | Run
@@ -40,7 +40,7 @@ class Rule(ConfigSection):
     signal: str = Field(description="greenward's name, or the log's own")
     above: float | None = None
     below: float | None = None
-    window: PositiveInt = Field(1, description="newest values that count")
+    window: PositiveInt = Field(1, le=1_000_000, description="newest values that count")
     aggregate: Literal["all", "mean", "last", "min", "max", "range"] = Field(
         "all", description="all: each value of the window is beyond the limit"
     )
@@ -79,6 +79,13 @@ class Rules(ConfigSection):
     tests: bool = True
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     actions: tuple[Action, ...] = Field(("warn",), description="of an alarm by a test")
+
+    @model_validator(mode="after")
+    def _has_different_ids(self) -> Rules:
+        ids = [rule.id for rule in self.rules]
+        if twice := sorted({one for one in ids if ids.count(one) > 1}):
+            raise ValueError(f"each rule needs an id of its own, {twice[0]!r} occurs twice")
+        return self
 
 
 def _rule(id: str, signal: str, **limits: Any) -> Rule:
@@ -127,9 +134,14 @@ def load_rules(name: str) -> Rules:
     except yaml.YAMLError as error:
         raise DiagnosticsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        told = {"missing": "it is missing", "extra_forbidden": "there is no such key"}
+        told = {
+            "missing": "it is missing",
+            "extra_forbidden": "there is no such key",
+            "model_type": "expected keys with values",
+            "tuple_type": "expected a list",
+        }
         faults = (
-            f"{'.'.join(map(str, fault['loc']))}: {told.get(fault['type'], fault['msg'])}"
+            f"{'.'.join(map(str, fault['loc'])) or 'the file'}: {told.get(fault['type'], fault['msg'])}"
             for fault in error.errors()[:4]
         )
         raise DiagnosticsError(f"{path}: {'; '.join(faults)}") from None
