@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import greenward
-from greenward import Case, EvaluationCallback, Problem, evaluate, load_problems, reward_function, train
+from greenward import (
+    Case,
+    EvaluationCallback,
+    Problem,
+    evaluate,
+    load_problems,
+    load_recipe,
+    reward_function,
+    train,
+)
 from greenward.errors import ConfigError, GreenwardError, RewardError
 
 SOURCE = Path(greenward.__file__).parent
@@ -62,6 +71,20 @@ def test_a_run_of_a_program_resumes_with_its_problems_only(trained):
     with pytest.raises(greenward.errors.RunError, match=r"problems\.train"):
         train(problems=PROBLEMS[:2], rewards={vowels: 1.0, "tests": 0.5}, output=trained.run, resume=True,
               quiet=True, **TINY)  # fmt: skip
+
+
+def test_the_config_of_a_run_continues_that_run_wherever_it_lies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = {"problems": PROBLEMS, "rewards": {"tests": 1.0}, "resume": True, "quiet": True}
+    run = train(output="elsewhere/run", **one, **TINY).run
+    more = train(run / "config.yaml", ["training.max_steps=3"], **one)
+    assert more.run == run and [row["step"] for row in more.metrics] == [1, 2, 3]
+    (tmp_path / "mine").mkdir()  # a recipe of that name that is no run's
+    (tmp_path / "mine/config.yaml").write_text((run / "config.yaml").read_text())
+    assert (
+        train("mine/config.yaml", **one, dry_run=True).run
+        == Path("runs") / load_recipe(run / "config.yaml").name
+    )
 
 
 def test_a_policy_is_evaluated_in_memory_with_intervals(trained):

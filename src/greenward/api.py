@@ -123,8 +123,9 @@ def train(
     functions and names of shipped terms, each with weight 1, or with weights in a mapping; a function is
     called in this process as `f(prompts, completions, **columns)` (TRL) or `f(answers)`.
 
-    `resume` continues the run in `output`, exactly; `dry_run` prints settings, model size and the first
-    prompt, and trains nothing. Raises the errors of `greenward.errors`; what was written before one is kept.
+    `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `dry_run`
+    prints settings, model size and the first prompt, and trains nothing. Raises the errors of
+    `greenward.errors`; what was written before one is kept.
     """
     from greenward.config.loading import dump, parse_recipe
     from greenward.config.recipe import BaseRecipe
@@ -133,6 +134,7 @@ def train(
     from greenward.grading.custom_reward import reward_terms
     from greenward.platforms.detection import this_preset
     from greenward.problems.problem import ProblemSet
+    from greenward.runs.reading import run_of_config
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
@@ -167,7 +169,8 @@ def train(
         resolved = parse_recipe("" if recipe is None else dump(recipe), changes, machine=this_preset)
     else:
         raise _unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
-    run = Path(output) if output is not None else Path("runs") / resolved.name
+    own = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
+    run = Path(output) if output is not None else own or Path("runs") / resolved.name
 
     from greenward.recipes import train as recipes
 

@@ -4,7 +4,9 @@ from argparse import Namespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from greenward.cli.main import cli
 from greenward.errors import ConfigError
 from greenward.platforms.launch import launch_command, main, shipped_configs
 
@@ -77,6 +79,20 @@ def test_several_machines_are_told_where_they_meet() -> None:
 def test_what_cannot_be_launched_is_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         launch_command(["r.yaml"], **wrong)
+
+
+def test_the_launcher_alone_refuses_a_recipe_and_shows_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr("greenward.platforms.launch.launch", launched.append)
+    command = ["launch", "quickstart", "--processes", "2"]
+    for wrong in ("problems.train=/nowhere.json", "--fast"):
+        assert CliRunner().invoke(cli, [*command, wrong]).exit_code != 0
+    assert not launched
+    assert CliRunner().invoke(cli, [*command, "--dataset", "families", "seed=3"]).exit_code == 0
+    assert CliRunner().invoke(cli, [*command, "--dry-run"]).exit_code == 0
+    several, one = launched
+    assert "2" in several and several[-4:] == ["quickstart", "--dataset", "families", "seed=3"]
+    assert one[1:] == ["-m", "greenward", "train", "quickstart", "--dry-run"]
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,11 +96,17 @@ def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
     greenward launch quickstart --processes 2
     greenward launch my.yaml --processes 8 --config fsdp2 training.max_steps=50 --resume
     """
-    from greenward.config.loading import load_recipe
+    import greenward
     from greenward.platforms import launch as launcher
+    from greenward.recipes.requirements import check_needs
 
-    load_recipe(recipe, [text for text in arguments if "=" in text and not text.startswith("-")])
-    launcher.launch(launcher.launch_command((recipe, *arguments), **options))
+    given = train.make_context("greenward launch", [recipe, *arguments]).params
+    if given["dry_run"]:
+        options = {"processes": 1}
+    command = launcher.launch_command((recipe, *arguments), **options)
+    aliases = _as_overrides({option: given[option] for option in ALIASES})
+    check_needs(greenward.load_recipe(recipe, (*aliases, *given["overrides"])))  # else each process says it
+    launcher.launch(command)
 
 
 def _as_overrides(aliases: dict[str, Any]) -> list[str]:

@@ -45,6 +45,12 @@ def is_run(path: Path) -> bool:
     return (path / CONFIG).is_file() or (path / METRICS).is_file()
 
 
+def run_of_config(path: str | Path) -> Path | None:
+    """The run whose resolved recipe the file is; None for any other file."""
+    file = Path(path)
+    return file.parent if file.name == CONFIG and (file.parent / PROVENANCE).is_file() else None
+
+
 def runs_below(path: Path) -> list[Path]:
     """The runs of a sweep or study: folders in `path`, or in folders of it that are no runs; arms aside."""
     found = []
