@@ -15,14 +15,10 @@ import ast
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from greenward.errors import ConfigError
 from greenward.grading.dead_code import remove_dead_code
-from greenward.grading.rewards import GradedAnswer, RewardTerm
-
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
+from greenward.grading.rewards import AnswerTerm, GradedAnswer
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
@@ -34,14 +30,13 @@ _DECISIONS = (
 
 
 @dataclass(frozen=True)
-class CodeQuality(RewardTerm):
+class CodeQuality(AnswerTerm):
     """The weighted mean of the sub-terms above. `weights` names the ones that count.
 
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
     """
 
     name: str = "code_quality"
-    weight: float = 1.0
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUB_TERMS, 1.0))
     max_statements: int = 30
     max_complexity: int = 10
@@ -55,8 +50,8 @@ class CodeQuality(RewardTerm):
         if not sum(self.weights.values()) > 0 or min(self.weights.values()) < 0:
             raise ConfigError("the weights of code_quality must not be negative and must sum to more than 0.")
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self.of_code(answer.code or "", answer.problem.entry_point) for answer in answers]
+    def of_answer(self, answer: GradedAnswer) -> float:
+        return self.of_code(answer.code or "", answer.problem.entry_point)
 
     def of_code(self, code: str, entry_point: str = "") -> float:
         """The score of one program. Without an entry point every function of the top level counts as live."""

@@ -12,17 +12,13 @@ there.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from greenward.errors import RewardError
-from greenward.grading.rewards import GradedAnswer, RewardTerm
+from greenward.grading.rewards import AnswerTerm, GradedAnswer
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Label, Problem
-
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
 
 Answered = Literal["vulnerable", "safe", "unsure"]
 MAX_CITED = 200
@@ -163,46 +159,35 @@ def evidence(label: Label, answer: LabelAnswer, code: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Detection(RewardTerm):
+class Detection(AnswerTerm):
     """1 for the right answer to whether there is a vulnerability, 0 for an abstention, else -1."""
 
     name: str = "detection"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [
-            0.0
-            if answer.verdict.status is Status.ABSTAINED
-            else 1.0
-            if answer.verdict.tests_passed[:1] == (True,)
-            else -1.0
-            for answer in answers
-        ]
+    def of_answer(self, answer: GradedAnswer) -> float:
+        if answer.verdict.status is Status.ABSTAINED:
+            return 0.0
+        return 1.0 if answer.verdict.tests_passed[:1] == (True,) else -1.0
 
 
 @dataclass(frozen=True)
-class Weakness(RewardTerm):
+class Weakness(AnswerTerm):
     """1 where a vulnerability is named as the weakness that it is, else 0; for vulnerable functions only."""
 
     name: str = "weakness"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [float(answer.verdict.passed) if _label(answer).vulnerable else None for answer in answers]
+    def of_answer(self, answer: GradedAnswer) -> float | None:
+        return float(answer.verdict.passed) if _label(answer).vulnerable else None
 
 
 @dataclass(frozen=True)
-class Evidence(RewardTerm):
+class Evidence(AnswerTerm):
     """How well the reason fits the lines that the fix changed (`evidence`)."""
 
     name: str = "evidence"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [
-            evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)
-            for answer in answers
-        ]
+    def of_answer(self, answer: GradedAnswer) -> float | None:
+        return evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)
 
 
 def _label(answer: GradedAnswer) -> Label:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from greenward.errors import RewardError
 from greenward.grading.code_quality import parse_bounded
 from greenward.grading.dead_code import LiveCode, remove_dead_code
-from greenward.grading.rewards import GradedAnswer, RewardTerm
+from greenward.grading.rewards import GradedAnswer, ShippedTerm
 
 if TYPE_CHECKING:
     from greenward.grading.grader import Grader
@@ -47,7 +47,7 @@ _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
 
 @dataclass(frozen=True)
-class Readability(RewardTerm):
+class Readability(ShippedTerm):
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
     Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
@@ -58,7 +58,6 @@ class Readability(RewardTerm):
     """
 
     name: str = "readability"
-    weight: float = 1.0
     _known: dict[tuple[str, str, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

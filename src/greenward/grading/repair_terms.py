@@ -19,7 +19,7 @@ from greenward.grading.edits.answers import (
     written_edits,
 )
 from greenward.grading.edits.edit import Edit, EditError
-from greenward.grading.rewards import GradedAnswer, RewardTerm
+from greenward.grading.rewards import AnswerTerm, GradedAnswer, ShippedTerm
 from greenward.grading.sequence_similarity import similarity
 from greenward.grading.verdict import EDIT_ERRORS, Family
 from greenward.problems.placement import function_in
@@ -34,14 +34,13 @@ _PENALTY_PER_CHAR = 0.001
 
 
 @dataclass(frozen=True)
-class PartialFormat(RewardTerm):
+class PartialFormat(AnswerTerm):
     """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0."""
 
     name: str = "format_partial"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self.of_text(answer.completion) for answer in answers]
+    def of_answer(self, answer: GradedAnswer) -> float:
+        return self.of_text(answer.completion)
 
     @staticmethod
     def of_text(text: str) -> float:
@@ -54,14 +53,13 @@ class PartialFormat(RewardTerm):
 
 
 @dataclass(frozen=True)
-class StrictFormat(RewardTerm):
+class StrictFormat(AnswerTerm):
     """1 for reasoning and then the answer, each once in its tags and not empty, and nothing else."""
 
     name: str = "format_strict"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [float(self.fits(answer.completion)) for answer in answers]
+    def of_answer(self, answer: GradedAnswer) -> float:
+        return float(self.fits(answer.completion))
 
     @staticmethod
     def fits(text: str) -> bool:
@@ -75,17 +73,12 @@ class StrictFormat(RewardTerm):
 
 
 @dataclass(frozen=True)
-class EditFormat(RewardTerm):
+class EditFormat(AnswerTerm):
     """1 for edits that can be read and applied, 0.5 for edits that can be read and each change something."""
 
     name: str = "edit_format"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self._score(answer) for answer in answers]
-
-    @staticmethod
-    def _score(answer: GradedAnswer) -> float:
+    def of_answer(self, answer: GradedAnswer) -> float:
         edits = _edits_of(answer)
         if not edits or any(edit.search == edit.replace for edit in edits):
             return 0.0
@@ -93,7 +86,7 @@ class EditFormat(RewardTerm):
 
 
 @dataclass(frozen=True)
-class EditSimilarity(RewardTerm):
+class EditSimilarity(AnswerTerm):
     """How similar the edits are to the known ones; edits that change nothing count for nothing.
 
     Edits are paired by similarity, the most similar first, whatever their order. A pair scores the mean of
@@ -102,13 +95,8 @@ class EditSimilarity(RewardTerm):
     """
 
     name: str = "edit_similarity"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self._score(answer) for answer in answers]
-
-    @staticmethod
-    def _score(answer: GradedAnswer) -> float | None:
+    def of_answer(self, answer: GradedAnswer) -> float | None:
         problem = answer.problem
         if not problem.reference:
             return None
@@ -145,7 +133,7 @@ def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> 
 
 
 @dataclass(frozen=True)
-class FunctionSimilarity(RewardTerm):
+class FunctionSimilarity(AnswerTerm):
     """How similar the function is to that of the reference, as sequences of characters without indentation.
 
     What takes too long to compare counts as unlike. None where answers are whole programs, and without a
@@ -153,20 +141,15 @@ class FunctionSimilarity(RewardTerm):
     """
 
     name: str = "function_similarity"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self._score(answer) for answer in answers]
-
-    @staticmethod
-    def _score(answer: GradedAnswer) -> float | None:
+    def of_answer(self, answer: GradedAnswer) -> float | None:
         both = (function_in(answer.problem, code) for code in (answer.code or "", answer.problem.reference))
         given, known = ("\n".join(map(str.strip, (one or "").splitlines())) for one in both)
         return (similarity(given, known) or 0.0) if known else None
 
 
 @dataclass(frozen=True)
-class SweRl(RewardTerm):
+class SweRl(AnswerTerm):
     """SWE-RL's reward (Wei et al. 2025, arXiv 2502.18449): similarity of diffs, −1 for a wrong format.
 
     With `tags`, the answer must have `<think>` and `<solution>` with a thought, as published. Edits that
@@ -175,13 +158,9 @@ class SweRl(RewardTerm):
     """
 
     name: str = "swe_rl"
-    weight: float = 1.0
     tags: bool = True
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self._score(answer) for answer in answers]
-
-    def _score(self, answer: GradedAnswer) -> float | None:
+    def of_answer(self, answer: GradedAnswer) -> float | None:
         problem, own = answer.problem, answer.problem.path or PATH
         if not problem.reference:
             return None
@@ -214,11 +193,10 @@ def swe_rl_similarity(
 
 
 @dataclass(frozen=True)
-class Regression(RewardTerm):
+class Regression(ShippedTerm):
     """The share of the tests that the program at first passes which still pass; None if it passes none."""
 
     name: str = "regression"
-    weight: float = 1.0
     _passed_before: dict[str, tuple[bool, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

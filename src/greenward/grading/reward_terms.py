@@ -27,7 +27,7 @@ from greenward.grading.repair_terms import (
     StrictFormat,
     SweRl,
 )
-from greenward.grading.rewards import GradedAnswer, RewardTerm
+from greenward.grading.rewards import AnswerTerm, GradedAnswer, RewardTerm, ShippedTerm
 from greenward.grading.verdict import Status
 from greenward.problems.placement import function_in
 from greenward.sandbox.protocol import Outcome, RunResult
@@ -37,35 +37,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tests(RewardTerm):
+class Tests(AnswerTerm):
     """The fraction of tests passed, plus `bonus` when all pass. An answer that cheats gets 0."""
 
     name: str = "tests"
-    weight: float = 1.0
     bonus: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [
-            0.0
-            if answer.verdict.status is Status.CHEATING
-            else answer.verdict.fraction_passed + self.bonus * answer.verdict.passed
-            for answer in answers
-        ]
+    def of_answer(self, answer: GradedAnswer) -> float:
+        if answer.verdict.status is Status.CHEATING:
+            return 0.0
+        return answer.verdict.fraction_passed + self.bonus * answer.verdict.passed
 
 
 @dataclass(frozen=True)
-class AllTests(RewardTerm):
+class AllTests(AnswerTerm):
     """1 when every test passes, else 0."""
 
     name: str = "all_tests"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [float(answer.verdict.passed) for answer in answers]
+    def of_answer(self, answer: GradedAnswer) -> float:
+        return float(answer.verdict.passed)
 
 
 @dataclass(frozen=True)
-class ExecutionLadder(RewardTerm):
+class ExecutionLadder(ShippedTerm):
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
     The result of a program is its output. Where the problem asks for a function, it is that function at
@@ -74,7 +69,6 @@ class ExecutionLadder(RewardTerm):
     """
 
     name: str = "execution_ladder"
-    weight: float = 1.0
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
@@ -98,7 +92,7 @@ def defines(code: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class CodeFormat(RewardTerm):
+class CodeFormat(AnswerTerm):
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
     Where an answer is one function of a file, this function counts and not the rest of the file.
@@ -107,32 +101,26 @@ class CodeFormat(RewardTerm):
     """
 
     name: str = "format"
-    weight: float = 1.0
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [float(self._is_well_formed(answer)) for answer in answers]
-
-    @staticmethod
-    def _is_well_formed(answer: GradedAnswer) -> bool:
+    def of_answer(self, answer: GradedAnswer) -> float:
         wanted = answer.problem.entry_point.partition(".")[0]
         function = function_in(answer.problem, answer.code or "")
         if function is not None:
             in_class = f"class File:\n{function}" if function[:1].isspace() else function
-            return bool(function) and parse_bounded(in_class) is not None
+            return float(bool(function) and parse_bounded(in_class) is not None)
         tree = parse_bounded(answer.code or "")
         statements = tree.body if tree is not None else []
-        return any(not wanted or getattr(node, "name", None) == wanted for node in statements)
+        return float(any(not wanted or getattr(node, "name", None) == wanted for node in statements))
 
 
 @dataclass(frozen=True)
-class CodeScore(RewardTerm):
+class CodeScore(ShippedTerm):
     """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
 
     Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
     """
 
     name: str = "code_score"
-    weight: float = 1.0
     correctness: float = 0.8
     readability: float = 0.2
     _parts: tuple[Tests, Readability] = field(init=False, repr=False, compare=False)

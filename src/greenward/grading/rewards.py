@@ -78,6 +78,25 @@ class RewardTerm(ABC):
         return {}
 
 
+@dataclass(frozen=True)
+class ShippedTerm(RewardTerm):
+    """A term that recipes name; further fields of a subclass are its options."""
+
+    name: str = ""
+    weight: float = 1.0
+
+
+class AnswerTerm(ShippedTerm):
+    """A term whose score of an answer depends on that answer alone."""
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+        return [self.of_answer(answer) for answer in answers]
+
+    @abstractmethod
+    def of_answer(self, answer: GradedAnswer) -> float | None:
+        """The score of one answer, None where the term does not apply."""
+
+
 def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader: Grader) -> list[Reward]:
     """The reward of each answer: the weighted sum of the terms that apply to it.
 
