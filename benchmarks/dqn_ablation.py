@@ -1,6 +1,6 @@
 """The recipe `dqn_code_generation` with one part left out at a time: same seeds, same number of episodes.
 
-    .venv/bin/python benchmarks/dqn_ablation.py --seeds 1 --episodes 1500 --json dqn_ablation.json
+    .venv/bin/python benchmarks/dqn_ablation.py --seeds 3 --episodes 1500 --json dqn_ablation.json
 
 A run that is finished is not repeated. Counted are classic problems whose greedy program passes the hidden
 tests after the last episode.
