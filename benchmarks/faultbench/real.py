@@ -1,12 +1,12 @@
 """FaultBench, part (a): faults planted in real trainings, and what `greenward diagnose` says of them.
 
-    .venv/bin/python -m benchmarks.faultbench.real train [--seeds 6] [--healthy 80] [--only NAME]
+    .venv/bin/python -m benchmarks.faultbench.real train [--seeds 6] [--healthy 120] [--only NAME]
     .venv/bin/python -m benchmarks.faultbench.real judge [--split report] [--json FILE]
     .venv/bin/python -m benchmarks.faultbench.real bisect [--seeds 1]
 
 `train` resumes: finished runs are not repeated, and of each only what diagnoses read is kept. Thresholds may
-be tuned on the seeds 0 to 2 and the first 40 healthy runs (`--split tune`); figures are of the seeds 3 to 5
-and the last 40.
+be tuned on the seeds 0 to 2 and the first 80 healthy runs (`--split tune`); figures are of the seeds 3 to 5
+and the last 40 (`--split report`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from greenward.diagnostics.proof import bisect_settings
 from greenward.runs.reading import read_summary
 
 STEPS, ONSET = 160, 81  # planted faults begin at step 81, those of the config at the first
-SPLITS = {"tune": (*range(3), *range(100, 140)), "report": (*range(3, 6), *range(140, 180))}
+SPLITS = {"tune": (*range(3), *range(100, 180)), "report": (*range(3, 6), *range(180, 220))}
 _SIZE = (
     "training.prompts_per_step=6", "training.num_generations=6", "training.threads=1",
     "training.rollouts_per_step=12", "sandbox.workers=1", f"training.max_steps={STEPS}",
@@ -365,16 +365,17 @@ def main() -> int:
     parser.add_argument("action", choices=("train", "judge", "bisect"))
     parser.add_argument("--folder", type=Path, default=Path("runs/faultbench"))
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--healthy", type=int, default=80)
+    parser.add_argument("--healthy", type=int, default=120)
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--only", help="arms whose name holds this")
-    parser.add_argument("--split", choices=SPLITS, help="judge these seeds alone")
+    parser.add_argument("--split", choices=SPLITS, help="these seeds alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     wanted = [
         one
         for one in arms(options.seeds, options.healthy)
-        if options.only is None or options.only in one.name
+        if (options.only is None or options.only in one.name)
+        and (options.split is None or one.seed in SPLITS[options.split])
     ]
     if options.action == "train":
         train_all(
@@ -386,8 +387,6 @@ def main() -> int:
         bisect_all([one for one in wanted if not one.healthy], options.folder)
     else:
         inside = [one for one in wanted if finished(options.folder / one.name)]
-        if options.split:
-            inside = [one for one in inside if one.seed in SPLITS[options.split]]
         outcomes = [judged(one, options.folder) for one in inside]
         found = report(outcomes)
         if options.json:

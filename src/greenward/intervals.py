@@ -76,9 +76,9 @@ def rate(numerators_P: np.ndarray, denominators_P: np.ndarray | None = None) -> 
     return _mean(numerators_P / weights_P, weights_P / weights_P.mean(), 0.0, 1.0, _RATE_PSEUDO_PROBLEMS)
 
 
-def wilson(rates_P: np.ndarray, sizes_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of Wilson's 95 % interval (1927) of rates over `sizes_P` independent trials each."""
-    z2 = Z_95**2
+def wilson(rates_P: np.ndarray, sizes_P: np.ndarray, z: float = Z_95) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds of Wilson's interval (1927), of 95 %, of rates over `sizes_P` independent trials each."""
+    z2 = z**2
     centre_P = (rates_P + z2 / (2 * sizes_P)) / (1 + z2 / sizes_P)
     half_P = np.sqrt(z2 * (rates_P * (1 - rates_P) / sizes_P + z2 / (4 * sizes_P**2))) / (1 + z2 / sizes_P)
     return np.clip(centre_P - half_P, 0, 1), np.clip(centre_P + half_P, 0, 1)

@@ -95,12 +95,13 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
     ("kind", "changed"),
     [
         ("rejection", FAULTS["group-signal-fades"]),
+        ("ppo", FAULTS["group-signal-fades"]),
         ("self_play", {"reward/mean": np.zeros(STEPS)}),
         ("code_game", {"completion/unique": np.where(LATE, 0.1, 0.9) + 0.02 * RNG.random(STEPS)}),
     ],
 )
 def test_what_means_nothing_for_a_kind_is_no_finding(tmp_path, kind, changed):
-    """Rejection learns from groups that all pass; in a zero-sum game the mean is 0 and moves are alike."""
+    """Rejection and PPO learn from groups that all pass; in a zero-sum game the mean is 0 and moves are alike."""
     assert diagnosed(tmp_path / "grpo", changed, kind="grpo").exit_code("warning") == 1
     assert diagnosed(tmp_path / "run", changed, kind=kind).exit_code("warning") == 0
     live = LiveTests()
@@ -156,6 +157,50 @@ def test_calibration_is_judged_by_region_and_by_discrimination(tmp_path):
     useless = np.full(predicted.shape, passed.mean()) + 0.01 * RNG.standard_normal(predicted.shape)
     found = diagnosed(tmp_path / "useless", {}, (useless, passed))
     assert "calibration-no-discrimination" in {finding.name for finding in found.findings}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("off", "found"), [(0.08, False), (0.25, True)])
+def test_a_region_is_wrong_where_it_is_surely_off_by_more_than_ten_points(tmp_path, seed, off, found):
+    """600 predictions a bin: an interval of all bins together reaches 5 points to both sides."""
+    rng = np.random.default_rng(seed)
+    predicted = rng.random((STEPS, 20))
+    lowest = (predicted > 0.1) & (predicted < 0.25)
+    passed = rng.random(predicted.shape) < predicted + off * lowest
+    names = {one.name for one in diagnosed(tmp_path / "run", {}, (predicted, passed)).findings}
+    assert ("poor-calibration" in names) is found
+
+
+@pytest.mark.parametrize("work", [1.0, 2.2])
+def test_less_throughput_is_information_where_the_process_waited_for_its_turn(tmp_path, work):
+    """Steps take 2.2 times as long; with all of it CPU time of the process it is slower by itself."""
+    slower = np.where(LATE, 2.2, 1.0)
+    changed = {
+        "perf/tokens_per_second": noisy(20_000) / slower,
+        "time/step": noisy(1.0) * slower,
+        "perf/cpu_seconds": noisy(0.6) * np.where(LATE, work, 1.0),
+    }
+
+    def severity(name, **config):
+        run = diagnosed(tmp_path / name, changed, **config)
+        return next(one.severity for one in run.findings if one.name == "throughput-drop")
+
+    assert severity("here") == ("info" if work == 1 else "warning")
+    assert severity("elsewhere", rollouts={"engine": "server"}) == "warning"
+    del changed["perf/cpu_seconds"]
+    assert severity("unknown") == "warning"
+
+
+@pytest.mark.parametrize(("first", "severity"), [(10, "info"), (200, "warning")])
+def test_spikes_that_have_ceased_are_information(tmp_path, first, severity):
+    norms = noisy(0.5)
+    norms[first : first + 80 : 10] *= 20
+    (found,) = (
+        one
+        for one in diagnosed(tmp_path / "run", {"grad_norm": norms}).findings
+        if one.name == "gradient-spikes"
+    )
+    assert found.severity == severity
 
 
 def test_held_out_series_of_other_trackers_show_reward_hacking(tmp_path):

@@ -44,6 +44,19 @@ def test_healthy_runs_raise_hardly_any_alarm():
     assert sum(alarmed) <= 1
 
 
+@pytest.mark.parametrize("work", [1.0, 3.0])
+def test_other_work_on_the_machine_is_no_alarm(work):
+    slower = np.where(np.arange(120) < 60, 1.0, 3.0)
+    signals = {
+        "perf/tokens_per_second": 1000
+        * np.exp(0.05 * np.random.default_rng(0).standard_normal(120))
+        / slower,
+        "time/step": slower,
+        "perf/cpu_seconds": np.where(slower > 1, work, 1.0),
+    }
+    assert [alarm.name for alarm in fed(signals).found] == ["throughput-drop"] * (work > 1)
+
+
 def test_a_number_that_is_not_finite_is_told_at_once():
     signals = healthy(1, 60)
     signals["loss"] = np.where(np.arange(60) >= 20, np.nan, 0.1)

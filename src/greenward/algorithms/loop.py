@@ -209,22 +209,22 @@ class TrainingLoop:
         return self.steps_done >= self._max_steps or out_of_time
 
     def _step(self) -> None:
-        started = time.perf_counter()
+        started, computed = time.perf_counter(), time.process_time()
         seed_everything(self._seed, self.steps_done)
         for callback in self._callbacks:
             callback.on_step_begin(self.steps_done + 1)
         record = self._trainer.train_step(self.steps_done)
         self.steps_done += 1
-        metrics = record.metrics
+        metrics = record.metrics | {  # callbacks watch them, too
+            "time/step": time.perf_counter() - started,
+            "perf/cpu_seconds": time.process_time() - computed,
+            "perf/rss_mb": resident_mb(),
+        }
         for callback in self._callbacks:
             callback.on_step_end(self.steps_done, record.episodes, metrics)
         seconds = distributed.gathered([time.perf_counter() - started])[0]  # by which all stop at once
         self.training_seconds += seconds
-        metrics |= {
-            "time/step": seconds,
-            "time/training": self.training_seconds,
-            "perf/rss_mb": resident_mb(),
-        }
+        metrics |= {"time/step": seconds, "time/training": self.training_seconds}
         if torch.cuda.is_initialized() and self._trainer.policy.device.type == "cuda":
             metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._trainer.policy.device)
         logs = self.steps_done % self._log_interval == 0

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from greenward.diagnostics.findings import Gap
 from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
 from greenward.diagnostics.signals import Floats, RunSignals
 from greenward.errors import DiagnosticsError
-from greenward.intervals import Z_95
+from greenward.intervals import Z_95, wilson
 from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
 from greenward.runs.metrics import PREDICTIONS, Predictions, read_predictions
 
@@ -33,7 +34,7 @@ _PARTS = 4  # of the measured predictions, in the table over time
 DIAGRAM = "reliability_diagram.svg"
 _CALIBRATION = "calibration of the reward model"
 SLOPES = (0.7, 1.5)  # of a recalibration; beyond them by its 95 % interval
-LOCAL_GAP, _LOCAL_SIGMAS = 0.1, 4.5  # of a bin
+LOCAL_GAP = 0.1  # of a bin, beyond the intervals of all bins together
 NO_DISCRIMINATION = 0.6  # of pairs that are ranked rightly
 
 
@@ -87,7 +88,7 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
         severity = "critical" if len(bad) > 1 else "warning"
         largest = max(measure_calibration(part.predicted, part.passed).ece_p_value for part in bad)
         p_value = min(1.0, _PARTS * largest)
-    elif text := _slope_or_region(found):
+    elif text := _slope_or_region(found, limits.alpha):
         severity = "warning"
     short = f"score {found.score:.2f}" + (f", slope {found.slope.slope:.2f}" if found.slope else "")
     return Result(
@@ -107,20 +108,17 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
     )
 
 
-def _slope_or_region(found: Calibration) -> str:
+def _slope_or_region(found: Calibration, alpha: float) -> str:
     """What is wrong with a calibration whose score is good: its confidence, or a region of predictions."""
     low, high = SLOPES
     if found.slope is not None and (found.slope.high < low or found.slope.low > high):
         return f"The calibration score is {found.score:.2f}, but {_direction(found.slope)[3:]}"
-    off = [
-        one
-        for one in found.bins
-        if abs(gap := one.observed - one.predicted) > LOCAL_GAP
-        and abs(gap) > _LOCAL_SIGMAS * math.sqrt(max(one.predicted * (1 - one.predicted), 0.01) / one.count)
-    ]
-    if not off:
+    predicted, rates, sizes = np.array([(one.predicted, one.observed, one.count) for one in found.bins]).T
+    lows, highs = wilson(rates, sizes, NormalDist().inv_cdf(1 - alpha / (2 * len(rates))))
+    gaps = np.maximum(lows - predicted, predicted - highs)  # at least
+    if gaps.max() <= LOCAL_GAP:
         return ""
-    worst = max(off, key=lambda one: abs(one.observed - one.predicted))
+    worst = found.bins[int(gaps.argmax())]
     return (
         f"The calibration score of the whole is {found.score:.2f}, but predictions around "
         f"{worst.predicted:.2f} come true in {worst.observed:.0%} [{worst.low:.0%}, {worst.high:.0%}] of "

@@ -21,7 +21,9 @@ import numpy as np
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.growth import measure_memory_growth
 from greenward.diagnostics.signals import (
+    CPU_SECONDS,
     DEVICE_MEMORY,
+    DURATION,
     GRADIENT,
     LENGTH,
     PASS_RATE,
@@ -39,6 +41,9 @@ NEWEST = 8  # values that must differ from those before
 _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
 _EDGE = 1e-12
+_PER_CPU_SECOND = (
+    "tokens per second of CPU time"  # in place of throughput: other work on the machine is no fault
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ WATCHED = (
     Watched("failing-answers-rise", "status/syntax_error", "difference", 0.15),
     Watched("cheating", "status/cheating", "difference", 0.05, "critical"),
     Watched("throughput-drop", THROUGHPUT, "ratio", 0.65),
+    Watched("throughput-drop", _PER_CPU_SECOND, "ratio", 0.65),
     Watched("learning-rate-jump", "learning_rate", "ratio", 5.0, "critical"),
 )
 _SIGNALS = frozenset(one.signal for one in WATCHED)
@@ -132,6 +138,10 @@ class LiveTests:
     def add(self, step: int, metrics: Mapping[str, float]) -> list[Suspicion]:
         """The values of a step; returns what is newly suspected. Each name is told once."""
         found = []
+        if {THROUGHPUT, DURATION, CPU_SECONDS} <= metrics.keys():
+            rate = metrics[THROUGHPUT] * metrics[DURATION] / max(metrics[CPU_SECONDS], _EDGE)
+            metrics = {**metrics, _PER_CPU_SECOND: rate}
+            del metrics[THROUGHPUT]
         for name, value in metrics.items():
             if not math.isfinite(value):
                 found.append(Suspicion("non-finite", "critical", name, step, math.nan, value, 0.0))

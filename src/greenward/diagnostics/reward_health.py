@@ -28,7 +28,7 @@ from greenward.diagnostics.reward_tests import (
     reward_terms,
     tested_rewards,
 )
-from greenward.diagnostics.signal_tests import ALPHA, Thresholds, lasting_change
+from greenward.diagnostics.signal_tests import ALPHA, Thresholds
 from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, RunSignals
 from greenward.diagnostics.training_tests import (
     explosion,
@@ -37,6 +37,7 @@ from greenward.diagnostics.training_tests import (
     not_finite,
     spikes,
     step_durations,
+    throughput_drop,
 )
 
 GRADIENTS = Topic(
@@ -74,8 +75,8 @@ GRADIENTS = Topic(
             "gradient-spikes",
             spikes,
             """Single gradient norms stand far above their surroundings
-            {spikes} of {count} steps ({share:.1%}) are above 3 times the median around them; the largest at
-            step {step}, {ratio:.1f} times.
+            {spikes} of {count} steps, {late} in the second half, are above 3 times the median around them;
+            the largest at step {step}, {ratio:.1f} times.
             - Set training.max_grad_norm a little above the usual norm.
             - Look at the rollouts of these steps: very long or degenerate answers, or one group alone in the
               batch.
@@ -292,9 +293,9 @@ COMPUTE = Topic(
         ),
         Check(
             "throughput-drop",
-            lasting_change(below=0.8),
+            throughput_drop,
             """Fewer tokens per second than before
-            {before:,.0f} tokens per second fell to {after:,.0f} ({relative:+.0%}).
+            {before:,.0f} tokens per second fell to {after:,.0f} ({relative:+.0%}).{waited}
             - See which part became slower: time/sampling, time/grading or time/update.
             - If answers became longer, they are the reason; see completion/mean_length.
             - If not: another load on the machine, swapping (see the memory), or too few sandbox.workers.

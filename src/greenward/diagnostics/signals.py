@@ -22,6 +22,7 @@ Bools = npt.NDArray[np.bool_]
 
 GRADIENT, REWARD, PASS_RATE = "grad_norm", "reward/mean", "pass_rate"
 RSS, DEVICE_MEMORY, THROUGHPUT = "perf/rss_mb", "perf/device_memory_mb", "perf/tokens_per_second"
+DURATION, CPU_SECONDS = "time/step", "perf/cpu_seconds"
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
 HELD_OUT = "evaluation/score"  # of logs that hold evaluations as a series
 
@@ -159,8 +160,10 @@ _IN_GAMES = frozenset(
     ("constant-reward", "no-learning", "dead-groups", "group-signal-fades", "diversity-loss",
      "dominant-answer", "flaky-grades", "length-bias")
 )  # fmt: skip
+_OF_GROUPS = frozenset(("dead-groups", "group-signal-fades"))
 _MEANINGLESS = {
-    "rejection": frozenset(("dead-groups", "group-signal-fades")),
+    "rejection": _OF_GROUPS,
+    "ppo": _OF_GROUPS,
     "self_play": _IN_GAMES,
     "code_game": _IN_GAMES,
 }
@@ -169,7 +172,8 @@ _MEANINGLESS = {
 def meaningless_findings(kind: str | None) -> frozenset[str]:
     """The findings that mean nothing for a kind of recipe.
 
-    Rejection sampling learns from all answers that pass, whatever their group. In a zero-sum game the mean
+    Rejection sampling learns from all answers that pass, and PPO from all that its critic did not foresee,
+    whatever their group. In a zero-sum game the mean
     reward is 0, moves are few, and what a move earns depends on the opponent.
     """
     return _MEANINGLESS.get(kind or "", frozenset())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,26 @@ from greenward.diagnostics.change_points import (
 from greenward.diagnostics.checks import lines_of
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.growth import find_burst, find_explosion, find_spikes, measure_memory_growth
+from greenward.diagnostics.learning_tests import setting
 from greenward.diagnostics.signal_tests import (
     Result,
     Thresholds,
     departure,
+    lasting_change,
     median_of_part,
     not_made,
     rise_since,
     table_of,
 )
-from greenward.diagnostics.signals import DEVICE_MEMORY, PASS_RATE, REWARD, RSS, RunSignals
+from greenward.diagnostics.signals import (
+    CPU_SECONDS,
+    DEVICE_MEMORY,
+    DURATION,
+    PASS_RATE,
+    REWARD,
+    RSS,
+    RunSignals,
+)
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity
 from greenward.reports.figures import duration, memory
 
@@ -38,7 +48,8 @@ _NO_MEMORY_LIMIT = Gap(
 )
 REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
 SKIPPED = "updates/non_finite"
-MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps
+MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
+SLOWED = 0.8  # of the tokens per second before
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
@@ -174,9 +185,11 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         "{step}|{value:.3g}|{ratio:.1f} ×|{sigmas:.0f}",
         map(asdict, largest[:_SHOWN_SPIKES]),
     )
-    share = len(found) / len(norms)
-    numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "share": share}
-    severity: Severity = "warning" if share > MANY_SPIKES and len(found) >= FEWEST_SPIKES else "info"
+    half = len(norms) // 2  # spikes that have ceased did no lasting harm
+    late = sum(spike.step >= steps[half] for spike in found)
+    numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "late": late}
+    often = late > MANY_SPIKES * (len(norms) - half) and late >= FEWEST_SPIKES
+    severity: Severity = "warning" if often else "info"
     return Result(True, numbers, severity, exactly(found[0].step), facts=facts, tables=(table,), data=data)
 
 
@@ -210,7 +223,7 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     growth = measure_memory_growth(steps, values, limit=limit, alpha=limits.alpha)
     if growth is None:
         return not_made(gap_of(run, signal))
-    durations = run.series("time/step")[1]
+    durations = run.series(DURATION)[1]
     seconds, full_in = None, NOTHING
     if growth.steps_to_limit is not None:
         full_in = f"{growth.steps_to_limit:,.0f} steps"
@@ -254,9 +267,31 @@ def logged_memories(run: RunSignals) -> list[str]:
     return [name for name in (DEVICE_MEMORY, RSS) if len(run.series(name)[1])] or [RSS]
 
 
+def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Tokens per second that fall and do not recover. It is information where the process computed as fast
+    as before and waited for its turn: by itself its loss is none, or less than half of the whole.
+    """
+    result = lasting_change(below=SLOWED)(run, signal, limits)
+    names, waited = (signal, DURATION, CPU_SECONDS), ""
+    here = setting(run, "rollouts.engine") in (None, "native")  # else it always waits
+    if result.found and result.onset and here and all(name in run.values for name in names):
+        tokens, seconds, cpu = (run.values[name] for name in names)
+        known = np.isfinite(tokens * seconds) & (cpu > 0)
+        rates = tokens[known] * seconds[known] / cpu[known]
+        since = run.steps[known] >= result.onset.step
+        if since.any() and not since.all():
+            own = float(np.median(rates[since]) / np.median(rates[~since]))
+            if own >= min(SLOWED, np.sqrt(1 + result.numbers["relative"])):
+                waited = (
+                    f" Per second of its CPU time it wrote {own:.2f} times as many: other work ran there."
+                )
+    severity: Severity | None = "info" if waited else None
+    return replace(result, severity=severity, numbers={**result.numbers, "waited": waited})
+
+
 def step_durations(run: RunSignals) -> tuple[Fact, ...]:
     """The duration of the median step and of all."""
-    seconds = run.series("time/step")[1]
+    seconds = run.series(DURATION)[1]
     if len(seconds) < MIN_POINTS:
         return ()
     median, total = duration(float(np.median(seconds))), duration(float(seconds.sum()))

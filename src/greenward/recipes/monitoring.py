@@ -11,6 +11,7 @@ from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback
 from greenward.config.recipe import BaseRecipe, ReinforcementRecipe
 from greenward.diagnostics.monitor import Alarm, Monitor
+from greenward.diagnostics.signals import CPU_SECONDS
 from greenward.environments.episode import Episode
 from greenward.runs.checkpoints import pin_checkpoint_before
 from greenward.runs.directory import RunDirectory
@@ -27,7 +28,7 @@ def monitoring(recipe: BaseRecipe, run: RunDirectory, say: Callable[[str], None]
         or not distributed.is_first()
     ):
         return []
-    return [MonitorCallback(recipe.monitor.rules, recipe.monitor.stop_on_critical, run, say, recipe.kind)]
+    return [MonitorCallback(recipe, run, say)]
 
 
 class MonitorCallback(Callback):
@@ -38,22 +39,24 @@ class MonitorCallback(Callback):
 
     name = "monitor"
 
-    def __init__(
-        self,
-        rules: str,
-        stop_on_critical: bool,
-        run: RunDirectory,
-        say: Callable[[str], None],
-        kind: str,
-    ) -> None:
-        self._run, self._stop_on_critical = run, stop_on_critical
+    def __init__(self, recipe: ReinforcementRecipe, run: RunDirectory, say: Callable[[str], None]) -> None:
+        self._run, self._stop_on_critical = run, recipe.monitor.stop_on_critical
+        self._samples_here = recipe.rollouts.engine == "native"
+        alarms = run.path / ALARMS
         self._monitor = Monitor(
-            rules, say=say, alarms=run.path / ALARMS, stop=_stop, on_alarm=self._on_alarm, kind=kind
+            recipe.monitor.rules,
+            say=say,
+            alarms=alarms,
+            stop=_stop,
+            on_alarm=self._on_alarm,
+            kind=recipe.kind,
         )
         self._step = 0
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         self._step = step
+        if not self._samples_here:  # it waits for its engine, whose throughput is that of the clock
+            metrics = {name: value for name, value in metrics.items() if name != CPU_SECONDS}
         self._monitor.log(step, metrics)
 
     def state_dict(self) -> dict[str, Any]:
