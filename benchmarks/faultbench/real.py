@@ -41,7 +41,8 @@ _SIZE = (
 _SIZES: dict[str, tuple[str, ...]] = {
     "quickstart": _SIZE,
     "ppo_code_fix": _SIZE,
-    "rejection_sampling": ("training.threads=1",),  # more than its 50 rounds teach it its own mistakes
+    # At a constant rate some runs unlearn in the later rounds; more than these 50 teach any its own mistakes.
+    "rejection_sampling": ("training.threads=1", "training.schedule=linear", "training.final_rate=0.05"),
     "kuhn_self_play": (f"training.max_steps={STEPS}", "training.threads=1"),
 }
 BASES = {

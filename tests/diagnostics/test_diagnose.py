@@ -224,6 +224,20 @@ def test_held_out_series_of_other_trackers_show_reward_hacking(tmp_path):
     assert 100 <= found.causes[0].finding.onset.step <= 160
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_training_gained_before_the_best_evaluation_is_no_reward_hacking(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    skill = np.minimum(T, 120) / 400
+    signals = {"reward/mean": 0.3 + skill + 0.02 * rng.standard_normal(STEPS), "grad_norm": noisy(1.0)}
+    rows = [{"step": i + 1, **{name: one[i] for name, one in signals.items()}} for i in range(STEPS)]
+    for row in rows[19::20]:  # the reward rises between the evaluations at 100 and 120, the best one
+        row["eval/accuracy"] = 0.3 + skill[row["step"] - 1] - 0.0012 * max(row["step"] - 120, 0)
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {one.name for one in diagnose_run(path).findings}
+    assert "held-out-regression" in names and "reward-hacking" not in names
+
+
 def rollout(task, answer, reward, tokens, status):
     return {
         "problem": task,

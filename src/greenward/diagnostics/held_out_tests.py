@@ -118,7 +118,8 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return Result(made=len(points) > 1)
     best, change = found
     onset = _begin(run, points)
-    rises = {name: rise_since(run, name, onset.low) for name in (PASS_RATE, REWARD)}
+    since = max(onset.low, best.step)  # what both gained before is no hacking
+    rises = {name: rise_since(run, name, since) for name in (PASS_RATE, REWARD)}
     name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
     if rise is None:
         return Result()
