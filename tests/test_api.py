@@ -142,6 +142,23 @@ def test_rewards_are_plain_functions_for_other_trainers():
     ]
     chat = [[{"role": "assistant", "content": right}]]
     assert score([[{"role": "user", "content": "p"}]], chat, task_id=["add/1"])[0] > 1
+    # With starter code as without, an answer may write the function itself, and need not have a block.
+    bare, tests = (
+        Problem("bare", "Return x.", "f", (Case((1,), 1),)),
+        reward_function(["all_tests"], PROBLEMS),
+    )
+    for text in (
+        "def f(x):\n    return x + 1",
+        "<think>1</think>\ndef f(x):\n    return x + 1\n",
+        "    return x + 1",
+    ):
+        assert tests(["p"], [text], task_id=["add/1"]) == [1.0]
+    helped = "STEP = 0\n\ndef f(x):\n    return x + STEP"
+    assert reward_function(["all_tests"], [bare])(["p"], [helped], task_id=["bare"]) == [1.0]
+
+
+def test_problems_may_come_from_a_generator(tmp_path):
+    train(problems=(problem for problem in PROBLEMS), output=tmp_path / "run", dry_run=True)
 
 
 def test_mistakes_are_named_before_anything_is_loaded(tmp_path):
@@ -159,6 +176,8 @@ def test_mistakes_are_named_before_anything_is_loaded(tmp_path):
         ({"problems": []}, r"problems is empty"),
         ({"problems": [*PROBLEMS, 1]}, r"expected a Problem at row 5, found 1"),
         ({"rewards": [3]}, r"expected the name of a term or a function, found 3"),
+        ({"rewards": "tests"}, r"rewards: expected a list or a mapping to weights, found 'tests'"),
+        ({"rewards": vowels}, r"rewards: expected a list or a mapping to weights"),
         ({"overrides": "training.max_steps=3"}, r"expected a list of key=value"),
     ],
 )
@@ -177,6 +196,7 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         (lambda: greenward.audit("a:b", timeout=3), r"no option 'timeout'.\n.*timeout_seconds"),
         (lambda: evaluate("runs/none", sample=3), r"no option 'sample'.\n.*Did you mean samples"),
         (lambda: evaluate(3), r"policy: expected a policy, .* found 3"),
+        (lambda: evaluate("runs/none", temperature=float("nan")), r"temperature of at least 0 .* found nan"),
         (lambda: evaluate("runs/none", workers=0), r"workers: .*greater than 0, found 0"),
         (lambda: greenward.grade("a.jsonl", "mbpp", recheckk=2), r"Did you mean recheck"),
         (lambda: reward_function(["tests"], PROBLEMS)(["p"], ["c"]), r"expected a task_id for each of 1"),

@@ -124,8 +124,7 @@ def train(
     called in this process as `f(prompts, completions, **columns)` (TRL) or `f(answers)`.
 
     `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `dry_run`
-    prints settings, model size and the first prompt, and trains nothing. Raises the errors of
-    `greenward.errors`; what was written before one is kept.
+    shows settings, size and first prompt. Raises the errors of `greenward.errors`; written files are kept.
     """
     from greenward.config.loading import dump, parse_recipe
     from greenward.config.recipe import BaseRecipe
@@ -152,7 +151,8 @@ def train(
         if isinstance(source, str):
             changes.append(f"problems.{key}={json.dumps(source)}")
         elif source is not None:
-            given[key] = ProblemSet(source, name=f"python:{ProblemSet(source).data_hash[:12]}")
+            own = ProblemSet(source)
+            given[key] = ProblemSet(own, name=f"python:{own.data_hash[:12]}")
             changes.append(f"problems.{key}={json.dumps(given[key].name)}")
     if "train" in given and not given["train"]:
         raise ProblemError("problems is empty: give at least one problem to train on.")
@@ -169,8 +169,8 @@ def train(
         resolved = parse_recipe("" if recipe is None else dump(recipe), changes, machine=this_preset)
     else:
         raise _unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
-    own = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
-    run = Path(output) if output is not None else own or Path("runs") / resolved.name
+    old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
+    run = Path(output) if output is not None else old or Path("runs") / resolved.name
 
     from greenward.recipes import train as recipes
 

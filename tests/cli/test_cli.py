@@ -258,6 +258,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_command_and_option_exit_with_2() -> None:
     assert run("trian") == 2
     assert run("train", "--fast") == 2
+    assert run("diagnose", "runs/one", "--alpha", "nan") == 2
 
 
 def test_errors_show_control_characters_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

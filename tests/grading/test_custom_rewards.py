@@ -48,6 +48,8 @@ def short(answers): return [1.0]
 def nan(answers): return [0.0, float("nan"), 0.0]
 def text(answers): return [0.0, 0.0, "good"]
 def nothing(answers): pass
+def by_index(answers): return dict.fromkeys(range(len(answers)), 1.0)
+def different(answers): return {0.0, 1.0, 2.0}
 def leaves(answers): os._exit(7)
 def too_many(a, b): return []
 not_a_function = 3
@@ -124,6 +126,8 @@ def test_the_function_lives_in_one_process_of_its_own(rewards, answers):
         ("nan", r"my_rewards:nan gave nan for answer 1 \(problem add\)"),
         ("text", r"my_rewards:text gave 'good' for answer 2 \(problem add\)"),
         ("nothing", "my_rewards:nothing: it returned NoneType, not a list"),
+        ("by_index", "my_rewards:by_index: it returned dict, not a list"),
+        ("different", "my_rewards:different: it returned set, not a list"),
         ("leaves", r"my_rewards:leaves: its process ended \(status 7\)"),
         ("hangs", "my_rewards:hangs did not answer within 0.5 s"),
     ],

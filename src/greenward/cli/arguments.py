@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -42,6 +43,14 @@ overrides_argument: Decorator = click.argument(
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+
+
+class FloatRange(click.FloatRange):
+    """A range of numbers. NaN, which every comparison with a bound lets through, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
 
 
 class Interrupted(KeyboardInterrupt):

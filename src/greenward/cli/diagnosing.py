@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import Decorator, comma_separated, folder_option, json_option
+from greenward.cli.arguments import Decorator, FloatRange, comma_separated, folder_option, json_option
 
 if TYPE_CHECKING:
     from greenward.diagnostics.findings import Diagnosis
@@ -40,7 +40,7 @@ def diagnosis_options(output: str) -> Decorator:
             json_option,
             click.option(
                 "--alpha",
-                type=click.FloatRange(0, 1, min_open=True, max_open=True),
+                type=FloatRange(0, 1, min_open=True, max_open=True),
                 default=0.05,
                 show_default=True,
                 help="The accepted chance of a false finding in a healthy run.",
@@ -90,13 +90,13 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option(
     "--alpha",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FloatRange(0, 1, min_open=True, max_open=True),
     default=0.05,
     show_default=True,
     help="The accepted chance of a false finding in a healthy run.",
 )
 @click.option(
-    "--memory-limit-mb", type=click.FloatRange(0, min_open=True), help="MiB, for the time to out-of-memory."
+    "--memory-limit-mb", type=FloatRange(0, min_open=True), help="MiB, for the time to out-of-memory."
 )
 @folder_option("--output-dir", "Write diagnosis.html, .md and .json here.")
 @json_option
@@ -137,14 +137,14 @@ def diagnose(
 @diagnosis_options("reward_health.html, .md and .json, each card, and training_metrics.jsonl")
 @click.option(
     "--calibration-threshold",
-    type=click.FloatRange(0, 1),
+    type=FloatRange(0, 1),
     default=0.7,
     show_default=True,
     help="A calibration score below it is a finding.",
 )
 @click.option(
     "--memory-limit-mb",
-    type=click.FloatRange(0, min_open=True),
+    type=FloatRange(0, min_open=True),
     help="MiB, for the time to out-of-memory.  [default: the machine's]",
 )
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from greenward.cli.arguments import api_key_options, comma_separated, endpoint_name
+from greenward.cli.arguments import FloatRange, api_key_options, comma_separated, endpoint_name
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -37,7 +37,7 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True),
             click.option(
                 "--timeout",
-                type=click.FloatRange(min=0, min_open=True),
+                type=FloatRange(min=0, min_open=True),
                 help="CPU seconds for one answer (contest suites: for one test). The limit of wall time is"
                 " three times that.  [default: the suite's own times, else 10]",
             ),
@@ -68,7 +68,7 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write."),
             click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
             click.option(
-                "--fail-under", type=click.FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."
+                "--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."
             ),
             click.option("--quiet", is_flag=True, help="No progress and no tables."),
         )
@@ -95,9 +95,9 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Answers each.",
 )
-@click.option("--epsilon", type=click.FloatRange(0, 1), help="Of kind dqn: share of random tokens.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--epsilon", type=FloatRange(0, 1), help="Of kind dqn: share of random tokens.")
+@click.option("--temperature", type=FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
+@click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
 @click.option(
     "--max-tokens", type=click.IntRange(min=1), help="[default: 512, or what the model has room for]"
 )
@@ -109,9 +109,7 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @click.option("--model", "served", metavar="MODEL", help="The same as MODEL, for --base-url.")
 @click.option("--concurrency", type=click.IntRange(1, 512), help="Requests at a time.  [default: 8]")
-@click.option(
-    "--request-timeout", type=click.FloatRange(0, min_open=True), help="Seconds of one.  [default: 300]"
-)
+@click.option("--request-timeout", type=FloatRange(0, min_open=True), help="Seconds of one.  [default: 300]")
 @api_key_options
 @click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
 @click.option("--device", help="cpu, cuda, cuda:1 …")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from greenward.cli.arguments import api_key_options, endpoint_name, json_option
+from greenward.cli.arguments import FloatRange, api_key_options, endpoint_name, json_option
 
 EXIT_NOT_FIXED = 1
 
@@ -25,7 +25,7 @@ EXIT_NOT_FIXED = 1
 @click.option(
     "--n", "answers", type=click.IntRange(1, 1000), default=8, show_default=True, help="Repairs to try."
 )
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.8, show_default=True)
+@click.option("--temperature", type=FloatRange(min=0), default=0.8, show_default=True)
 @click.option(
     "--max-tokens", type=click.IntRange(min=1), help="Of an answer.  [default: 1024, or as trained]"
 )
@@ -37,7 +37,7 @@ EXIT_NOT_FIXED = 1
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     help="CPU seconds for all tests.",

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from greenward.cli.arguments import FloatRange
+
 if TYPE_CHECKING:
     from greenward.diagnostics.signals import RunSignals
 
 _RUN = click.argument("run", type=click.Path(path_type=Path))
 _EVERY = click.option(
     "--every",
-    type=click.FloatRange(0.1),
+    type=FloatRange(0.1),
     default=5.0,
     show_default=True,
     help="Seconds between looks at the files.",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from greenward.cli.arguments import folder_option, json_option, quiet_option
+from greenward.cli.arguments import FloatRange, folder_option, json_option, quiet_option
 
 
 @click.group()
@@ -21,7 +21,7 @@ def problems() -> None:
 @click.argument("sources", metavar="PATH...", nargs=-1, required=True)
 @folder_option("--out", "Where the problems are written.  [default: mined]")
 @click.option("--limit", type=click.IntRange(min=2), help="Stop at so many problems.")
-@click.option("--held-out", type=click.FloatRange(0, 1, True, True), default=0.2, show_default=True,
+@click.option("--held-out", type=FloatRange(0, 1, True, True), default=0.2, show_default=True,
               help="Share of the problems that is held out, in files of their own.")  # fmt: skip
 @click.option("--no-suites", is_flag=True, help="Use doctests alone; run no test suite.")
 @click.option("--context", "context_chars", type=click.IntRange(min=0), default=4000, show_default=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from greenward.cli.arguments import comma_separated, folder_option, json_option
+from greenward.cli.arguments import FloatRange, comma_separated, folder_option, json_option
 
 _RUN = click.argument("run", type=click.Path(path_type=Path))
 _FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
@@ -27,10 +27,8 @@ _OUTPUT = folder_option("--output", "Train here.  [default: a folder that is del
     "--replicas", "-r", type=click.IntRange(2), default=3, show_default=True, help="How often it is run."
 )
 @click.option("--log", default="{out}", show_default=True, help="The log that it writes.")
-@click.option(
-    "--tolerance", "-t", type=click.FloatRange(0), default=1e-6, show_default=True, help="Relative."
-)
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds for each run.")
+@click.option("--tolerance", "-t", type=FloatRange(0), default=1e-6, show_default=True, help="Relative.")
+@click.option("--timeout", type=FloatRange(0, min_open=True), help="Seconds for each run.")
 @click.pass_context
 def check_determinism(
     context: click.Context, *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None

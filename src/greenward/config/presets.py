@@ -63,7 +63,7 @@ def with_preset(
         name = "cpu" if _value(text.data, "model.device") == "cpu" else machine() if machine else "none"
     values = PRESETS.get(name, {}) if pretrained and isinstance(name, str) else {}
     place = f"preset {name}"
-    recorded = text.data.get("preset_keys")
+    recorded = text.data.get("preset_keys") if isinstance(text.data.get("preset_keys"), list) else None
     earlier = [key for key in recorded or () if not text.is_overridden(key_path(str(key)))]
     given = set(earlier)
     for key in dict.fromkeys(key for preset in PRESETS.values() for key in preset):

@@ -44,6 +44,7 @@ from greenward.config.sections import (
     RewardTermConfig,
     SamplingConfig,
     SandboxConfig,
+    Seed,
     SupervisedConfig,
     TrainingConfig,
 )
@@ -67,7 +68,7 @@ class BaseRecipe(ConfigSection):
 
     kind: str
     name: str = "run"
-    seed: int = 0
+    seed: Seed = 0
 
 
 class ModelRecipe(BaseRecipe):

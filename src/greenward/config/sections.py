@@ -17,6 +17,7 @@ from pydantic import (
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch take
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -101,7 +102,7 @@ class FamiliesConfig(ConfigSection):
     max_depth: Annotated[int, Field(ge=1, le=3)] = 2
     limit: PositiveInt | None = Field(None, description="number of compositions to use; none = all")
     held_out: Share = Field(0.2, description="share of compositions that training never sees")
-    seed: int = 0
+    seed: Seed = 0
 
 
 class BugsConfig(ConfigSection):
@@ -109,7 +110,7 @@ class BugsConfig(ConfigSection):
 
     per_problem: PositiveInt = Field(1, description="buggy versions of each program, each with one bug")
     show_failing_test: bool = Field(False, description="show the first failing test in the prompt")
-    seed: int = 0
+    seed: Seed = 0
 
 
 class ProblemsConfig(ConfigSection):
@@ -320,7 +321,7 @@ class EvaluationConfig(ConfigSection):
     temperature: NonNegativeFloat = 1.0
     greedy: bool = Field(True, description="also measure greedy pass@1")
     eval_interval_steps: PositiveInt = 20
-    seed: int = 1234
+    seed: Seed = 1234
     suites: tuple[
         Annotated[SuiteConfig, BeforeValidator(named, json_schema_input_type=str | SuiteConfig)], ...
     ] = Field((), description="public suites to evaluate as well: names or sections")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,8 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
 def _as_numbers(scores: Any) -> list[float | str | None]:
     """Scores as floats and None; what is neither stays text, for the caller to refuse by index."""
     try:
+        if isinstance(scores, (str, Mapping, Set)):
+            raise TypeError
         given = list(scores)
     except TypeError:
         raise Refused(
@@ -222,6 +224,11 @@ def _explanation(
 
 def reward_terms(rewards: Rewards, functions: dict[str, RewardFunction]) -> list[dict[str, Any]]:
     """The section `rewards` of a recipe; `functions` gets the callables among them, by name."""
+    if isinstance(rewards, str) or not isinstance(rewards, Iterable):
+        raise ConfigError(
+            f"rewards: expected a list or a mapping to weights, found {rewards!r:.200}.",
+            remedy="Put a single term or function into a list.",
+        )
     weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
     terms = []
     for reward, weight in weights.items():

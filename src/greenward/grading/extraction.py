@@ -96,6 +96,13 @@ def holds_fence(text: str) -> bool:
     return any(map(_FENCE.match, text.splitlines()))
 
 
+def continues_starter(text: str, problem: Problem) -> bool:
+    """Whether a text goes on after the starter code: it has neither a block nor an unindented definition."""
+    name = re.escape(problem.entry_point.partition(".")[0])
+    defined = name and re.search(rf"^(?:async\s+def|def|class)\s+{name}\b", text, re.MULTILINE)
+    return not holds_fence(text) and not (problem.starter_code and defined)
+
+
 def without_reasoning(text: str) -> str:
     """The text after the last closed reasoning block, up to a block that was never closed."""
     return text.rpartition("</think>")[2].partition("<think>")[0]

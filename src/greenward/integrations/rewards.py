@@ -12,7 +12,7 @@ from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
 from greenward.errors import RewardError
 from greenward.grading.custom_reward import Rewards, reward_terms
-from greenward.grading.extraction import extract_code, holds_fence
+from greenward.grading.extraction import continues_starter, extract_code
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine
@@ -35,7 +35,8 @@ class ScoredAnswer:
 class Scorer:
     """Scores texts of models by the tests of `problems` and the weighted `rewards`.
 
-    A text with a fenced block is an answer in a chat; one without it continues the problem's starter code.
+    A text with a fenced block, or one that defines the entry point itself where there is starter code, is an
+    answer in a chat; any other continues the starter code.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Scorer:
         """One entry for each text. Raises `ProblemError` for an unknown task id."""
         asked = [self.problems.by_id(one) for one in task_ids]
         codes = [
-            extract_code(text, problem, "chat" if holds_fence(text) else "completion").code
+            extract_code(text, problem, "completion" if continues_starter(text, problem) else "chat").code
             for text, problem in zip(texts, asked, strict=True)
         ]
         verdicts = self._grader.grade(list(zip(asked, codes, strict=True)))
@@ -126,4 +127,4 @@ def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
 
 def _texts(conversations: Sequence[Any]) -> list[str]:
     """Prompts or completions, each a text or a list of messages, as texts."""
-    return [one if isinstance(one, str) else one[-1]["content"] for one in conversations]
+    return [one if isinstance(one, str) else one[-1]["content"] or "" for one in conversations]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,13 @@ class AnswerOptions:
     concurrency: int | None = None
     request_timeout: float | None = None
     api_key_env: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= (self.temperature or 0) < math.inf or not 0 < self.top_p <= 1:
+            raise ConfigError(
+                f"expected a temperature of at least 0 and top_p above 0 and up to 1, found "
+                f"{self.temperature} and {self.top_p}."
+            )
 
     @property
     def resolved_temperature(self) -> float:
