@@ -266,6 +266,16 @@ def test_errors_show_control_characters_inert(tmp_path: Path, capsys: pytest.Cap
     assert "\x1b" not in (error := capsys.readouterr().err) and "[31mred" in error
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_an_error_and_no_finding() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "greenward", "config", "show", "quickstart"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "Error: No space left on device\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("completion", shell) == 0

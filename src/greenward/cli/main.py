@@ -82,3 +82,7 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     except GreenwardError as error:
         click.echo(f"Error: {visible(without_keys(str(error)))}", err=True)
         sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)
+    except OSError as error:  # 1 would be a finding of `diagnose`, or a score below --fail-under of `eval`
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {visible(f'{where}{error.strerror or error}')}", err=True)
+        sys.exit(EXIT_ERROR)
