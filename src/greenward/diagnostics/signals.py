@@ -160,10 +160,9 @@ _IN_GAMES = frozenset(
     ("constant-reward", "no-learning", "dead-groups", "group-signal-fades", "diversity-loss",
      "dominant-answer", "flaky-grades", "length-bias")
 )  # fmt: skip
-_OF_GROUPS = frozenset(("dead-groups", "group-signal-fades"))
 _MEANINGLESS = {
-    "rejection": _OF_GROUPS,
-    "ppo": _OF_GROUPS,
+    "rejection": frozenset(("dead-groups", "group-signal-fades")),
+    "ppo": frozenset(("group-signal-fades",)),
     "self_play": _IN_GAMES,
     "code_game": _IN_GAMES,
 }
@@ -172,8 +171,8 @@ _MEANINGLESS = {
 def meaningless_findings(kind: str | None) -> frozenset[str]:
     """The findings that mean nothing for a kind of recipe.
 
-    Rejection sampling learns from all answers that pass, and PPO from all that its critic did not foresee,
-    whatever their group. In a zero-sum game the mean
+    Rejection sampling learns from all answers that pass, whatever their group, and PPO from groups that fare
+    alike as well, by its critic. In a zero-sum game the mean
     reward is 0, moves are few, and what a move earns depends on the opponent.
     """
     return _MEANINGLESS.get(kind or "", frozenset())
