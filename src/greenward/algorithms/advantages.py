@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -54,9 +54,13 @@ class Estimator(Protocol):
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The state, which is empty unless an estimator says otherwise."""
+        return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        return
 
 
 def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, str], float]) -> AdvantageBatch:
@@ -72,38 +76,28 @@ def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, st
     )
 
 
-class BaselineEstimator:
+@dataclass(eq=False)
+class BaselineEstimator(Estimator):
     """Compares each reward with those that share its baseline; it has no state.
 
     `baseline_key` says which (episode, role) share one, `transform` maps their rewards to advantages. Equal
     rewards give exactly 0, whatever rounding would leave of r - mean.
     """
 
-    def __init__(
-        self,
-        baseline_key: Callable[[Episode, str], Hashable],
-        transform: Callable[[np.ndarray], np.ndarray],
-    ) -> None:
-        self._baseline_key = baseline_key
-        self._transform = transform
+    baseline_key: Callable[[Episode, str], Hashable]
+    transform: Callable[[np.ndarray], np.ndarray]
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
         sharers: dict[Hashable, list[tuple[int, str]]] = defaultdict(list)
         for index, episode in enumerate(episodes):
             for role in episode.trained_rewards if episode.scored else ():
-                sharers[self._baseline_key(episode, role)].append((index, role))
+                sharers[self.baseline_key(episode, role)].append((index, role))
         values: dict[tuple[int, str], float] = {}
         for places in sharers.values():
             rewards = np.array([episodes[index].rewards[role] for index, role in places], dtype=np.float64)
-            advantages = self._transform(rewards) if np.ptp(rewards) else np.zeros_like(rewards)
+            advantages = self.transform(rewards) if np.ptp(rewards) else np.zeros_like(rewards)
             values.update(zip(places, advantages.tolist(), strict=True))
         return spread_over_tokens(episodes, lambda index, role: values.get((index, role), 0.0))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
 
 
 def _group(episode: Episode, role: str) -> Hashable:
@@ -149,7 +143,8 @@ ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
 )
 
 
-class CompletionRewardEstimator:
+@dataclass(eq=False)
+class CompletionRewardEstimator(Estimator):
     """Adds to the advantages of `outcome` those of the rewards of single completions (turns) of a transcript.
 
     The k-th completion has the sum of the completion rewards from k on as its return, and the k-th ones of
@@ -157,11 +152,10 @@ class CompletionRewardEstimator:
     2505.11821, eq. 6 and 7), for any number of turns and with later rewards counted for earlier turns.
     """
 
-    def __init__(self, outcome: BaselineEstimator) -> None:
-        self._outcome = outcome
+    outcome: BaselineEstimator
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
-        batch = self._outcome(episodes)
+        batch = self.outcome(episodes)
         sharers: dict[Hashable, list[tuple[float, np.ndarray]]] = defaultdict(list)
         for episode, advantages in zip(episodes, batch.advantages, strict=True):
             for turn, advantages_T in zip(episode.turns, advantages, strict=True):
@@ -177,12 +171,6 @@ class CompletionRewardEstimator:
                     part += advantage
         return batch
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
-
 
 def _written_spans(policy_wrote_T: np.ndarray) -> list[tuple[int, int]]:
     """(start, end) of each run of tokens that the policy wrote."""
@@ -190,7 +178,8 @@ def _written_spans(policy_wrote_T: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-class RoleBaselineEstimator:
+@dataclass(eq=False)
+class RoleBaselineEstimator(Estimator):
     """Advantages of self-play, R - b for each turn of a role; no length normalisation.
 
     The return of the k-th of n turns of a role is R = `discount`^(n - 1 - k) times its reward. `baseline` is
@@ -209,19 +198,12 @@ class RoleBaselineEstimator:
     policy's before the update: the policy plays the games itself.
     """
 
-    def __init__(
-        self,
-        baseline: Literal["role_baseline", "group_mean", "position_mean", "none"] = "role_baseline",
-        *,
-        decay: float = 0.95,
-        updated_first: bool = False,
-        discount: float = 1.0,
-    ) -> None:
-        self._baseline = baseline
-        self._decay = decay
-        self._updated_first = updated_first
-        self._discount = discount
-        self._means: dict[str, float] = {}
+    baseline: Literal["role_baseline", "group_mean", "position_mean", "none"] = "role_baseline"
+    _: KW_ONLY
+    decay: float = 0.95
+    updated_first: bool = False
+    discount: float = 1.0
+    _means: dict[str, float] = field(default_factory=dict, init=False)
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
         values: dict[tuple[int, int], float] = {}  # by the number of the episode and the id of the turn
@@ -229,12 +211,12 @@ class RoleBaselineEstimator:
         for number, episode in enumerate(episodes):
             for name, value, turns in self._returns(episode) if episode.scored else ():
                 keys = [(number, id(turn)) for turn in turns]
-                if self._baseline == "role_baseline":
+                if self.baseline == "role_baseline":
                     values |= dict.fromkeys(keys, self._over_running_mean(name, value))
                 else:
                     shared[name].append((value, keys))
         for sharers in shared.values():
-            total = 0.0 if self._baseline == "none" else sum(value for value, _ in sharers)
+            total = 0.0 if self.baseline == "none" else sum(value for value, _ in sharers)
             values |= {key: value - total / len(sharers) for value, keys in sharers for key in keys}
         advantages = [
             tuple(
@@ -255,23 +237,23 @@ class RoleBaselineEstimator:
                 f"rewards for {sorted(episode.rewards)}",
                 remedy="Use an estimator of ESTIMATORS, such as `dr_grpo`, for tasks of one role.",
             )
-        prefix = f"{episode.group_id}:" if self._baseline == "group_mean" else ""
+        prefix = f"{episode.group_id}:" if self.baseline == "group_mean" else ""
         for role, reward in episode.trained_rewards.items():
             name = f"{prefix}{episode.task_id}/{role}"
             turns = [turn for turn in episode.trained_turns if turn.role == role]
-            by_position = self._baseline == "position_mean"
-            if self._discount == 1 and not by_position:
+            by_position = self.baseline == "position_mean"
+            if self.discount == 1 and not by_position:
                 yield name, reward, turns
             else:
                 for number, turn in enumerate(turns):
                     later = len(turns) - 1 - number
                     of_turn = (name, turn.prompt_ids) if by_position else f"{name}#{number}"
-                    yield of_turn, reward * self._discount**later, [turn]
+                    yield of_turn, reward * self.discount**later, [turn]
 
     def _over_running_mean(self, name: str, value: float) -> float:
         before = self._means.get(name, 0.0)
-        self._means[name] = self._decay * before + (1 - self._decay) * value
-        return value - (self._means[name] if self._updated_first else before)
+        self._means[name] = self.decay * before + (1 - self.decay) * value
+        return value - (self._means[name] if self.updated_first else before)
 
     def state_dict(self) -> dict[str, Any]:
         return {"means": dict(self._means)}

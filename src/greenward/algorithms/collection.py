@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,7 @@ class Environment(Protocol):
         """What tells the task of a group from others; several processes ask for it."""
 
 
+@dataclass(eq=False)
 class Collector:
     """Has an environment collect `groups_per_step` groups of episodes for each step.
 
@@ -37,23 +39,14 @@ class Collector:
     Callbacks see the episodes of each round before anything is made of their rewards.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        players: Mapping[str, RolloutEngine],
-        *,
-        groups_per_step: int,
-        seed: int,
-        max_rounds: int = 1,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        self.players = players
-        self._environment = environment
-        self._groups_per_step = groups_per_step
-        self._seed = seed
-        self._max_rounds = max_rounds
-        self._callbacks = callbacks
-        self._groups_done = 0
+    environment: Environment
+    players: Mapping[str, RolloutEngine]
+    _: KW_ONLY
+    groups_per_step: int
+    seed: int
+    max_rounds: int = 1
+    callbacks: Sequence[Callback] = ()
+    _groups_done: int = field(default=0, init=False)
 
     def close(self) -> None:
         """End what runs in the background, of which there is nothing here."""
@@ -70,11 +63,11 @@ class Collector:
         sampling = grading = 0.0
         rounds = groups_kept = 0
         groups_done = self._groups_done  # kept where sampling fails, so that the step can be repeated
-        while rounds < self._max_rounds and groups_kept < self._groups_per_step:
-            groups = range(groups_done, groups_done + self._groups_per_step)
+        while rounds < self.max_rounds and groups_kept < self.groups_per_step:
+            groups = range(groups_done, groups_done + self.groups_per_step)
             batch = self._round(step, rounds, groups)
             episodes: Sequence[Episode] = batch.episodes
-            for callback in self._callbacks:
+            for callback in self.callbacks:
                 episodes = callback.on_episodes(episodes)
             for name, values in batch.metrics.items():
                 logged.setdefault(name, []).extend(values)
@@ -83,10 +76,10 @@ class Collector:
             collected += episodes
             rounds += 1
             groups_done = groups.stop
-            if self._max_rounds == 1:
+            if self.max_rounds == 1:
                 kept, groups_kept = collected, len(groups)
             else:
-                wanted = group_signal(episodes).with_signal[: self._groups_per_step - groups_kept]
+                wanted = group_signal(episodes).with_signal[: self.groups_per_step - groups_kept]
                 kept += [episode for episode in episodes if episode.group_id in set(wanted)]
                 groups_kept += len(wanted)
         self._groups_done = groups_done
@@ -105,8 +98,8 @@ class Collector:
 
         Groups of one task stay together: engines tell equal prompts of a batch apart by their order.
         """
-        seed = step_seed(self._seed, step * self._max_rounds + number, "sampling")
-        environment, players = self._environment, self.players
+        seed = step_seed(self.seed, step * self.max_rounds + number, "sampling")
+        environment, players = self.environment, self.players
         if distributed.size() == 1:
             return environment.collect(players, groups, seed=seed, step=step)
         by_task: dict[Hashable, list[int]] = {}
@@ -131,6 +124,7 @@ class Collector:
         self._groups_done = state["groups_done"]
 
 
+@dataclass(eq=False, kw_only=True)
 class OverlappedCollector(Collector):
     """Has the episodes of the next step collected while the trainer updates on those of this one.
 
@@ -140,9 +134,9 @@ class OverlappedCollector(Collector):
     state: a resumed run collects it anew, with newer weights.
     """
 
-    def __init__(self, *arguments: Any, steps: int, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._steps = steps
+    steps: int
+
+    def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "collector")
         self._ahead: Future[Collection] | None = None
 
@@ -161,9 +155,9 @@ class OverlappedCollector(Collector):
         metrics["rollouts/staleness"] = float(
             self._policy.version - min(versions, default=self._policy.version)
         )
-        if step + 1 < self._steps:
+        if step + 1 < self.steps:
             super().sync(self._policy)
-            groups = range(self._groups_done, self._groups_done + self._groups_per_step)
+            groups = range(self._groups_done, self._groups_done + self.groups_per_step)
             self._ahead = self._thread.submit(super()._round, step + 1, 0, groups)
         return episodes, metrics
 

@@ -6,16 +6,15 @@ GAE: Schulman et al. 2015, arXiv 1506.02438.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from greenward.algorithms import distributed
-from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, PerToken
+from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, Estimator, PerToken
 from greenward.algorithms.batches import TrainingBatch, TrainingRow, training_batches
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.losses import KL_ESTIMATORS
@@ -28,7 +27,8 @@ NOISE_MARGIN = 4.0
 """How much larger than that of rewards the variance of advantages may be before whitening shrinks them."""
 
 
-class CriticEstimator:
+@dataclass(eq=False)
+class CriticEstimator(Estimator):
     """An estimator that asks a critic for the value of every state.
 
     A trajectory is all that the policy wrote in one role of one episode, turn after turn; tokens of
@@ -40,27 +40,20 @@ class CriticEstimator:
     varies they are then 0, but for the KL in the rewards. The returns that the critic learns have a λ of
     their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic whose values start at 0
     learns slowly from them, whichever λ the policy uses. Episodes whose infrastructure failed get
-    zeros and count nowhere.
+    zeros and count nowhere. There is no state here: the trainer saves the critic and the KL coefficient.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        critic: Critic,
-        config: CriticConfig,
-        kl: PPOKLConfig,
-        kl_coefficient: KLCoefficient,
-        *,
-        micro_batch_sequences: int,
-        reference: Policy | None = None,
-    ) -> None:
-        self._policy = policy
-        self._critic = critic
-        self._config = config
-        self._kl = kl
-        self._kl_coefficient = kl_coefficient
-        self._reference = reference if kl.in_reward else None
-        self._micro_batch_sequences = micro_batch_sequences
+    policy: Policy
+    critic: Critic
+    config: CriticConfig
+    kl: PPOKLConfig
+    kl_coefficient: KLCoefficient
+    _: KW_ONLY
+    micro_batch_sequences: int
+    reference: Policy | None = None
+
+    def __post_init__(self) -> None:
+        self._reference = self.reference if self.kl.in_reward else None
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
         """Advantages, values, returns, and metrics of the critic before the update."""
@@ -71,16 +64,9 @@ class CriticEstimator:
         for place, trajectory in zip(places, trajectories, strict=True):
             place.scatter(trajectory.advantages_T, advantages)
             place.scatter(trajectory.returns_T, returns)
-        if places and self._config.whiten_advantages:
+        if places and self.config.whiten_advantages:
             self._whiten(advantages, places, trajectories)
         return AdvantageBatch(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the trainer saves the critic and the KL coefficient."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `state_dict`."""
 
     def _trajectory(self, place: _RoleTurns, scores: _Scores) -> _Trajectory:
         values_T = place.gather(scores.values)
@@ -94,8 +80,8 @@ class CriticEstimator:
         kl_T = None
         if scores.kl is not None:
             kl_T = place.gather(scores.kl)
-            rewards_T -= self._kl_coefficient.value * kl_T
-        config = self._config
+            rewards_T -= self.kl_coefficient.value * kl_T
+        config = self.config
 
         def advantages_T(gae_lambda: float) -> np.ndarray:
             return generalised_advantages(
@@ -114,10 +100,10 @@ class CriticEstimator:
     def _kl_advantages(self, kl_T: np.ndarray) -> np.ndarray:
         """The part of the advantages that the KL in the rewards has, without a baseline."""
         return generalised_advantages(
-            -self._kl_coefficient.value * kl_T,
+            -self.kl_coefficient.value * kl_T,
             np.zeros(len(kl_T)),
-            discount=self._config.discount,
-            gae_lambda=self._config.gae_lambda,
+            discount=self.config.discount,
+            gae_lambda=self.config.gae_lambda,
         )
 
     def _whiten(
@@ -141,10 +127,10 @@ class CriticEstimator:
         variance = _reward_variance(places, trajectories)
         bound = NOISE_MARGIN * variance
         signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
-        batches, usual = self._critic.reward_scale.tolist()
+        batches, usual = self.critic.reward_scale.tolist()
         deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
-        self._critic.reward_scale[0] = batches + 1
-        self._critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
+        self.critic.reward_scale[0] = batches + 1
+        self.critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
         for place, trajectory in zip(places, trajectories, strict=True):
             whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
             place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
@@ -152,7 +138,7 @@ class CriticEstimator:
     @torch.no_grad()
     def _score(self, episodes: Sequence[Episode]) -> _Scores:
         """One forward pass over everything that is trained on."""
-        needs_logprobs = self._critic.reads_policy or self._reference is not None
+        needs_logprobs = self.critic.reads_policy or self._reference is not None
         scores = _Scores(
             values=_zeros(episodes),
             logprobs=_zeros(episodes) if needs_logprobs else None,
@@ -168,7 +154,7 @@ class CriticEstimator:
                     rows.append(row)
                     places[id(row)] = index, number
         found: list[tuple[str, int, int, np.ndarray]] = []
-        for ordered, micro in training_batches(rows, self._micro_batch_sequences, self._policy.device):
+        for ordered, micro in training_batches(rows, self.micro_batch_sequences, self.policy.device):
             for name, found_BT in self._score_micro_batch(micro, scores):
                 for row, found_T in zip(ordered, found_BT.cpu().numpy(), strict=True):
                     found.append((name, *places[id(row)], found_T[: len(row.advantages_T)]))
@@ -180,8 +166,8 @@ class CriticEstimator:
         """Each result (B, T), with its name in `scores`."""
         hidden_SE = None
         if scores.logprobs is not None:
-            of_policy = self._policy.completion_logprobs(
-                micro.laid_out, temperature=micro.temperature, hidden=self._critic.reads_policy
+            of_policy = self.policy.completion_logprobs(
+                micro.laid_out, temperature=micro.temperature, hidden=self.critic.reads_policy
             )
             hidden_SE, logprobs_BT = of_policy.hidden_SE, of_policy.logprobs_BT.float()
             yield "logprobs", logprobs_BT
@@ -190,9 +176,9 @@ class CriticEstimator:
                     micro.laid_out, temperature=micro.temperature
                 )
                 log_ratio_BT = logprobs_BT - of_reference.logprobs_BT.float()
-                estimate = KL_ESTIMATORS[self._kl.estimator]
+                estimate = KL_ESTIMATORS[self.kl.estimator]
                 yield "kl", estimate(log_ratio_BT, torch.ones_like(log_ratio_BT))
-        yield "values", self._critic(micro.laid_out, hidden_SE)
+        yield "values", self.critic(micro.laid_out, hidden_SE)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ def extended(key: int, token: int) -> int:
     return (key * _PRIME + token + 1) & _KEYS
 
 
+@dataclass(eq=False)
 class DQNTrainer:
     """One step is a round: `episodes_per_step` programs are written and graded, then come the updates.
 
@@ -94,61 +96,52 @@ class DQNTrainer:
     infrastructure's failures leaves these out of the memory.
     """
 
-    def __init__(
-        self,
-        agent: DQNAgent,
-        mdp: TokenMDP,
-        grading: CodeGrading,
-        reward: ProgramReward,
-        *,
-        exploration: ExplorationConfig,
-        episodes_per_step: int = 48,
-        updates_per_step: int = 4,
-        progress_weight: float = 0.5,
-        reward_scale: float = 0.1,
-        curriculum: bool = True,
-        test_whole_programs: bool = False,
-        verbose: bool = False,
-        seed: int = 0,
-    ) -> None:
-        self.policy = agent
-        self.mdp = mdp
-        self.success = np.zeros(len(mdp.problems))
+    policy: DQNAgent
+    mdp: TokenMDP
+    grading: CodeGrading
+    reward: ProgramReward
+    _: KW_ONLY
+    exploration: ExplorationConfig
+    episodes_per_step: int = 48
+    updates_per_step: int = 4
+    progress_weight: float = 0.5
+    reward_scale: float = 0.1
+    curriculum: bool = True
+    test_whole_programs: bool = False
+    verbose: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.success = np.zeros(len(self.mdp.problems))
         self.tree = SearchTree()
         self.episodes_done = 0
-        self._grading, self._reward = grading, reward
-        self._exploration = exploration
-        self._episodes, self._updates = episodes_per_step, updates_per_step
-        self._progress, self._scale = progress_weight, reward_scale
-        self._curriculum, self._tests_whole, self._verbose = curriculum, test_whole_programs, verbose
-        self._seed = seed
-        self._index = {id(one): index for index, one in enumerate(mdp.problems)}
+        self._index = {id(one): index for index, one in enumerate(self.mdp.problems)}
 
     def train_step(self, step: int) -> StepRecord:
         """Write, grade, remember, learn."""
         started = time.perf_counter()
-        rng = np.random.default_rng(step_seed(self._seed, step, "round"))
+        rng = np.random.default_rng(step_seed(self.seed, step, "round"))
         config = self.policy.config
         if step == 0 and self.policy.demonstrations is not None:
             for _ in range(config.pretraining_updates):
                 self.policy.learn(rng)
         weights = np.ones(len(self.success))
-        if self._curriculum:
+        if self.curriculum:
             weights = np.maximum(LEAST_SHARE, (1.0 - self.success) ** HARDNESS)
-        greedy = round(self._episodes * self._exploration.greedy_share)
+        greedy = round(self.episodes_per_step * self.exploration.greedy_share)
         chosen = np.concatenate(
             [
                 rng.integers(len(weights), size=greedy),
-                rng.choice(len(weights), self._episodes - greedy, p=weights / weights.sum()),
+                rng.choice(len(weights), self.episodes_per_step - greedy, p=weights / weights.sum()),
             ]
         )
         epsilon = config.epsilon(self.episodes_done)
         problems = [self.mdp.problems[index] for index in chosen]
         attempts = self._write(problems[:greedy], self._greedy)
-        head_starts = self.mdp.head_starts(self._episodes - greedy, rng)
+        head_starts = self.mdp.head_starts(self.episodes_per_step - greedy, rng)
         attempts += self._write(problems[greedy:], self._exploring(epsilon, rng), head_starts)
         written = time.perf_counter()
-        grade(attempts, self._grading, self._reward, [float(self.success[index]) for index in chosen])
+        grade(attempts, self.grading, self.reward, [float(self.success[index]) for index in chosen])
         graded = time.perf_counter()
         self.episodes_done += len(attempts)
         remembered: dict[bool, list[Transition]] = {True: [], False: []}  # by success
@@ -163,14 +156,14 @@ class DQNTrainer:
             self.policy.remember(transitions, success=success)
         learned: Counter[str] = Counter()
         enough = len(self.policy.memory) >= max(config.learning_starts, config.batch_size)
-        for _ in range(self._updates if enough else 0):
+        for _ in range(self.updates_per_step if enough else 0):
             learned.update(self.policy.learn(rng))
         metrics = self._measured(attempts, greedy) | {"epsilon": epsilon}
-        metrics |= {name: total / self._updates for name, total in learned.items()}
+        metrics |= {name: total / self.updates_per_step for name, total in learned.items()}
         if "replay/age" in metrics:  # in updates rather than transitions
             rounds = metrics["replay/age"] / max(1, sum(len(one.actions) for one in attempts))
-            metrics["replay/staleness"] = rounds * self._updates
-        if self._verbose and enough:
+            metrics["replay/staleness"] = rounds * self.updates_per_step
+        if self.verbose and enough:
             metrics |= self.policy.layer_gradients()
         metrics |= {
             "time/sampling": written - started,
@@ -185,15 +178,15 @@ class DQNTrainer:
         programs = {one: tokens for one, tokens in self.mdp.corpus if len(tokens) <= most}
         shown = list(programs)[:number]
         attempts = self._write(shown, written_out(programs))
-        grade(attempts, self._grading, self._reward, [0.0] * len(attempts))
+        grade(attempts, self.grading, self.reward, [0.0] * len(attempts))
         if attempts:
             self.policy.demonstrate([step for one in attempts for step in self._transitions(one)])
 
     def _write(
         self, problems: Sequence[TokenProblem], choose: Choose, head_starts: Sequence[int] | None = None
     ) -> list[Attempt]:
-        progress = (self._progress, self.policy.config.gamma)
-        grading = self._grading if self._tests_whole else None
+        progress = (self.progress_weight, self.policy.config.gamma)
+        grading = self.grading if self.test_whole_programs else None
         return write(self.mdp, problems, choose, progress=progress, grading=grading, head_starts=head_starts)
 
     def _greedy(
@@ -208,7 +201,7 @@ class DQNTrainer:
         Q + bonus · prior · sqrt(1 + visits) / (1 + count), as in PUCT (Silver et al., Nature 550, 2017). What
         is chosen in this round counts at once, so that episodes side by side differ.
         """
-        bonus, by_prior = self._exploration.bonus, self._exploration.prior
+        bonus, by_prior = self.exploration.bonus, self.exploration.prior
         pending: dict[int, np.ndarray] = {}
 
         def choose(
@@ -257,7 +250,7 @@ class DQNTrainer:
             found += window.push(
                 attempt.observations[step],
                 action,
-                attempt.rewards[step] * self._scale,
+                attempt.rewards[step] * self.reward_scale,
                 attempt.observations[following],
                 attempt.legal[following],
                 terminated=last,
@@ -289,7 +282,7 @@ class DQNTrainer:
                 metrics[f"status/{status}"] = number / len(episodes)
         begun = [one for one in attempts[:greedy] if one.actions]  # Q is the value of acting greedily
         if begun:
-            gamma, scale = self.policy.config.gamma, self._scale
+            gamma, scale = self.policy.config.gamma, self.reward_scale
             returns = [sum(gamma**t * scale * r for t, r in enumerate(one.rewards)) for one in begun]
             first = self.policy.q_values(np.stack([one.observations[0] for one in begun]))
             taken = first[np.arange(len(begun)), [one.actions[0] for one in begun]]

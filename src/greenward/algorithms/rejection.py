@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class KeptAnswer:
     examples: tuple[Example, ...]
 
 
+@dataclass(eq=False)
 class RejectionTrainer:
     """Trains a policy by supervision on the accepted answers of the newest rounds; a step is one round.
 
@@ -56,32 +57,27 @@ class RejectionTrainer:
     at most `batch_size` turns. Token ids are trained on as they were sampled.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        collector: Collector,
-        config: RejectionConfig,
-        training: TrainingConfig,
-        *,
-        seed: int,
-        mask_truncated: bool = False,
-    ) -> None:
-        self.policy = policy
-        self._collector = collector
-        self._config = config
-        self._training = training
-        self._seed = seed
-        self._mask_truncated = mask_truncated
-        self._rounds: deque[list[KeptAnswer]] = deque(maxlen=config.replay_rounds + 1)
+    policy: Policy
+    collector: Collector
+    config: RejectionConfig
+    training: TrainingConfig
+    _: KW_ONLY
+    seed: int
+    mask_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        self._rounds: deque[list[KeptAnswer]] = deque(maxlen=self.config.replay_rounds + 1)
         self._empty_rounds = 0
-        parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-        self._optimizer = adamw([parameters], betas=training.adam_betas, weight_decay=training.weight_decay)
-        self._limit = MicroBatchLimit(training.micro_batch_sequences)
-        self._loss_scale = LossScale(policy.dtype)
+        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        self._optimizer = adamw(
+            [parameters], betas=self.training.adam_betas, weight_decay=self.training.weight_decay
+        )
+        self._limit = MicroBatchLimit(self.training.micro_batch_sequences)
+        self._loss_scale = LossScale(self.policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
-        self._collector.sync(self.policy)
-        episodes, metrics = self._collector.collect(step)
+        self.collector.sync(self.policy)
+        episodes, metrics = self.collector.collect(step)
         started = time.perf_counter()
         metrics |= self.update(episodes, step)
         return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
@@ -98,7 +94,7 @@ class RejectionTrainer:
             self._empty_rounds += 1
             warnings.warn(EMPTY_ROUND, stacklevel=2)
         pool = self._pool()
-        training = self._training
+        training = self.training
         rate = training.learning_rate * learning_rate_factor(
             training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
         )
@@ -113,16 +109,16 @@ class RejectionTrainer:
         return metrics | self._train([example for answer in pool for example in answer.examples], step)
 
     def _accepts(self, episode: Episode) -> bool:
-        if not episode.scored or not episode.written_tokens or (self._mask_truncated and episode.truncated):
+        if not episode.scored or not episode.written_tokens or (self.mask_truncated and episode.truncated):
             return False
-        if self._config.min_reward is None:
+        if self.config.min_reward is None:
             return bool(episode.success)
-        return episode.reward >= self._config.min_reward
+        return episode.reward >= self.config.min_reward
 
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs beside the policy's weights: optimizer, pool and count."""
         return {
-            "collector": self._collector.state_dict(),
+            "collector": self.collector.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "limit": self._limit.state_dict(),
             "loss_scale": self._loss_scale.state_dict(),
@@ -131,7 +127,7 @@ class RejectionTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._collector.load_state_dict(state["collector"])
+        self.collector.load_state_dict(state["collector"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._limit.load_state_dict(state["limit"])
         self._loss_scale.load_state_dict(state["loss_scale"])
@@ -147,7 +143,7 @@ class RejectionTrainer:
         for kept in reversed(self._rounds):
             for answer in sorted(kept, key=lambda answer: -answer.reward):
                 identity = answer.prompt_ids, answer.key
-                if identity not in seen and count[answer.prompt_ids] < self._config.max_per_prompt:
+                if identity not in seen and count[answer.prompt_ids] < self.config.max_per_prompt:
                     seen.add(identity)
                     count[answer.prompt_ids] += 1
                     pool.append(answer)
@@ -155,18 +151,18 @@ class RejectionTrainer:
 
     def _train(self, examples: Sequence[Example], step: int) -> dict[str, float]:
         """All passes over `examples`; loss and norm are means over the optimizer steps."""
-        rng = np.random.default_rng(step_seed(self._seed, step, "rejection"))
-        size = self._config.batch_size
+        rng = np.random.default_rng(step_seed(self.seed, step, "rejection"))
+        size = self.config.batch_size
         updates = [
             supervised_update(
                 self.policy,
                 self._optimizer,
                 [examples[index] for index in order[start : start + size]],
-                max_grad_norm=self._training.max_grad_norm,
+                max_grad_norm=self.training.max_grad_norm,
                 limit=self._limit,
                 loss_scale=self._loss_scale,
             )
-            for order in (rng.permutation(len(examples)) for _ in range(self._config.epochs))
+            for order in (rng.permutation(len(examples)) for _ in range(self.config.epochs))
             for start in range(0, len(examples), size)
         ]
         metrics = {

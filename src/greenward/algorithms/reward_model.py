@@ -9,7 +9,7 @@ Shape suffixes: B answers, F features.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -35,26 +35,29 @@ _PRIOR = 4.0  # weight of "no correction": slope 1, intercept 0
 Floats = npt.NDArray[np.float64]
 
 
+@dataclass(eq=False)
 class RewardModel:
     """Predicts P(all tests pass) of graded answers and learns from the verdicts.
 
     `trunk` is only read. `calibration` corrects the logits of the head before they become probabilities.
     """
 
-    def __init__(
-        self, trunk: Policy, config: RewardModelConfig, *, seed: int, micro_batch_sequences: int = 64
-    ) -> None:
+    trunk: Policy
+    config: RewardModelConfig
+    _: KW_ONLY
+    seed: int
+    micro_batch_sequences: int = 64
+
+    def __post_init__(self) -> None:
         self.calibration: LogitCalibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
-        self._trunk = trunk
-        self._config = config
-        self._seed = seed
-        self._rows_at_once = micro_batch_sequences
-        features = 2 * trunk.hidden_size
+        features = 2 * self.trunk.hidden_size
         self._head = RewardHead(
-            features, config.hidden_size, generator=torch.Generator().manual_seed(step_seed(seed, 0, TERM))
+            features,
+            self.config.hidden_size,
+            generator=torch.Generator().manual_seed(step_seed(self.seed, 0, TERM)),
         )
         self._optimizer = torch.optim.AdamW(
-            self._head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            self._head.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay
         )
         self._features_BF = torch.empty(0, features)
         self._passed_B = torch.empty(0)
@@ -88,7 +91,7 @@ class RewardModel:
         self._fresh.clear()
         predicted = _probabilities(self.calibration.correct(logits))
         self.calibration.learn(logits, passed)
-        newest = slice(-self._config.buffer, None)
+        newest = slice(-self.config.buffer, None)
         self._features_BF = torch.cat((self._features_BF, features_BF))[newest]
         self._passed_B = torch.cat((self._passed_B, torch.from_numpy(passed).float()))[newest]
         return {
@@ -115,16 +118,16 @@ class RewardModel:
 
     def _read(self, turns: Sequence[Turn]) -> Tensor:
         features = []
-        for batch in _batches(turns, self._rows_at_once, self._trunk):
-            hidden_SE = self._trunk.completion_hidden(batch)
+        for batch in _batches(turns, self.micro_batch_sequences, self.trunk):
+            hidden_SE = self.trunk.completion_hidden(batch)
             features.append(answer_features(hidden_SE, batch.completion_mask_BT).cpu())
         return torch.cat(features)
 
     def _train(self, step: int) -> float:
-        generator = torch.Generator().manual_seed(step_seed(self._seed, step, TERM))
-        size = min(self._config.batch_size, len(self._passed_B))
+        generator = torch.Generator().manual_seed(step_seed(self.seed, step, TERM))
+        size = min(self.config.batch_size, len(self._passed_B))
         losses = []
-        for _ in range(self._config.updates_per_step):
+        for _ in range(self.config.updates_per_step):
             chosen = torch.randint(len(self._passed_B), (size,), generator=generator)
             logits_B = self._head(self._features_BF[chosen])
             loss = F.binary_cross_entropy_with_logits(logits_B, self._passed_B[chosen])
@@ -141,6 +144,7 @@ class PredictionRecord(Protocol):
     def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None: ...
 
 
+@dataclass(eq=False)
 class RewardModelCallback(Callback):
     """Has a reward model annotate episodes: the reward term `reward_model`, with `weight`.
 
@@ -149,10 +153,12 @@ class RewardModelCallback(Callback):
 
     name = TERM
 
-    def __init__(self, model: RewardModel, record: PredictionRecord, *, weight: float) -> None:
-        self._model = model
-        self._record = record
-        self._weight = weight
+    model: RewardModel
+    record: PredictionRecord
+    _: KW_ONLY
+    weight: float
+
+    def __post_init__(self) -> None:
         self._predicted: list[float] = []
         self._passed: list[bool] = []
 
@@ -160,7 +166,7 @@ class RewardModelCallback(Callback):
         """The episodes with the term; those without a score or an answer of the policy stay as they are."""
         annotated = [episode.scored and bool(episode.trained_turns) for episode in episodes]
         scored = [episode for episode, yes in zip(episodes, annotated, strict=True) if yes]
-        predicted = self._model.predict(scored).tolist()
+        predicted = self.model.predict(scored).tolist()
         self._predicted += predicted
         self._passed += [bool(episode.success) for episode in scored]
         chances = iter(predicted)
@@ -170,18 +176,18 @@ class RewardModelCallback(Callback):
         ]
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
-        self._record.append(step, self._predicted, self._passed)
+        self.record.append(step, self._predicted, self._passed)
         self._predicted, self._passed = [], []
-        metrics |= self._model.learn(step - 1)
+        metrics |= self.model.learn(step - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._model.state_dict()
+        return self.model.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._model.load_state_dict(state)
+        self.model.load_state_dict(state)
 
     def _annotated(self, episode: Episode, chance: float) -> Episode:
-        bonus = {role: reward + self._weight * chance for role, reward in episode.trained_rewards.items()}
+        bonus = {role: reward + self.weight * chance for role, reward in episode.trained_rewards.items()}
         rewards = {**episode.rewards, **bonus}
         return replace(episode, rewards=rewards, reward_terms={**episode.reward_terms, TERM: chance})
 

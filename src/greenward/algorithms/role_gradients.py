@@ -6,7 +6,7 @@ Shape suffix: P parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -47,32 +47,31 @@ def role_gradients(
     return gradients
 
 
-class RoleGradientNorms:
+@dataclass(eq=False)
+class RoleGradientNorms(Estimator):
     """An estimator that measures the norm of the gradient of each role, at every `every`-th batch."""
 
-    def __init__(
-        self, estimator: Estimator, policy: Policy, *, every: int, micro_batch_sequences: int
-    ) -> None:
-        self._estimator = estimator
-        self._policy = policy
-        self._every = every
-        self._micro_batch_sequences = micro_batch_sequences
-        self._batches = 0
+    estimator: Estimator
+    policy: Policy
+    _: KW_ONLY
+    every: int
+    micro_batch_sequences: int
+    _batches: int = field(default=0, init=False)
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
-        batch = self._estimator(episodes)
+        batch = self.estimator(episodes)
         self._batches += 1
-        if (self._batches - 1) % self._every:
+        if (self._batches - 1) % self.every:
             return batch
         gradients = role_gradients(
-            self._policy, episodes, batch, micro_batch_sequences=self._micro_batch_sequences
+            self.policy, episodes, batch, micro_batch_sequences=self.micro_batch_sequences
         )
         norms = {f"grad_norm/{role}": float(gradient_P.norm()) for role, gradient_P in gradients.items()}
         return replace(batch, metrics={**batch.metrics, **norms})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"estimator": self._estimator.state_dict(), "batches": self._batches}
+        return {"estimator": self.estimator.state_dict(), "batches": self._batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._estimator.load_state_dict(state["estimator"])
+        self.estimator.load_state_dict(state["estimator"])
         self._batches = state["batches"]

@@ -10,7 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -49,34 +49,35 @@ class Example:
         return len(self.completion_ids) if self.trained is None else sum(self.trained)
 
 
+@dataclass(eq=False)
 class SFTTrainer:
     """Trains a policy on examples: each step is one batch and one AdamW update."""
 
-    def __init__(
-        self, policy: Policy, examples: Sequence[Example], config: SupervisedConfig, *, seed: int
-    ) -> None:
-        self.policy = policy
-        self._examples = examples
-        self._config = config
-        self._seed = seed
+    policy: Policy
+    examples: Sequence[Example]
+    config: SupervisedConfig
+    _: KW_ONLY
+    seed: int
+
+    def __post_init__(self) -> None:
         self._seen = 0
-        trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-        self._optimizer = adamw([trained], betas=(0.9, 0.98), weight_decay=config.weight_decay)
-        self._limit = MicroBatchLimit(config.batch_size)
-        self._loss_scale = LossScale(policy.dtype)
+        trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        self._optimizer = adamw([trained], betas=(0.9, 0.98), weight_decay=self.config.weight_decay)
+        self._limit = MicroBatchLimit(self.config.batch_size)
+        self._loss_scale = LossScale(self.policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
         started = time.perf_counter()
-        batch = [self._next_example() for _ in range(self._config.batch_size)]
-        rate = self._config.learning_rate * learning_rate_factor(
-            self._config.schedule, step, self._config.max_steps, self._config.warmup_steps
+        batch = [self._next_example() for _ in range(self.config.batch_size)]
+        rate = self.config.learning_rate * learning_rate_factor(
+            self.config.schedule, step, self.config.max_steps, self.config.warmup_steps
         )
         set_learning_rates(self._optimizer, [rate])
         update = supervised_update(
             self.policy,
             self._optimizer,
             batch,
-            max_grad_norm=self._config.max_grad_norm,
+            max_grad_norm=self.config.max_grad_norm,
             limit=self._limit,
             loss_scale=self._loss_scale,
         )
@@ -93,11 +94,11 @@ class SFTTrainer:
         return StepRecord(metrics)
 
     def _next_example(self) -> Example:
-        together = min(self._config.keep_together, len(self._examples))
+        together = min(self.config.keep_together, len(self.examples))
         unit, place = divmod(self._seen, together)
-        index = shuffled_index(len(self._examples) // together, unit, seed=self._seed)
+        index = shuffled_index(len(self.examples) // together, unit, seed=self.seed)
         self._seen += 1
-        return self._examples[index * together + place]
+        return self.examples[index * together + place]
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from greenward.config.sections import ToolsConfig
@@ -105,20 +105,20 @@ class AgentPrompts(PromptRenderer):
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
 
+@dataclass(eq=False, kw_only=True)
 class AgentEnvironment(CodeEnvironment):
     """As `CodeEnvironment`, with episodes of calls. `executor` holds the workspaces, `grader` judges them."""
 
-    def __init__(self, *arguments: Any, executor: Executor, tools: ToolsConfig, **others: Any) -> None:
-        super().__init__(*arguments, **others)
-        self._executor, self._tools = executor, tools
+    executor: Executor
+    tools: ToolsConfig
 
     def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
-        problem = self._problems[self.task(group_id)]
-        make = agent_maker(self._executor, self._renderer, self._sampling, self._tools, policy.max_positions)
-        return [make(group_id, problem) for _ in range(self._group_size)]
+        problem = self.problems[self.task(group_id)]
+        make = agent_maker(self.executor, self.renderer, self.sampling, self.tools, policy.max_positions)
+        return [make(group_id, problem) for _ in range(self.group_size)]
 
     def _judge(self, dialogues: Sequence[Any]) -> None:
-        judge_agents(dialogues, self._grader)
+        judge_agents(dialogues, self.grader)
 
     def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
         kept = [one for one in dialogues if one.verdict.status.family is not Family.INFRASTRUCTURE]
@@ -159,26 +159,23 @@ def judge_agents(dialogues: Sequence[AgentDialogue], grader: Grader) -> None:
         dialogue.verdict = verdict
 
 
+@dataclass(eq=False)
 class AgentDialogue(Dialogue):
     """One episode of an agent. `final` is what it leaves, None where the infrastructure failed.
 
     `succeeded` says of each call whether it did what it says, `submitted` whether the agent ended by itself.
     """
 
-    def __init__(
-        self,
-        group_id: int,
-        problem: Problem,
-        prompts: AgentPrompts,
-        workspace: Workspace,
-        sampling: SamplingParams,
-        tools: ToolsConfig,
-        max_positions: int,
-    ) -> None:
-        self.group_id, self.problem = group_id, problem
-        self._prompts, self._workspace, self._tools = prompts, workspace, tools
-        self._sampling, self._max_positions = sampling, max_positions
-        self._prompt_ids = prompts.prompt_ids(problem)
+    group_id: int
+    problem: Problem
+    prompts: AgentPrompts
+    workspace: Workspace
+    sampling: SamplingParams
+    tools: ToolsConfig
+    max_positions: int
+
+    def __post_init__(self) -> None:
+        self._prompt_ids = self.prompts.prompt_ids(self.problem)
         self._ids = list(self._prompt_ids)
         self.completions: list[Completion] = []
         self._outputs: list[tuple[str, tuple[int, ...]]] = []
@@ -195,18 +192,18 @@ class AgentDialogue(Dialogue):
             self._take(self._pending)
         if self._is_over:
             return None
-        return Request(ROLE, tuple(self._ids), self._sampling)
+        return Request(ROLE, tuple(self._ids), self.sampling)
 
     def respond(self, completion: Completion) -> None:
         self.completions.append(completion)
         self._ids += completion.token_ids.tolist()
-        call = parse_call(self._prompts.completion_text(completion.token_ids))
+        call = parse_call(self.prompts.completion_text(completion.token_ids))
         self.submitted = call is None or call.name == SUBMIT
         if call is None or self.submitted:
             self._end()
         else:
-            path, most = self.problem.path or PATH, self._tools.output_chars
-            self._pending = self._workspace.submit(lambda own: run_call(own, call, path, most))
+            path, most = self.problem.path or PATH, self.tools.output_chars
+            self._pending = self.workspace.submit(lambda own: run_call(own, call, path, most))
 
     def _take(self, done: Future[Any]) -> None:
         """Goes on after a call, or after what the agent left has been read."""
@@ -216,40 +213,40 @@ class AgentDialogue(Dialogue):
         except WorkspaceError as error:
             self.verdict = Verdict(Status.INFRASTRUCTURE, error_message=error.message)
             self._is_over = True
-            self._workspace.close()
+            self.workspace.close()
             return
         if self._ends:
             self.final, self._is_over = found, True
-            self._workspace.close()
+            self.workspace.close()
             return
         output, succeeded = found
         self.succeeded.append(succeeded)
         ended = self.completions[-1].stop_reason is StopReason.END
-        ids = self._prompts.output_ids(self.problem, output, ended=ended)
+        ids = self.prompts.output_ids(self.problem, output, ended=ended)
         self._outputs.append((output, ids))
         self._ids += ids
-        written, most = sum(len(one.token_ids) for one in self.completions), self._tools.max_tokens
+        written, most = sum(len(one.token_ids) for one in self.completions), self.tools.max_tokens
         if (
-            len(self.succeeded) >= self._tools.max_calls
-            or self._workspace.seconds >= self._tools.seconds
-            or (most is not None and written + self._sampling.max_tokens > most)
-            or len(self._ids) + self._sampling.max_tokens > self._max_positions
+            len(self.succeeded) >= self.tools.max_calls
+            or self.workspace.seconds >= self.tools.seconds
+            or (most is not None and written + self.sampling.max_tokens > most)
+            or len(self._ids) + self.sampling.max_tokens > self.max_positions
         ):
             self._end()
 
     def _end(self) -> None:
         self._ends = True
-        self._pending = self._workspace.submit(lambda own: final_answer(self.problem, own))
+        self._pending = self.workspace.submit(lambda own: final_answer(self.problem, own))
 
     def finish(self) -> Episode:
         """The episode, without rewards."""
         between = [ids for _, ids in self._outputs]
         rewards: tuple[float, ...] = ()
-        if self._tools.call_reward:
+        if self.tools.call_reward:
             done = [*self.succeeded, False][: len(self.completions)]  # the last one may hand in
-            rewards = tuple(self._tools.call_reward * one for one in done)
+            rewards = tuple(self.tools.call_reward * one for one in done)
         turn = transcript_turn(
-            ROLE, self._prompt_ids, self.completions, between, self._sampling.temperature, rewards
+            ROLE, self._prompt_ids, self.completions, between, self.sampling.temperature, rewards
         )
         return Episode.judged(
             turn,
@@ -264,7 +261,7 @@ class AgentDialogue(Dialogue):
         """What the agent wrote, and what it was told, in turn."""
         steps = []
         for number, completion in enumerate(self.completions):
-            steps.append((ROLE, self._prompts.completion_text(completion.token_ids)))
+            steps.append((ROLE, self.prompts.completion_text(completion.token_ids)))
             if number < len(self._outputs):
                 steps.append((TOOL, self._outputs[number][0]))
         return tuple(steps)
@@ -279,11 +276,11 @@ class AgentDialogue(Dialogue):
         final = self.final or Extracted(None)
         return GradedAnswer(
             problem=self.problem,
-            prompt=self._prompts.prompt_text(self.problem),
+            prompt=self.prompts.prompt_text(self.problem),
             completion=self.text(),
             code=final.code,
             verdict=self.verdict,
-            messages=tuple(self._prompts.messages(self.problem)),
+            messages=tuple(self.prompts.messages(self.problem)),
             prompt_ids=self._prompt_ids,
             completion_ids=tuple(self._ids[len(self._prompt_ids) :]),
             files=final.files,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from greenward.seeding import shuffled_index
 ROLE = "programmer"
 
 
+@dataclass(eq=False)
 class CodeEnvironment:
     """Asks `group_size` answers to each problem, has them judged, and rewards the last of each episode.
 
@@ -36,30 +37,17 @@ class CodeEnvironment:
     the limit lose up to `penalty` (DAPO's soft overlong penalty, arXiv 2503.14476, eq. 13).
     """
 
-    def __init__(
-        self,
-        problems: Sequence[Problem],
-        renderer: PromptRenderer,
-        grader: Grader,
-        reward_terms: Sequence[RewardTerm],
-        *,
-        sampling: SamplingParams,
-        group_size: int,
-        seed: int,
-        max_turns: int = 1,
-        penalty_buffer: int = 0,
-        penalty: float = 1.0,
-    ) -> None:
-        self._problems = problems
-        self._renderer = renderer
-        self._grader = grader
-        self._terms = tuple(reward_terms)
-        self._sampling = sampling
-        self._group_size = group_size
-        self._seed = seed
-        self._max_turns = max_turns
-        self._penalty_buffer = penalty_buffer
-        self._penalty = penalty
+    problems: Sequence[Problem]
+    renderer: PromptRenderer
+    grader: Grader
+    reward_terms: Sequence[RewardTerm]
+    _: KW_ONLY
+    sampling: SamplingParams
+    group_size: int
+    seed: int
+    max_turns: int = 1
+    penalty_buffer: int = 0
+    penalty: float = 1.0
 
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
@@ -72,54 +60,57 @@ class CodeEnvironment:
         dialogues = [one for group_id in groups for one in self._dialogues(group_id, players[POLICY])]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)
         self._judge(dialogues)
-        for term in self._terms:
+        for term in self.reward_terms:
             term.begin(step)
-        rewards = combine(self._terms, [dialogue.graded_answer() for dialogue in dialogues], self._grader)
+        rewards = combine(
+            self.reward_terms, [dialogue.graded_answer() for dialogue in dialogues], self.grader
+        )
         episodes = []
         for dialogue, reward in zip(dialogues, rewards, strict=True):
             terms, total = dict(reward.terms), reward.total
-            if self._penalty_buffer:
+            if self.penalty_buffer:
                 terms["overlong"] = self._length_penalty(dialogue.longest_answer)
                 total += terms["overlong"]
             episode = dialogue.finish()
             episodes.append(replace(episode, rewards={ROLE: total}, reward_terms=terms, extra=reward.extra))
-        metrics = {name: values for term in self._terms for name, values in term.take_metrics().items()}
+        metrics = {name: values for term in self.reward_terms for name, values in term.take_metrics().items()}
         metrics |= self._metrics(dialogues)
         elapsed = time.perf_counter() - started
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
 
     def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
         """The dialogues of a group."""
-        problem = self._problems[self.task(group_id)]
-        judging = _Judging(self._grader, problem)
+        problem = self.problems[self.task(group_id)]
+        judging = _Judging(self.grader, problem)
         return [
             CodeDialogue(
                 group_id,
                 problem,
-                self._renderer,
+                self.renderer,
                 judging,
-                sampling=self._sampling,
-                max_turns=self._max_turns,
+                sampling=self.sampling,
+                max_turns=self.max_turns,
                 max_positions=policy.max_positions,
             )
-            for _ in range(self._group_size)
+            for _ in range(self.group_size)
         ]
 
     def _judge(self, dialogues: Sequence[Any]) -> None:
         """Judges what has not been judged on the way."""
 
     def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
-        return _turn_metrics(dialogues) if self._max_turns > 1 else {}
+        return _turn_metrics(dialogues) if self.max_turns > 1 else {}
 
     def task(self, group: int) -> int:
         """The place of the problem that a group asks."""
-        return shuffled_index(len(self._problems), group, seed=self._seed)
+        return shuffled_index(len(self.problems), group, seed=self.seed)
 
     def _length_penalty(self, length: int) -> float:
-        excess = length - (self._sampling.max_tokens - self._penalty_buffer)
-        return -self._penalty * float(np.clip(excess / self._penalty_buffer, 0.0, 1.0))
+        excess = length - (self.sampling.max_tokens - self.penalty_buffer)
+        return -self.penalty * float(np.clip(excess / self.penalty_buffer, 0.0, 1.0))
 
 
+@dataclass(eq=False)
 class CodeDialogue(Dialogue):
     """One episode: an answer, and while it is wrong and turns are left, feedback and another answer.
 
@@ -128,32 +119,24 @@ class CodeDialogue(Dialogue):
     the policy's positions.
     """
 
-    def __init__(
-        self,
-        group_id: int,
-        problem: Problem,
-        renderer: PromptRenderer,
-        judging: _Judging,
-        *,
-        sampling: SamplingParams,
-        max_turns: int,
-        max_positions: int,
-    ) -> None:
-        self.group_id = group_id
-        self._problem = problem
-        self._renderer = renderer
-        self._judging = judging
-        self._sampling = sampling
-        self._max_turns = max_turns
-        self._max_positions = max_positions
-        self._prompt_ids = renderer.prompt_ids(problem)
+    group_id: int
+    problem: Problem
+    renderer: PromptRenderer
+    judging: _Judging
+    _: KW_ONLY
+    sampling: SamplingParams
+    max_turns: int
+    max_positions: int
+
+    def __post_init__(self) -> None:
+        self._prompt_ids = self.renderer.prompt_ids(self.problem)
         self.answers: list[_Answer] = []
         self._feedback: list[tuple[int, ...]] = []  # after each answer but the last
 
     def request(self) -> Request | Waiting | None:
         if len(self._feedback) < len(self.answers):
             answer = self.answers[-1]
-            self._judging.submit()
+            self.judging.submit()
             assert answer.verdicts is not None
             if not answer.verdicts.done():
                 return Waiting(answer.verdicts)
@@ -161,26 +144,22 @@ class CodeDialogue(Dialogue):
             if feedback is None:
                 return None
             self._feedback.append(feedback)
-        return Request(ROLE, self._prompt_ids + tuple(self._transcript_ids()), self._sampling)
+        return Request(ROLE, self._prompt_ids + tuple(self._transcript_ids()), self.sampling)
 
     def respond(self, completion: Completion) -> None:
-        text = self._renderer.completion_text(completion.token_ids)
-        self.answers.append(
-            self._judging.add(completion, text, self._renderer.extracted(self._problem, text))
-        )
+        text = self.renderer.completion_text(completion.token_ids)
+        self.answers.append(self.judging.add(completion, text, self.renderer.extracted(self.problem, text)))
 
     def finish(self) -> Episode:
         """The episode, without rewards."""
         answer, verdict = self.answers[-1], self.answers[-1].verdict
         completions = [answer.completion for answer in self.answers]
-        turn = transcript_turn(
-            ROLE, self._prompt_ids, completions, self._feedback, self._sampling.temperature
-        )
+        turn = transcript_turn(ROLE, self._prompt_ids, completions, self._feedback, self.sampling.temperature)
         return Episode.judged(
             turn,
             verdict,
             group_id=self.group_id,
-            task_id=self._problem.task_id,
+            task_id=self.problem.task_id,
             answer=answer.code or ("" if verdict.status not in EDIT_ERRORS else answer.text),
             transcript=self._transcript() if self._feedback else (),
         )
@@ -189,12 +168,12 @@ class CodeDialogue(Dialogue):
         """The last answer, as reward terms read it."""
         answer = self.answers[-1]
         return GradedAnswer(
-            problem=self._problem,
-            prompt=self._renderer.prompt_text(self._problem),
+            problem=self.problem,
+            prompt=self.renderer.prompt_text(self.problem),
             completion=answer.text,
             code=answer.code,
             verdict=answer.verdict,
-            messages=tuple(self._renderer.messages(self._problem)),
+            messages=tuple(self.renderer.messages(self.problem)),
             prompt_ids=self._prompt_ids,
             completion_ids=tuple(answer.completion.token_ids.tolist()),
             files=answer.extracted.files,
@@ -208,16 +187,16 @@ class CodeDialogue(Dialogue):
         """What follows a wrong answer; None where the episode is over."""
         verdict = answer.verdict
         if (
-            len(self.answers) == self._max_turns
+            len(self.answers) == self.max_turns
             or verdict.passed
             or verdict.status.family is Family.INFRASTRUCTURE
             or answer.completion.stop_reason is StopReason.LENGTH
         ):
             return None
         ended = answer.completion.stop_reason is StopReason.END
-        feedback = self._renderer.feedback_ids(self._problem, verdict, ended=ended)
+        feedback = self.renderer.feedback_ids(self.problem, verdict, ended=ended)
         so_far = len(self._prompt_ids) + len(self._transcript_ids()) + len(feedback)
-        return feedback if so_far + self._sampling.max_tokens <= self._max_positions else None
+        return feedback if so_far + self.sampling.max_tokens <= self.max_positions else None
 
     def _transcript_ids(self) -> list[int]:
         ids: list[int] = []
@@ -231,7 +210,7 @@ class CodeDialogue(Dialogue):
         for number, answer in enumerate(self.answers):
             texts.append((ROLE, answer.text))
             if number < len(self._feedback):
-                texts.append(("feedback", self._renderer.completion_text(self._feedback[number])))
+                texts.append(("feedback", self.renderer.completion_text(self._feedback[number])))
         return tuple(texts)
 
 
@@ -268,13 +247,13 @@ class _Answer:
         return self.verdicts.result()[self.index]
 
 
+@dataclass(eq=False)
 class _Judging:
     """Submits the answers of a group that came in together at once, so that equal ones are executed once."""
 
-    def __init__(self, grader: Grader, problem: Problem) -> None:
-        self._grader = grader
-        self._problem = problem
-        self._added: list[_Answer] = []
+    grader: Grader
+    problem: Problem
+    _added: list[_Answer] = field(default_factory=list, init=False)
 
     def add(self, completion: Completion, text: str, extracted: Extracted) -> _Answer:
         self._added.append(_Answer(completion, text, extracted))
@@ -283,9 +262,7 @@ class _Judging:
     def submit(self) -> None:
         """Submit what was added since the last call."""
         if self._added:
-            verdicts = self._grader.submit(
-                [(self._problem, answer.extracted.answer) for answer in self._added]
-            )
+            verdicts = self.grader.submit([(self.problem, answer.extracted.answer) for answer in self._added])
             for index, answer in enumerate(self._added):
                 answer.verdicts, answer.index = verdicts, index
             self._added = []

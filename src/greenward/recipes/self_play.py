@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -284,6 +285,7 @@ class SelfPlayTasks:
                     state = game.step(state, action)
 
 
+@dataclass(eq=False)
 class LeagueCallback(Callback):
     """Tells a league the results of each step, and lets the policy join it.
 
@@ -292,20 +294,19 @@ class LeagueCallback(Callback):
 
     name = LEAGUE
 
-    def __init__(self, league: League, joins: Callable[[int], bool]) -> None:
-        self._league = league
-        self._joins = joins
+    league: League
+    joins: Callable[[int], bool]
 
     def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        self._league.record(episodes)
+        self.league.record(episodes)
         return episodes
 
     def on_step_begin(self, step: int) -> None:
-        if step > 1 and self._joins(step - 1):
-            self._league.add()
+        if step > 1 and self.joins(step - 1):
+            self.league.add()
 
     def state_dict(self) -> dict[str, Any]:
-        return self._league.state_dict()
+        return self.league.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._league.load_state_dict(state)
+        self.league.load_state_dict(state)

@@ -6,7 +6,7 @@ import random
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +49,7 @@ class Table:
         }
 
 
+@dataclass(eq=False)
 class Opponents:
     """Chooses who plays against the policy: `shares` of the games by the opponent's name.
 
@@ -56,29 +57,27 @@ class Opponents:
     other names but `SELF` are engines.
     """
 
-    def __init__(
-        self,
-        shares: Mapping[str, float],
-        scripted: Mapping[str, ScriptedPlayer],
-        league: League | None = None,
-    ) -> None:
-        total = sum(shares.values())
-        self._names = [name for name, share in shares.items() if share > 0]
-        self._bounds = np.cumsum([shares[name] / total for name in self._names])
-        self._scripted = scripted
-        self._league = league
+    shares: Mapping[str, float]
+    scripted: Mapping[str, ScriptedPlayer]
+    league: League | None = None
+
+    def __post_init__(self) -> None:
+        total = sum(self.shares.values())
+        self._names = [name for name, share in self.shares.items() if share > 0]
+        self._bounds = np.cumsum([self.shares[name] / total for name in self._names])
 
     def of_group(self, group_id: int, games: int) -> list[tuple[str, Seat]]:
         """The name and the seat of the opponent in each game of a group."""
         found = np.searchsorted(self._bounds, (np.arange(games) + 0.5) / games)
         names = [self._names[min(index, len(self._names) - 1)] for index in found.tolist()]
-        seats: dict[str, Seat] = {SELF: POLICY, **self._scripted}
+        seats: dict[str, Seat] = {SELF: POLICY, **self.scripted}
         if LEAGUE in self._names:
-            assert self._league is not None
-            seats[LEAGUE] = self._league.member(group_id)
+            assert self.league is not None
+            seats[LEAGUE] = self.league.member(group_id)
         return [(name, seats.get(name, name)) for name in names]
 
 
+@dataclass(eq=False)
 class GameEnvironment:
     """Plays `games_per_group` games of one table in each group, the policy on both sides in turn.
 
@@ -91,26 +90,19 @@ class GameEnvironment:
     its reward.
     """
 
-    def __init__(
-        self,
-        tables: Sequence[Table],
-        opponents: Opponents,
-        *,
-        sampling: SamplingParams,
-        games_per_group: int,
-        seed: int,
-        illegal_moves: IllegalMoves = "lose",
-        opponent_noise: float = 0.0,
-        format_weight: float = 0.0,
-    ) -> None:
-        self._tables = tables
-        self._opponents = opponents
-        self._asked = {table.game.name: table.asked(sampling) for table in tables}
-        self._games = games_per_group
-        self._seed = seed
-        self._retries = 1 if illegal_moves == "retry" else 0
-        self._opponent_noise = opponent_noise
-        self._format_weight = format_weight
+    tables: Sequence[Table]
+    opponents: Opponents
+    _: KW_ONLY
+    sampling: SamplingParams
+    games_per_group: int
+    seed: int
+    illegal_moves: IllegalMoves = "lose"
+    opponent_noise: float = 0.0
+    format_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._asked = {table.game.name: table.asked(self.sampling) for table in self.tables}
+        self._retries = 1 if self.illegal_moves == "retry" else 0
 
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
@@ -130,15 +122,15 @@ class GameEnvironment:
         return self._table(group).game.name
 
     def _table(self, group_id: int) -> Table:
-        weights = [table.weight for table in self._tables]
-        (table,) = random.Random(step_seed(self._seed, group_id, "game")).choices(self._tables, weights)
+        weights = [table.weight for table in self.tables]
+        (table,) = random.Random(step_seed(self.seed, group_id, "game")).choices(self.tables, weights)
         return table
 
     def _group(self, group_id: int, seed: int) -> list[GameDialogue]:
         table = self._table(group_id)
         rng = random.Random(step_seed(seed, group_id, "chance"))
         dialogues = []
-        for number, (opponent, seat) in enumerate(self._opponents.of_group(group_id, self._games)):
+        for number, (opponent, seat) in enumerate(self.opponents.of_group(group_id, self.games_per_group)):
             seats: tuple[Seat, Seat] = (POLICY, seat) if number % 2 == 0 else (seat, POLICY)
             dialogues.append(
                 GameDialogue(
@@ -149,42 +141,35 @@ class GameEnvironment:
                     asked=self._asked[table.game.name],
                     rng=random.Random(rng.getrandbits(64)),
                     retries=self._retries,
-                    opponent_noise=self._opponent_noise,
-                    format_weight=self._format_weight,
+                    opponent_noise=self.opponent_noise,
+                    format_weight=self.format_weight,
                 )
             )
         return dialogues
 
 
+@dataclass(eq=False)
 class GameDialogue(Dialogue):
     """One game. Every move of an engine is a turn of its own, since each move has a prompt of its own.
 
     `asked` is that of the table: engines that are not in it are asked as the policy is.
     """
 
-    def __init__(
-        self,
-        group_id: int,
-        table: Table,
-        opponent: str,
-        seats: tuple[Seat, Seat],
-        *,
-        asked: Mapping[str, tuple[MovePrompts, SamplingParams]],
-        rng: random.Random,
-        retries: int = 0,
-        opponent_noise: float = 0.0,
-        format_weight: float = 0.0,
-    ) -> None:
-        self.group_id = group_id
-        self._game = table.game
-        self._task_id = f"{table.game.name}/{opponent}"
-        self._seats = seats
-        self._asked = asked
-        self._rng = rng
-        self._retries = retries
-        self._opponent_noise = opponent_noise
-        self._format_weight = format_weight
-        self._state = table.game.start(rng)
+    group_id: int
+    table: Table
+    opponent: str
+    seats: tuple[Seat, Seat]
+    _: KW_ONLY
+    asked: Mapping[str, tuple[MovePrompts, SamplingParams]]
+    rng: random.Random
+    retries: int = 0
+    opponent_noise: float = 0.0
+    format_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._game = self.table.game
+        self._task_id = f"{self.table.game.name}/{self.opponent}"
+        self._state = self.table.game.start(self.rng)
         self._turns: list[Turn] = []
         self._rejected: list[Turn] = []
         self._moves: list[tuple[str, str]] = []  # role and text of every move, for people
@@ -215,15 +200,15 @@ class GameDialogue(Dialogue):
             if len(self._moves) >= game.max_moves:
                 self._void = f"the game has not ended after {game.max_moves} moves"
                 return
-            seat = self._seats[player]
-            if isinstance(seat, str) and seat != POLICY and self._rng.random() < self._opponent_noise:
+            seat = self.seats[player]
+            if isinstance(seat, str) and seat != POLICY and self.rng.random() < self.opponent_noise:
                 seat = RandomPlayer()
             if isinstance(seat, str):
-                prompts, params = self._asked.get(seat, self._asked[POLICY])
+                prompts, params = self.asked.get(seat, self.asked[POLICY])
                 prompt_ids = prompts.prompt_ids(self._state, player)
                 self._request = Request(game.roles[player], prompt_ids, params, seat)
                 return
-            action = seat.act(game, self._state, self._rng)
+            action = seat.act(game, self._state, self.rng)
             self._moves.append((game.roles[player], action))
             self._state = game.step(self._state, action)
 
@@ -232,7 +217,7 @@ class GameDialogue(Dialogue):
         assert request is not None
         turn = turn_of(request, completion)
         player = self._game.roles.index(request.role)
-        prompts, _ = self._asked.get(request.player, self._asked[POLICY])
+        prompts, _ = self.asked.get(request.player, self.asked[POLICY])
         move = prompts.move(completion)
         self._well_formed.append((player, move.well_formed))
         try:
@@ -246,7 +231,7 @@ class GameDialogue(Dialogue):
             self._moves.append((request.role, action))
             self._state = after
             self._attempts = 0
-        elif self._attempts < self._retries:
+        elif self._attempts < self.retries:
             self._attempts += 1
             self._rejected.append(turn)
         else:
@@ -278,7 +263,7 @@ class GameDialogue(Dialogue):
                 self._void_by(error)
         self._returns = rewards
         extra = {}
-        if engines := [seat for seat in self._seats if isinstance(seat, str) and seat != POLICY]:
+        if engines := [seat for seat in self.seats if isinstance(seat, str) and seat != POLICY]:
             extra["opponent"] = engines[0]
         if self._void:
             extra["void"] = self._void
@@ -286,7 +271,7 @@ class GameDialogue(Dialogue):
         return Episode(
             turns=tuple(self._turns),
             rewards={
-                role: rewards[player] + self._format_weight * kept[player]
+                role: rewards[player] + self.format_weight * kept[player]
                 for player, role in enumerate(game.roles)
             },
             group_id=self.group_id,
@@ -330,7 +315,7 @@ class GameDialogue(Dialogue):
         if self._void:
             return
         for player, role in enumerate(self._game.roles):
-            if self._seats[player] != POLICY:
+            if self.seats[player] != POLICY:
                 continue
             name = f"games/{self._task_id}/{role}"
             result = self._returns[player]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from greenward.environments.episode import Episode
@@ -16,6 +17,7 @@ _NEWEST_GAMES = 0.9  # decay of the score of a member, per group of games
 _SMALLEST_WEIGHT = 0.05  # a member that always loses is still met now and then
 
 
+@dataclass(eq=False)
 class League:
     """Frozen copies of `policy`, the start among them, each a player of its own in `players`.
 
@@ -25,20 +27,14 @@ class League:
     its forward passes.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        players: MutableMapping[str, RolloutEngine],
-        *,
-        size: int,
-        hardness: float,
-        seed: int,
-    ) -> None:
-        self._policy = policy
-        self._players = players
-        self._size = size
-        self._hardness = hardness
-        self._seed = seed
+    policy: Policy
+    players: MutableMapping[str, RolloutEngine]
+    _: KW_ONLY
+    size: int
+    hardness: float
+    seed: int
+
+    def __post_init__(self) -> None:
         self._scores: dict[str, float] = {}
         self._joined = 0
         self.add()
@@ -47,11 +43,11 @@ class League:
         """Let the policy as it is now join; the oldest member leaves where there are too many."""
         name = f"{LEAGUE}/{self._joined}"
         self._joined += 1
-        self._players[name] = self._policy.frozen_copy()
+        self.players[name] = self.policy.frozen_copy()
         self._scores[name] = 0.5
-        if len(self._scores) > self._size:
+        if len(self._scores) > self.size:
             oldest = next(iter(self._scores))
-            del self._scores[oldest], self._players[oldest]
+            del self._scores[oldest], self.players[oldest]
 
     @property
     def newest(self) -> str:
@@ -60,8 +56,8 @@ class League:
 
     def member(self, group_id: int) -> str:
         """The member that the games of this group meet."""
-        weights = [(1 - score) ** self._hardness + _SMALLEST_WEIGHT for score in self._scores.values()]
-        rng = random.Random(step_seed(self._seed, group_id, LEAGUE))
+        weights = [(1 - score) ** self.hardness + _SMALLEST_WEIGHT for score in self._scores.values()]
+        rng = random.Random(step_seed(self.seed, group_id, LEAGUE))
         return rng.choices(list(self._scores), weights)[0]
 
     def record(self, episodes: Sequence[Episode]) -> None:
@@ -84,15 +80,15 @@ class League:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in self._scores:
-            del self._players[name]
+            del self.players[name]
         self._scores, self._joined = dict(state["scores"]), state["joined"]
         for name, weights in state["weights"].items():
-            member = self._policy.frozen_copy()
+            member = self.policy.frozen_copy()
             member.load_state_dict(weights)
             member.version = state["versions"][name]
-            self._players[name] = member
+            self.players[name] = member
 
     def _member(self, name: str) -> Policy:
-        member = self._players[name]
+        member = self.players[name]
         assert isinstance(member, Policy)
         return member
