@@ -8,14 +8,32 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+if TYPE_CHECKING:
+    from greenward.reports.document import Report
+
 EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class FloatRange(click.FloatRange):
+    """A range of numbers. NaN, which every comparison with a bound lets through, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
+
+
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+POSITIVE = FloatRange(min=0, min_open=True)
+LEVEL = click.Choice(("A", "B", "C", "D"))
+"""Of isolation, from the strongest to none."""
 
 
 def _complete_recipe(
@@ -43,14 +61,51 @@ overrides_argument: Decorator = click.argument(
 )
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+run_argument: Decorator = click.argument("run", metavar="RUN", type=PATH)
+pick_option: Decorator = click.option(
+    "--pick", metavar="NAME", help="The run to take, where RUN has several."
+)
+alpha_option: Decorator = click.option(
+    "--alpha",
+    type=FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="The accepted chance of a false finding in a healthy run.",
+)
 
 
-class FloatRange(click.FloatRange):
-    """A range of numbers. NaN, which every comparison with a bound lets through, is in none."""
+def with_options(*options: Decorator) -> Decorator:
+    """Gives a command these arguments and options, in this order."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def fail_on_option(default: str) -> Decorator:
+    """The least weight of a finding that gives the exit code 1."""
+    return click.option(
+        "--fail-on",
+        type=click.Choice(("info", "warning", "critical")),
+        default=default,
+        show_default=True,
+        help="Exit with 1 for findings of this weight or above.",
+    )
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """Prints a report as JSON or as text."""
+    if as_json:
+        from greenward.reports.write import render
+
+        click.echo(render(report, "json"), nl=False)
+    else:
+        from greenward.reports.render_terminal import print_report
+
+        print_report(report)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -113,7 +168,9 @@ def api_key_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
             )
 
-    named = click.option(
-        "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
-    )
-    return named(click.option("--api-key", hidden=True, expose_value=False, callback=refuse)(command))
+    return with_options(
+        click.option(
+            "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
+        ),
+        click.option("--api-key", hidden=True, expose_value=False, callback=refuse),
+    )(command)

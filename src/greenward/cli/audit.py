@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import FloatRange, json_option
+from greenward.cli.arguments import POSITIVE, json_option
 
 if TYPE_CHECKING:
     from greenward.api import AuditReport, Trial
@@ -28,7 +28,7 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=10.0,
     show_default=True,
     help="Seconds for each answer.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import json_option
+from greenward.cli.arguments import COUNT, PATH, json_option
 from greenward.errors import RunError
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ MAX_IDS = 40  # printed of each kind; --json has all
 
 @click.command()
 @click.argument("task_id", metavar="TASK_ID")
-@click.option(
-    "--in", "folder", type=click.Path(path_type=Path), required=True, help="The evaluation's folder."
-)
+@click.option("--in", "folder", type=PATH, required=True, help="The evaluation's folder.")
 @click.option("--sample", type=click.IntRange(min=0), help="Which answer.  [default: the first that failed]")
 def show(task_id: str, folder: Path, sample: int | None) -> None:
     """Show what was asked, what was answered, and the first test that failed: expected and got.
@@ -103,9 +101,9 @@ def _block(title: str, text: str) -> str:
 
 
 @click.command()
-@click.argument("a", metavar="A", type=click.Path(path_type=Path))
-@click.argument("b", metavar="B", type=click.Path(path_type=Path))
-@click.option("--k", type=click.IntRange(min=1), default=1, show_default=True, help="Compare pass@K.")
+@click.argument("a", metavar="A", type=PATH)
+@click.argument("b", metavar="B", type=PATH)
+@click.option("--k", type=COUNT, default=1, show_default=True, help="Compare pass@K.")
 @json_option
 def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     """Test whether B is better than A, or whether chance explains the difference.

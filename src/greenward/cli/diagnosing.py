@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import Decorator, FloatRange, comma_separated, folder_option, json_option
+from greenward.cli.arguments import (
+    PATH,
+    POSITIVE,
+    Decorator,
+    FloatRange,
+    alpha_option,
+    comma_separated,
+    fail_on_option,
+    folder_option,
+    json_option,
+    pick_option,
+    show_report,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from greenward.diagnostics.findings import Diagnosis
-    from greenward.reports.document import Report, Severity
+    from greenward.reports.document import Severity
 
 DIFF_EXIT_CODES = {
     "same": 0,
@@ -21,7 +33,7 @@ DIFF_EXIT_CODES = {
     "not reproducible": 1,
     "cannot tell": 2,
 }
-_RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": click.Path(path_type=Path)}
+_RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": PATH}
 
 
 def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -34,70 +46,35 @@ def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[s
 
 def diagnosis_options(output: str) -> Decorator:
     """The options that `reward-health` and `evals` share; `output` names the files that they write."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (
-            json_option,
-            click.option(
-                "--alpha",
-                type=FloatRange(0, 1, min_open=True, max_open=True),
-                default=0.05,
-                show_default=True,
-                help="The accepted chance of a false finding in a healthy run.",
-            ),
-            click.option(
-                "--fail-on",
-                type=click.Choice(("info", "warning", "critical")),
-                default="critical",
-                show_default=True,
-                help="Exit with 1 for findings of this weight or above.",
-            ),
-            folder_option("--output-dir", f"Write {output} here; files of the same names are replaced."),
-            click.option("--run", help="A run directory.", **_RUN),
-        ):
-            command = option(command)
-        return command
-
-    return decorate
+    return with_options(
+        click.option("--run", help="A run directory.", **_RUN),
+        folder_option("--output-dir", f"Write {output} here; files of the same names are replaced."),
+        fail_on_option("critical"),
+        alpha_option,
+        json_option,
+    )
 
 
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """RUN of any format as `path`, `--pick` and `--map`."""
-    for option in (
-        click.option(
-            "--map",
-            "mapping",
-            multiple=True,
-            metavar="THEIRS=OURS",
-            callback=_pairs,
-            help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
-        ),
-        click.option("--pick", metavar="NAME", help="The run to take, where RUN has several."),
-        click.argument("path", metavar="RUN", type=click.Path(path_type=Path)),
-    ):
-        command = option(command)
-    return command
+run_options = with_options(
+    click.argument("path", metavar="RUN", type=PATH),
+    pick_option,
+    click.option(
+        "--map",
+        "mapping",
+        multiple=True,
+        metavar="THEIRS=OURS",
+        callback=_pairs,
+        help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
+    ),
+)
+"""RUN of any format as `path`, `--pick` and `--map`."""
 
 
 @click.command()
 @run_options
-@click.option(
-    "--fail-on",
-    type=click.Choice(("info", "warning", "critical")),
-    default="warning",
-    show_default=True,
-    help="Exit with 1 for findings of this weight or above.",
-)
-@click.option(
-    "--alpha",
-    type=FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="The accepted chance of a false finding in a healthy run.",
-)
-@click.option(
-    "--memory-limit-mb", type=FloatRange(0, min_open=True), help="MiB, for the time to out-of-memory."
-)
+@fail_on_option("warning")
+@alpha_option
+@click.option("--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.")
 @folder_option("--output-dir", "Write diagnosis.html, .md and .json here.")
 @json_option
 @click.pass_context
@@ -143,9 +120,7 @@ def diagnose(
     help="A calibration score below it is a finding.",
 )
 @click.option(
-    "--memory-limit-mb",
-    type=FloatRange(0, min_open=True),
-    help="MiB, for the time to out-of-memory.  [default: the machine's]",
+    "--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.  [default: the machine's]"
 )
 @click.pass_context
 def reward_health(
@@ -221,24 +196,13 @@ def _show_and_exit(
     """Print the diagnosis and say by the exit code what was found."""
     from greenward.diagnostics.report import diagnosis_report
 
-    _print(diagnosis_report(diagnosis), as_json=as_json)
+    show_report(diagnosis_report(diagnosis), as_json=as_json)
     if diagnosis.findings and not written and not as_json:
         click.echo("All actions, and what would confirm each: --output-dir or --json.")
     if written:
         more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
         click.echo(f"Wrote {written[0]}{more}", err=True)
     context.exit(diagnosis.exit_code(fail_on))
-
-
-def _print(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        from greenward.reports.write import render
-
-        click.echo(render(report, "json"), nl=False)
-    else:
-        from greenward.reports.render_terminal import print_report
-
-        print_report(report)
 
 
 @click.command()
@@ -268,7 +232,7 @@ def diff(
     from greenward.diagnostics.diff_report import diff_report, write_diff
 
     found = diff_runs(a, b, signals)
-    _print(diff_report(found), as_json=as_json)
+    show_report(diff_report(found), as_json=as_json)
     if output_dir is not None:
         for path in write_diff(found, output_dir):
             click.echo(f"Wrote {path}", err=True)

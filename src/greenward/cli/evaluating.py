@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from greenward.cli.arguments import FloatRange, api_key_options, comma_separated, endpoint_name
+from greenward.cli.arguments import (
+    COUNT,
+    LEVEL,
+    PATH,
+    POSITIVE,
+    FloatRange,
+    api_key_options,
+    comma_separated,
+    endpoint_name,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -29,52 +38,42 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | N
     return tuple(sorted({int(part) for part in parts}))
 
 
-def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that both commands have; `_finish` takes them."""
-    for option in reversed(
-        (
-            click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
-            click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True),
-            click.option(
-                "--timeout",
-                type=FloatRange(min=0, min_open=True),
-                help="CPU seconds for one answer (contest suites: for one test). The limit of wall time is"
-                " three times that.  [default: the suite's own times, else 10]",
-            ),
-            click.option(
-                "--require",
-                type=click.Choice(("A", "B", "C", "D")),
-                default="B",
-                show_default=True,
-                help="Least level of isolation; see `greenward doctor`.",
-            ),
-            click.option(
-                "--skip-bad-rows",
-                is_flag=True,
-                help="Leave out rows of the suite's file that cannot be used, and count them.",
-            ),
-            click.option(
-                "--package",
-                "packages",
-                multiple=True,
-                help="What answers may import besides the standard library.",
-            ),
-            click.option(
-                "--recheck",
-                type=click.IntRange(min=2),
-                help="Judge every answer so many times more; name those whose verdict varies.",
-            ),
-            click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
-            click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write."),
-            click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
-            click.option(
-                "--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."
-            ),
-            click.option("--quiet", is_flag=True, help="No progress and no tables."),
-        )
-    ):
-        command = option(command)
-    return command
+grading_options = with_options(
+    click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
+    click.option("--workers", type=COUNT, default=2, show_default=True),
+    click.option(
+        "--timeout",
+        type=POSITIVE,
+        help="CPU seconds for one answer (contest suites: for one test). The limit of wall time is"
+        " three times that.  [default: the suite's own times, else 10]",
+    ),
+    click.option(
+        "--require",
+        type=LEVEL,
+        default="B",
+        show_default=True,
+        help="Least level of isolation; see `greenward doctor`.",
+    ),
+    click.option(
+        "--skip-bad-rows",
+        is_flag=True,
+        help="Leave out rows of the suite's file that cannot be used, and count them.",
+    ),
+    click.option(
+        "--package", "packages", multiple=True, help="What answers may import besides the standard library."
+    ),
+    click.option(
+        "--recheck",
+        type=click.IntRange(min=2),
+        help="Judge every answer so many times more; name those whose verdict varies.",
+    ),
+    click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
+    click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write."),
+    click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
+    click.option("--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."),
+    click.option("--quiet", is_flag=True, help="No progress and no tables."),
+)
+"""The options that both commands have; `_finish` takes them."""
 
 
 @click.command("eval")
@@ -87,21 +86,13 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
 @click.option(
-    "--n",
-    "--num-episodes",
-    "samples",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Answers each.",
+    "--n", "--num-episodes", "samples", type=COUNT, default=1, show_default=True, help="Answers each."
 )
 @click.option("--epsilon", type=FloatRange(0, 1), help="Of kind dqn: share of random tokens.")
 @click.option("--temperature", type=FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
 @click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), help="[default: 512, or what the model has room for]"
-)
-@click.option("--limit", type=click.IntRange(min=1), help="Only so many problems, the same everywhere.")
+@click.option("--max-tokens", type=COUNT, help="[default: 512, or what the model has room for]")
+@click.option("--limit", type=COUNT, help="Only so many problems, the same everywhere.")
 @click.option("--ids", callback=comma_separated, help="Only these problems, with commas between.")
 @click.option("--fewshot", type=click.IntRange(min=0), default=0, show_default=True, help="MBPP's examples.")
 @click.option("--style", type=click.Choice(tuple(STYLES)), default="auto", show_default=True)
@@ -109,7 +100,7 @@ def grading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @click.option("--model", "served", metavar="MODEL", help="The same as MODEL, for --base-url.")
 @click.option("--concurrency", type=click.IntRange(1, 512), help="Requests at a time.  [default: 8]")
-@click.option("--request-timeout", type=FloatRange(0, min_open=True), help="Seconds of one.  [default: 300]")
+@click.option("--request-timeout", type=POSITIVE, help="Seconds of one.  [default: 300]")
 @api_key_options
 @click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
 @click.option("--device", help="cpu, cuda, cuda:1 …")
@@ -182,7 +173,7 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
 
 
 @click.command()
-@click.argument("samples", metavar="SAMPLES", type=click.Path(path_type=Path))
+@click.argument("samples", metavar="SAMPLES", type=PATH)
 @click.option("--suite", required=True, help="mbpp, mbpp+, humaneval, humaneval+, quixbugs, a file …")
 @click.option(
     "--extract",

@@ -9,16 +9,22 @@ from typing import Any
 
 import click
 
-from greenward.cli.arguments import FloatRange, api_key_options, endpoint_name, json_option
+from greenward.cli.arguments import (
+    COUNT,
+    PATH,
+    POSITIVE,
+    FloatRange,
+    api_key_options,
+    endpoint_name,
+    json_option,
+)
 
 EXIT_NOT_FIXED = 1
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--tests", required=True, type=click.Path(path_type=Path), help="A file or folder of unittest or pytest."
-)
+@click.argument("file", type=PATH)
+@click.option("--tests", required=True, type=PATH, help="A file or folder of unittest or pytest.")
 @click.option("--model", required=True, metavar="RUN|ID", help="A run, a model, or what --base-url serves.")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @api_key_options
@@ -26,22 +32,14 @@ EXIT_NOT_FIXED = 1
     "--n", "answers", type=click.IntRange(1, 1000), default=8, show_default=True, help="Repairs to try."
 )
 @click.option("--temperature", type=FloatRange(min=0), default=0.8, show_default=True)
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), help="Of an answer.  [default: 1024, or as trained]"
-)
+@click.option("--max-tokens", type=COUNT, help="Of an answer.  [default: 1024, or as trained]")
 @click.option(
     "--form",
     type=click.Choice(("function", "search_replace", "diff")),
     help="What the model writes: the whole program, or edits.  [default: as trained, else search_replace]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--timeout",
-    type=FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="CPU seconds for all tests.",
-)
+@click.option("--timeout", type=POSITIVE, default=10.0, show_default=True, help="CPU seconds for all tests.")
 @click.option(
     "--package", "packages", multiple=True, help="What the code may import besides the standard library."
 )

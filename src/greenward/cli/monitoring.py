@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import FloatRange
+from greenward.cli.arguments import COUNT, PATH, FloatRange, pick_option, run_argument
 
 if TYPE_CHECKING:
     from greenward.diagnostics.signals import RunSignals
 
-_RUN = click.argument("run", type=click.Path(path_type=Path))
 _EVERY = click.option(
     "--every",
     type=FloatRange(0.1),
@@ -23,7 +22,6 @@ _EVERY = click.option(
     show_default=True,
     help="Seconds between looks at the files.",
 )
-_PICK = click.option("--pick", metavar="NAME", help="The run to take, where RUN has several.")
 _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "entropy", "kl", "approx_kl",
           "clip/fraction", "importance/difference", "completion/mean_length", "completion/truncated",
           "groups/with_signal", "groups/without_signal", "learning_rate", "perf/tokens_per_second",
@@ -32,23 +30,21 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 
 
 @click.command()
-@_RUN
+@run_argument
 @click.option(
     "--rules", default="default", show_default=True, help="A preset or a YAML file (docs/monitor.md)."
 )
 @click.option(
-    "--pid",
-    type=click.IntRange(min=1),
-    help="The process of the training: the action stop ends it, and its end ends this.",
+    "--pid", type=COUNT, help="The process of the training: the action stop ends it, and its end ends this."
 )
-@click.option("--alarms", type=click.Path(path_type=Path), help="Append each alarm to this file as JSON.")
+@click.option("--alarms", type=PATH, help="Append each alarm to this file as JSON.")
 @click.option("--once", is_flag=True, help="Read what is there, and end.")
 @click.option(
     "--fail-on", type=click.Choice(("warning", "critical")), default="critical", show_default=True,
     help="Exit with 1 when an alarm of this weight was raised.",
 )  # fmt: skip
 @_EVERY
-@_PICK
+@pick_option
 @click.pass_context
 def monitor(
     context: click.Context, *, run: Path, rules: str, pid: int | None, alarms: Path | None, once: bool,
@@ -80,10 +76,10 @@ def monitor(
 
 
 @click.command()
-@_RUN
+@run_argument
 @click.option("--once", is_flag=True, help="Show what is there, and end.")
 @_EVERY
-@_PICK
+@pick_option
 def watch(run: Path, once: bool, every: float, pick: str | None) -> None:
     """Show the signals of RUN in the terminal while it trains, with the diagnosis so far. Ctrl-C ends it."""
     from rich.live import Live

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import FloatRange, api_key_options
+from greenward.cli.arguments import COUNT, FloatRange, api_key_options
 from greenward.errors import EngineError
 from greenward.text import visible
 
@@ -29,7 +29,7 @@ MOST_LISTED = 12  # actions beside the prompt; help lists all
 @click.option("--model", metavar="RUN", help="A run, model or MODEL@URL.  [default: the expert]")
 @click.option("--opponent", metavar="NAME", help="A match of --model against random, expert or a RUN.")
 @api_key_options
-@click.option("--games", type=click.IntRange(min=1), help="Of a match.  [default: 200]")
+@click.option("--games", type=COUNT, help="Of a match.  [default: 200]")
 @click.option("--role", help="Yours: first or second.  [default: they alternate]")
 @click.option("--temperature", type=FloatRange(min=0), help="0 is greedy.  [default: as in training]")
 @click.option("--show-reasoning", is_flag=True, help="Show what the model writes before its move.")

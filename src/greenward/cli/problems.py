@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from greenward.cli.arguments import FloatRange, folder_option, json_option, quiet_option
+from greenward.cli.arguments import COUNT, LEVEL, FloatRange, folder_option, json_option, quiet_option
 
 
 @click.group()
@@ -28,8 +28,8 @@ def problems() -> None:
               help="Characters of the file that a prompt shows around a function.")  # fmt: skip
 @click.option("--package", "packages", multiple=True,
               help="What the source may import; repeatable.  [default: pytest, if there]")  # fmt: skip
-@click.option("--workers", type=click.IntRange(min=1), help="Runs at a time.  [default: all processors]")
-@click.option("--require", type=click.Choice(("A", "B", "C", "D")), default="B", show_default=True,
+@click.option("--workers", type=COUNT, help="Runs at a time.  [default: all processors]")
+@click.option("--require", type=LEVEL, default="B", show_default=True,
               help="Least isolation of the sandbox.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option

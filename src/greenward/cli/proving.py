@@ -9,13 +9,20 @@ from pathlib import Path
 
 import click
 
-from greenward.cli.arguments import FloatRange, comma_separated, folder_option, json_option
-
-_RUN = click.argument("run", type=click.Path(path_type=Path))
-_FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
-_STEPS = click.option(
-    "--steps", type=click.IntRange(1), help="The last step of a replay.  [default: past the onset]"
+from greenward.cli.arguments import (
+    COUNT,
+    PATH,
+    POSITIVE,
+    FloatRange,
+    comma_separated,
+    folder_option,
+    json_option,
+    run_argument,
+    show_report,
 )
+
+_FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
+_STEPS = click.option("--steps", type=COUNT, help="The last step of a replay.  [default: past the onset]")
 _OUTPUT = folder_option("--output", "Train here.  [default: a folder that is deleted afterwards]")
 
 
@@ -28,7 +35,7 @@ _OUTPUT = folder_option("--output", "Train here.  [default: a folder that is del
 )
 @click.option("--log", default="{out}", show_default=True, help="The log that it writes.")
 @click.option("--tolerance", "-t", type=FloatRange(0), default=1e-6, show_default=True, help="Relative.")
-@click.option("--timeout", type=FloatRange(0, min_open=True), help="Seconds for each run.")
+@click.option("--timeout", type=POSITIVE, help="Seconds for each run.")
 @click.pass_context
 def check_determinism(
     context: click.Context, *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None
@@ -54,7 +61,7 @@ def check_determinism(
 
 
 @click.command()
-@_RUN
+@run_argument
 @_FINDING
 @_STEPS
 @_OUTPUT
@@ -87,10 +94,8 @@ def replay(
 
 
 @click.command()
-@_RUN
-@click.option(
-    "--good", type=click.Path(path_type=Path), help="A run without the fault.  [default: the recipe]"
-)
+@run_argument
+@click.option("--good", type=PATH, help="A run without the fault.  [default: the recipe]")
 @click.option(
     "--keys", callback=comma_separated, help="The settings to try, with commas.  [default: all that differ]"
 )
@@ -130,11 +135,5 @@ def bisect(
 def diff_ckpt(a: Path, b: Path, *, as_json: bool) -> None:
     """Compare the weights of two checkpoints: L2 and cosine of each tensor, the top movers first."""
     from greenward.diagnostics.checkpoint_diff import checkpoint_report
-    from greenward.reports.render_terminal import print_report
-    from greenward.reports.write import render
 
-    report = checkpoint_report(a, b)
-    if as_json:
-        click.echo(render(report, "json"), nl=False)
-    else:
-        print_report(report)
+    show_report(checkpoint_report(a, b), as_json=as_json)

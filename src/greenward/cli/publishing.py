@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from greenward.cli.arguments import run_argument
+
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--repo", required=True, metavar="OWNER/NAME", help="The model repository; made if it is missing."
 )

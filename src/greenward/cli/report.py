@@ -9,14 +9,14 @@ from typing import Literal, get_args
 
 import click
 
-from greenward.cli.arguments import folder_option
+from greenward.cli.arguments import COUNT, PATH, folder_option, run_argument
 
 Form = Literal["terminal", "html", "markdown", "json"]
 FORMS = get_args(Form)
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--format",
     "form",
@@ -71,15 +71,13 @@ def _steps(
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--step", "steps", callback=_steps, help="A step (12) or a range (10-20, 10-, -20).")
 @click.option("--status", "statuses", multiple=True, help="Such as passed, failed, timeout; may be repeated.")
 @click.option("--task", default="", help="A part of the task's id.")
 @click.option("--reward-min", type=float, default=float("-inf"), help="The least reward.")
 @click.option("--reward-max", type=float, default=float("inf"), help="The largest reward.")
-@click.option(
-    "--page", type=click.IntRange(min=1), default=1, show_default=True, help="html writes all pages."
-)
+@click.option("--page", type=COUNT, default=1, show_default=True, help="html writes all pages.")
 @click.option(
     "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from greenward import __version__
-from greenward.cli.arguments import json_option
+from greenward.cli.arguments import PATH, json_option
 from greenward.cli.diagnosing import run_options
 from greenward.cli.main import DIAGNOSING, InOrder, run
 
@@ -40,7 +40,7 @@ for command in DIAGNOSING:
 
 @rldk.command()
 @run_options
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="The file.  [default: standard output]")
+@click.option("--output", "-o", type=PATH, help="The file.  [default: standard output]")
 def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path | None) -> None:
     """Write a log of any known format as JSON lines, one row a step, under greenward's names."""
     from greenward.diagnostics.readers import read_run_signals
@@ -90,8 +90,8 @@ def _view(context: click.Context, diagnosis: Diagnosis, names: tuple[str, ...]) 
 
 @rldk.command()
 @click.argument("kind", type=click.Choice(("determinism", "drift", "reward")))
-@click.argument("run_a", type=click.Path(path_type=Path))
-@click.argument("run_b", type=click.Path(path_type=Path), required=False)
+@click.argument("run_a", type=PATH)
+@click.argument("run_b", type=PATH, required=False)
 @click.pass_context
 def card(context: click.Context, kind: str, run_a: Path, run_b: Path | None) -> None:
     """Show one part of a diagnosis of RUN_A, or how RUN_B differs from it.
@@ -174,7 +174,7 @@ def reward_drift(a: Path, b: Path, *, as_json: bool) -> None:
 
 
 @rldk.command("env-audit")
-@click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("path", metavar="RUN", type=PATH)
 def env_audit(path: Path) -> None:
     """Say what of the environment of RUN keeps it from being repeated: versions, machine, settings of
     libraries.

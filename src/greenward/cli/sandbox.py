@@ -6,6 +6,7 @@ import os
 
 import click
 
+from greenward.cli.arguments import COUNT, LEVEL
 from greenward.errors import ConfigError
 
 
@@ -20,18 +21,14 @@ def sandbox() -> None:
 @click.option(
     "--token-env", metavar="NAME", help="Environment variable with the token that clients must send."
 )
-@click.option("--workers", type=click.IntRange(1), help="Answers at a time.  [default: the CPUs]")
-@click.option(
-    "--require", type=click.Choice("ABCD"), default="B", show_default=True, help="Least isolation level."
-)
+@click.option("--workers", type=COUNT, help="Answers at a time.  [default: the CPUs]")
+@click.option("--require", type=LEVEL, default="B", show_default=True, help="Least isolation level.")
 @click.option("--package", "packages", multiple=True, help="What answers may import; may be repeated.")
 @click.option(
     "--memory-mb", type=click.IntRange(64), default=1024, show_default=True, help="Of a /run_code program."
 )
-@click.option(
-    "--max-jobs", type=click.IntRange(1), default=1024, show_default=True, help="In flight; more get 429."
-)
-@click.option("--max-body-mb", type=click.IntRange(1), default=64, show_default=True, help="Of a request.")
+@click.option("--max-jobs", type=COUNT, default=1024, show_default=True, help="In flight; more get 429.")
+@click.option("--max-body-mb", type=COUNT, default=64, show_default=True, help="Of a request.")
 def serve(
     host: str,
     port: int,

@@ -8,13 +8,22 @@ from typing import Any
 
 import click
 
-from greenward.cli.arguments import Decorator, folder_option, overrides_argument, recipe_argument
+from greenward.cli.arguments import (
+    COUNT,
+    PATH,
+    folder_option,
+    overrides_argument,
+    recipe_argument,
+    with_options,
+)
 
-_file = partial(click.option, type=click.Path(path_type=Path))
-_count = partial(click.option, type=click.IntRange(min=1))
+_file = partial(click.option, type=PATH)
+_count = partial(click.option, type=COUNT)
 _seconds = partial(click.option, type=click.IntRange(1, 65535))
 _several = partial(click.option, multiple=True)
-_OPTIONS: tuple[Decorator, ...] = (
+_job_command = with_options(
+    recipe_argument,
+    overrides_argument,
     folder_option("--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]"),
     click.option("--partition", help="The partition, or several with commas between."),
     click.option("--account", help="The account that is charged."),
@@ -37,12 +46,6 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
     _several("--sbatch", help="A further option of sbatch; may be repeated."),
 )
-
-
-def _job_command(function: Any) -> Any:
-    for option in (recipe_argument, overrides_argument, *_OPTIONS)[::-1]:
-        function = option(function)
-    return function
 
 
 @click.group()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from greenward.cli.arguments import (
+    COUNT,
     Interrupted,
     folder_option,
     output_option,
@@ -84,9 +85,9 @@ def train(
 @click.command(context_settings={"ignore_unknown_options": True})
 @recipe_argument
 @click.argument("arguments", metavar="[KEY=VALUE | OPTION OF TRAIN]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--processes", type=click.IntRange(min=1), required=True, help="Number, of all machines.")
+@click.option("--processes", type=COUNT, required=True, help="Number, of all machines.")
 @click.option("--config", default="ddp", show_default=True, help="ddp, fsdp2, zero3 or a file of Accelerate.")
-@click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True, help="Their number.")
+@click.option("--machines", type=COUNT, default=1, show_default=True, help="Their number.")
 @click.option("--machine-rank", type=click.IntRange(min=0), default=0, help="Number of this one, from 0.")
 @click.option("--address", metavar="HOST:PORT", help="Where the processes of several machines meet.")
 def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
@@ -161,7 +162,7 @@ def demo(
 @recipe_argument
 @overrides_argument
 @folder_option("--output", "The folder of all runs.  [default: runs/sweep]")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--jobs", type=COUNT, default=1, show_default=True, help="Runs at a time.")
 @click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
 @quiet_option
 def sweep(
