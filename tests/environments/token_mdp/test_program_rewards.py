@@ -8,6 +8,7 @@ import pytest
 
 from greenward.environments.token_mdp.rewards import (
     CodeQuality,
+    GradedProgram,
     Weights,
     make_program_reward,
     potential,
@@ -32,7 +33,7 @@ def graded(written, grader, task_id: str, body: str, reward):
     writing = written(task_id, body)
     code = tidied(writing.code)
     (verdict,) = CodeGrading(grader)([(writing.one.problem, code)])
-    ((total, terms),) = reward([writing], [code], [verdict], [0.0])
+    ((total, terms),) = reward([GradedProgram(writing, code, verdict)])
     return total, terms, verdict
 
 
@@ -70,7 +71,7 @@ def test_no_invalid_empty_or_constant_program_is_worth_more_than_a_correct_one(
     writing = written("absolute_value", ABSOLUTE)
     for text in ("", "def absolute_value(n):\n", "def absolute_value(n): return (", "def f(:", "x" * 10_000):
         (judged,) = CodeGrading(grader)([(writing.one.problem, text)])
-        ((total, _),) = reward([writing], [text], [judged], [0.0])
+        ((total, _),) = reward([GradedProgram(writing, text, judged)])
         assert not judged.passed
         wrong.append(total)
     assert max(wrong) < worst
@@ -82,7 +83,7 @@ def test_no_invalid_empty_or_constant_program_is_worth_more_than_a_correct_one(
 def test_invalid_syntax_earns_less_than_any_valid_program(written, grader) -> None:
     invalid = Verdict(Status.SYNTAX_ERROR, (False,) * 20)
     writing = written("absolute_value", ABSOLUTE)
-    ((total, terms),) = CodeQuality()([writing], ["def f(:"], [invalid], [0.0])
+    ((total, terms),) = CodeQuality()([GradedProgram(writing, "def f(:", invalid)])
     assert terms["correctness"] == terms["quality"] == 0
     assert total < graded(written, grader, "absolute_value", "return 10 <end>", CodeQuality())[0]
 
@@ -91,10 +92,10 @@ def test_under_the_curriculum_only_whole_solutions_pay_once_a_problem_is_solved(
     writing = written("absolute_value", ABSOLUTE)
     half = Verdict(Status.FAILED, (True, False))
     reward = CodeQuality(curriculum=True)
-    shares = [reward([writing], ["x"], [half], [level])[0][1]["correctness"] for level in (0.0, 0.5, 1.0)]
-    assert shares == [0.5, 0.25, 0.0]
+    scores = reward([GradedProgram(writing, "x", half, level) for level in (0.0, 0.5, 1.0)])
+    assert [terms["correctness"] for _, terms in scores] == [0.5, 0.25, 0.0]
     whole = Verdict(Status.PASSED, (True, True))
-    assert reward([writing], ["x"], [whole], [1.0])[0][1]["correctness"] == 3.0
+    assert reward([GradedProgram(writing, "x", whole, 1.0)])[0][1]["correctness"] == 3.0
 
 
 @pytest.mark.parametrize(

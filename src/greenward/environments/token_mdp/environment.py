@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from greenward.environments.token_mdp import features
 from greenward.environments.token_mdp.mdp import ENDED, TokenMDP, TokenSettings, Writing
-from greenward.environments.token_mdp.rewards import Weights, make_program_reward, potential
+from greenward.environments.token_mdp.rewards import GradedProgram, Weights, make_program_reward, potential
 from greenward.environments.token_mdp.rounds import CodeGrading
 from greenward.environments.token_mdp.vocabulary import Vocabulary, tidied
 from greenward.errors import ConfigError
@@ -154,7 +154,8 @@ class TokenMDPVectorEnv(VectorEnv):
         written = [self.writings[place] for place in places]
         codes = [tidied(one.code) for one in written]
         verdicts = self._grading([(one.one.problem, code) for one, code in zip(written, codes, strict=True)])
-        scores = self._reward(written, codes, verdicts, [0.0] * len(written)) if written else []
+        programs = list(map(GradedProgram, written, codes, verdicts))
+        scores = self._reward(programs) if programs else []
         for place, one, verdict, (total, _) in zip(places, written, verdicts, scores, strict=True):
             one.tested = verdict.fraction_passed
             rewards[place] += total if one.outcome else 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.token_mdp.mdp import Writing
@@ -39,19 +39,19 @@ class Weights:
 Scored = tuple[float, Mapping[str, float]]
 
 
+class GradedProgram(NamedTuple):
+    """A program at the end of its episode. `level` is the success rate of its problem so far."""
+
+    written: Writing
+    code: str
+    verdict: Verdict
+    level: float = 0.0
+
+
 class ProgramReward(Protocol):
-    """Scores programs at the end of their episodes: the sum and its terms, unweighted, for each.
+    """Scores programs: the sum and its terms, unweighted, for each."""
 
-    `levels` are the success rates of the problems so far, for rewards that depend on them.
-    """
-
-    def __call__(
-        self,
-        written: Sequence[Writing],
-        codes: Sequence[str],
-        verdicts: Sequence[Verdict],
-        levels: Sequence[float],
-    ) -> list[Scored]: ...
+    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]: ...
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,11 @@ class CodeQuality:
     weights: Weights = Weights()
     curriculum: bool = False
 
-    def __call__(
-        self,
-        written: Sequence[Writing],
-        codes: Sequence[str],
-        verdicts: Sequence[Verdict],
-        levels: Sequence[float],
-    ) -> list[Scored]:
-        return [self._score(*row) for row in zip(written, codes, verdicts, levels, strict=True)]
+    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
+        return [self._score(program) for program in programs]
 
-    def _score(self, one: Writing, code: str, verdict: Verdict, level: float) -> Scored:
+    def _score(self, program: GradedProgram) -> Scored:
+        one, code, verdict, level = program
         share = verdict.fraction_passed * (1.0 - level if self.curriculum and not verdict.passed else 1.0)
         terms = {
             "correctness": share + ALL_PASSED * verdict.passed,
@@ -89,14 +84,8 @@ class CodeQuality:
 class Sparse:
     """1 if all tests pass, else 0."""
 
-    def __call__(
-        self,
-        written: Sequence[Writing],
-        codes: Sequence[str],
-        verdicts: Sequence[Verdict],
-        levels: Sequence[float],
-    ) -> list[Scored]:
-        return [(float(one.passed), {"passed": float(one.passed)}) for one in verdicts]
+    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
+        return [(float(one.verdict.passed), {"passed": float(one.verdict.passed)}) for one in programs]
 
 
 class CustomProgramReward:
@@ -109,16 +98,10 @@ class CustomProgramReward:
         self._term = make_reward(RewardTermConfig(name=name))
         self._grader = grader
 
-    def __call__(
-        self,
-        written: Sequence[Writing],
-        codes: Sequence[str],
-        verdicts: Sequence[Verdict],
-        levels: Sequence[float],
-    ) -> list[Scored]:
+    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
         answers = [
             GradedAnswer(one.one.problem, one.one.problem.starter_code, code, code, verdict)
-            for one, code, verdict in zip(written, codes, verdicts, strict=True)
+            for one, code, verdict, _ in programs
         ]
         scores = self._term.score(answers, self._grader)
         if None in scores:

@@ -10,7 +10,7 @@ import numpy as np
 from greenward.environments.episode import POLICY, Episode
 from greenward.environments.token_mdp.mdp import TokenMDP, Writing
 from greenward.environments.token_mdp.problems import TokenProblem
-from greenward.environments.token_mdp.rewards import ProgramReward, potential
+from greenward.environments.token_mdp.rewards import GradedProgram, ProgramReward, potential
 from greenward.environments.token_mdp.vocabulary import tidied
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Family, Verdict
@@ -113,7 +113,12 @@ def grade(
 ) -> None:
     """Run the visible tests of all programs in one batch, and complete the attempts in place."""
     verdicts = grading([(one.writing.one.problem, one.code) for one in attempts])
-    scores = reward([one.writing for one in attempts], [one.code for one in attempts], verdicts, levels)
+    scores = reward(
+        [
+            GradedProgram(one.writing, one.code, verdict, level)
+            for one, verdict, level in zip(attempts, verdicts, levels, strict=True)
+        ]
+    )
     for group, (attempt, verdict, (total, terms)) in enumerate(zip(attempts, verdicts, scores, strict=True)):
         attempt.verdict, attempt.reward = verdict, total
         if attempt.rewards:
