@@ -397,4 +397,4 @@ def _unexpected(name: str, expected: str, found: Any) -> ConfigError:
 def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:
     from greenward.intervals import Estimate
 
-    return {name: Estimate(one["value"], one["low"], one["high"]) for name, one in found.items()}
+    return {name: Estimate.from_json(one) for name, one in found.items()}

@@ -20,7 +20,9 @@ Arrays have the suffix _P: one entry per problem.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +47,11 @@ class Estimate:
 
     def to_json(self) -> dict[str, float]:
         return {"value": self.value, "low": self.low, "high": self.high}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Estimate:
+        """The inverse of `to_json`; other keys of the record are ignored."""
+        return cls(record["value"], record["low"], record["high"])
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float | None:

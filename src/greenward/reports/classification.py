@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from greenward.intervals import Estimate
 from greenward.reports.document import Table
-from greenward.reports.figures import percent
+from greenward.reports.figures import percent_of
 
 _OUTCOMES = (
     ("correct", "both versions right (P-C)"),
@@ -22,8 +21,8 @@ _SHOWN_STEPS = 10
 def classification_tables(found: Mapping[str, Any]) -> Iterator[Table]:
     """Detection, pairs, and where there are several answers their vote with its risk and coverage."""
     rows = [
-        ("accuracy", _share(found["accuracy"])),
-        ("vulnerable functions whose weakness is named", _share(found.get("weakness"))),
+        ("accuracy", percent_of(found["accuracy"])),
+        ("vulnerable functions whose weakness is named", percent_of(found.get("weakness"))),
         ("precision", _number(found["precision"])),
         ("recall", _number(found["recall"])),
         ("F1", _number(found["f1"])),
@@ -45,7 +44,7 @@ def classification_tables(found: Mapping[str, Any]) -> Iterator[Table]:
     majority = found.get("majority")
     pairs = [found["pairs"], *([majority["pairs"]] if majority else [])]
     columns = ("Of the pairs", "first answer", *(["majority"] if majority else []))
-    outcomes = tuple((said, *(_share(one.get(key)) for one in pairs)) for key, said in _OUTCOMES)
+    outcomes = tuple((said, *(percent_of(one.get(key)) for one in pairs)) for key, said in _OUTCOMES)
     yield Table("Pairs", columns, outcomes, f"{found['pairs']['whole']} pairs of a function and its fix.")
     if majority:
         curve = majority["risk_coverage"]
@@ -57,12 +56,8 @@ def classification_tables(found: Mapping[str, Any]) -> Iterator[Table]:
                 tuple(f"{100 * one[key]:.1f} %" for key in ("least_share", "coverage", "risk"))
                 for one in shown
             ),
-            f"{majority['answers']} answers each; accuracy of their vote {_share(majority['accuracy'])}.",
+            f"{majority['answers']} answers each; accuracy of their vote {percent_of(majority['accuracy'])}.",
         )
-
-
-def _share(found: Mapping[str, float] | None) -> str:
-    return percent(None if found is None else Estimate(found["value"], found["low"], found["high"]))
 
 
 def _number(value: float | None) -> str:

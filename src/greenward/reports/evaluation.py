@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
-from greenward.intervals import Estimate
 from greenward.reports.classification import classification_tables
 from greenward.reports.document import (
-    NOTHING,
     AnsweredTask,
     Answers,
     Block,
@@ -28,7 +26,7 @@ from greenward.reports.document import (
 from greenward.reports.figures import (
     bounded,
     duration,
-    percent,
+    percent_of,
     session_table,
     setting_text,
     share,
@@ -72,7 +70,7 @@ def evaluation_report(path: Path) -> Report:
     classes = summary.get("classification")
     by_agents = "tools" in summary.get("settings", {})
     failed = tuple(islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
-    metrics = [(name, percent(_estimate(m)), str(m["problems"])) for name, m in summary["metrics"].items()]
+    metrics = [(name, percent_of(m), str(m["problems"])) for name, m in summary["metrics"].items()]
     result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")
     return Report(
         kind="evaluation",
@@ -103,7 +101,7 @@ def _programs(summary: Mapping[str, Any]) -> Iterator[Block]:
         (
             str(one["task_id"]),
             {True: "solved", False: "not solved"}.get(one["greedy"], "lost"),
-            percent(_estimate(one["epsilon"])) if one["epsilon"] else NOTHING,
+            percent_of(one["epsilon"]),
         )
         for one in found
     )
@@ -121,7 +119,7 @@ def _headline(summary: Mapping[str, Any], suite: str) -> str:
         return " ".join(failures) or f"Nothing could be scored on {suite}."
     name, metric = first
     result = (
-        f"{name} {percent(_estimate(metric))} on {metric['problems']} problems of {suite}; "
+        f"{name} {percent_of(metric)} on {metric['problems']} problems of {suite}; "
         f"{summary.get('problems_passed', 0)} of {summary.get('answered', 0)} problems solved."
     )
     return " ".join((*failures, result))
@@ -149,7 +147,7 @@ def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
     """(title, table) of rates, counts and tags."""
     answers = summary.get("answers", 0)
     if rates := summary.get("rates"):
-        rows = tuple((words(name), percent(_estimate(rate))) for name, rate in rates.items())
+        rows = tuple((words(name), percent_of(rate)) for name, rate in rates.items())
         yield "Rates", Table("", ("Share of answers", ""), rows)
     for title, column, key in (
         ("What became of the answers", "Status", "statuses"),
@@ -164,7 +162,7 @@ def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
             yield title, Table("", (column, "Answers", "Share"), counted)
     if tags := summary.get("tags"):
         shown = islice(tags.items(), _MAX_ROWS)
-        tagged = tuple((tag, str(row["problems"]), percent(_estimate(row["pass@1"]))) for tag, row in shown)
+        tagged = tuple((tag, str(row["problems"]), percent_of(row["pass@1"])) for tag, row in shown)
         caption = f"The first {_MAX_ROWS} of {len(tags)} tags." if len(tags) > _MAX_ROWS else ""
         yield "By tag", Table("", ("Tag", "Problems", "pass@1"), tagged, caption)
 
@@ -204,7 +202,3 @@ def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
         code = (None if transcripts else sample.get("solution")) or sample.get("completion")
         answer = shown_answer(row["status"], code, failure, remark=f"answer {row['sample']}")
         yield AnsweredTask(str(row["task_id"]), bounded(prompts.get(row["task_id"], "")), (answer,))
-
-
-def _estimate(value: Mapping[str, Any]) -> Estimate:
-    return Estimate(value["value"], value["low"], value["high"])

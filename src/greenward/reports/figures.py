@@ -20,6 +20,11 @@ def percent(estimate: Estimate | None) -> str:
     return f"{100 * estimate.value:.1f} % {interval(estimate)}"
 
 
+def percent_of(record: Mapping[str, Any] | None) -> str:
+    """The same of a rate as files hold it."""
+    return percent(Estimate.from_json(record) if record else None)
+
+
 def interval(estimate: Estimate) -> str:
     """The interval of a rate, in percent."""
     return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"

@@ -23,10 +23,14 @@ _SHAPES = {"wide": (520, 290), "small": (340, 190)}
 
 def render_html(report: Report, *, refresh_seconds: int | None = None) -> str:
     """The whole page. A browser loads it anew every `refresh_seconds`, for the page of a running run."""
-    style = Markup(style_sheet())
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    page = _environment().get_template("page.html.j2")
-    return page.render(report=report, style=style, style_hash=Markup(digest), refresh_seconds=refresh_seconds)
+    return render_page("page.html.j2", style_sheet(), report=report, refresh_seconds=refresh_seconds)
+
+
+def render_page(template: str, style: str, **variables: Any) -> str:
+    """A page of a template of this package, with `style` as the one style sheet that it allows."""
+    style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    page = _environment().get_template(template)
+    return page.render(style=Markup(style), style_hash=Markup(style_hash), **variables)
 
 
 @cache

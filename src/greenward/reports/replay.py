@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
+from greenward.reports.render_html import render_page
 from greenward.runs.files import write_atomically
-from greenward.text import visible
 
 SECONDS_PER_STEP = 0.9
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Replay of greedy episodes</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'sha256-{{ digest }}'">
-<style>{{ style }}</style></head><body>
-<h1>Replay of greedy episodes</h1>
-<p>Each step shows the code so far, the token that was chosen, and the values Q of the best legal tokens.
-Tokens without an alternative are written with the one before them.</p>
-{% for episode in episodes %}
-<h2>{{ episode.task_id }}: {{ episode.prompt }}</h2>
-<ol class="n{{ episode.steps | length }}">
-{% for step in episode.steps %}
-<li><pre>{{ step.code }}</pre>
-<table>{% for token, value in step.tokens %}<tr><td>{{ token }}</td><td>{{ "%.2f" | format(value) }}</td></tr>
-{% endfor %}</table></li>
-{% endfor %}
-</ol>
-{% endfor %}
-</body></html>
-"""
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 ol { position: relative; height: 15rem; list-style: none; padding: 0; overflow: hidden;
@@ -53,15 +29,9 @@ def write_replay(path: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
 
     A step has the `code` so far and `tokens`, (lexeme, value) with the chosen one first.
     """
-    style = Markup(_STYLE + "".join(_rules({len(one["steps"]) for one in episodes})))
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_shown)
-    page = environment.from_string(_PAGE).render(episodes=episodes, style=style, digest=Markup(digest))
+    style = _STYLE + "".join(_rules({len(one["steps"]) for one in episodes}))
+    page = render_page("replay.html.j2", style, episodes=episodes)
     write_atomically(path, page.encode("utf-8"))
-
-
-def _shown(value: Any) -> Any:
-    return visible(value) if type(value) is str else value
 
 
 def _rules(lengths: set[int]) -> list[str]:

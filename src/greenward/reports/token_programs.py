@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from greenward.errors import RunError
-from greenward.intervals import Estimate, proportion
+from greenward.intervals import proportion
 from greenward.reports.document import NOTHING, Block, Code, Link, Links, Section, Table, section
-from greenward.reports.figures import bounded, duration, percent
+from greenward.reports.figures import bounded, duration, percent, percent_of
 from greenward.reports.study import Study
 from greenward.runs.files import read_json
 from greenward.runs.reading import RecordedRun
@@ -47,8 +47,7 @@ def _blocks(run: RecordedRun) -> Iterator[Block]:
         "intervals over problems."
     )
     if search:
-        rate = search["pass_rate"]
-        chance = percent(Estimate(rate["value"], rate["low"], rate["high"]))
+        chance = percent_of(search["pass_rate"])
         caption += (
             f" Random search drew {search['episodes']:,} programs by the same mask and token prior; {chance} "
             "of them passed. It keeps programs that pass, and has no policy: Q-learning must write its one "
