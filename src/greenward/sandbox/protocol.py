@@ -28,18 +28,8 @@ STARVED_SHARE = 0.1  # of the wall time, spent waiting for a processor: the mach
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one answer may use, in seconds and bytes.
-
-    The CPU limit decides; the wall limit only catches sleepers. Raises `SandboxError` for the first
-    limit that makes no sense.
-    """
-
-    cpu_seconds: float = 2.0
-    wall_seconds: float = 6.0
-    memory_bytes: int = 1 << 30
-    output_bytes: int = 64 << 10
-    file_bytes: int = 1 << 20
+class CheckedLimits:
+    """Limits that are finite and above 0. Raises `SandboxError` for the first one that is not."""
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self)):
@@ -47,6 +37,20 @@ class Limits:
             if not (math.isfinite(value) and value > least):
                 message = f"the limit {name} must be a finite number above {least}, not {value!r}."
                 raise SandboxError(message)
+
+
+@dataclass(frozen=True)
+class Limits(CheckedLimits):
+    """What one answer may use, in seconds and bytes.
+
+    The CPU limit decides; the wall limit only catches sleepers.
+    """
+
+    cpu_seconds: float = 2.0
+    wall_seconds: float = 6.0
+    memory_bytes: int = 1 << 30
+    output_bytes: int = 64 << 10
+    file_bytes: int = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,19 @@ import _thread
 import contextlib
 import itertools
 import json
-import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from greenward.errors import SandboxError
 from greenward.sandbox.commands import RESULT_BYTES
 from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
-from greenward.sandbox.protocol import MIN_MEMORY_BYTES, Outcome
+from greenward.sandbox.protocol import CheckedLimits, Outcome
 from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted
 from greenward.sandbox.workspace import check_files
 
@@ -39,8 +38,8 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class WorkspaceLimits:
-    """What one workspace may use, in seconds and bytes. Raises `SandboxError` for what makes no sense.
+class WorkspaceLimits(CheckedLimits):
+    """What one workspace may use, in seconds and bytes.
 
     `call_seconds` limits the wall and CPU time of one call, `seconds` the wall time of all calls, and
     `lifetime_seconds` the time from its opening, after which it is collected. `memory_bytes` holds for each
@@ -55,12 +54,6 @@ class WorkspaceLimits:
     output_bytes: int = 64 << 10
     file_bytes: int = 4 << 20
     lifetime_seconds: float = 3600.0
-
-    def __post_init__(self) -> None:
-        for name in (one.name for one in fields(self)):
-            value, least = getattr(self, name), MIN_MEMORY_BYTES if name == "memory_bytes" else 0
-            if not (math.isfinite(value) and value > least):
-                raise SandboxError(f"the limit {name} must be a finite number above {least}, not {value!r}.")
 
 
 USUAL_LIMITS = WorkspaceLimits()
