@@ -9,12 +9,13 @@ from click.testing import CliRunner
 
 from greenward.cli.comparing import compare
 from greenward.evaluation.rows import EvaluationRow, Sample
+from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 
 
 def row(task_id, status):
-    answer = Sample(Problem(task_id, "", "f"), 0, "text", "code")
+    answer = Sample(Problem(task_id, "", "f"), 0, "text", Extracted("code"))
     return json.dumps(EvaluationRow.of(answer, Verdict(status)).to_json()) + "\n"
 
 

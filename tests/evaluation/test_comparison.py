@@ -10,6 +10,7 @@ from greenward.errors import RunError
 from greenward.evaluation.comparison import MCNEMAR, SIGN_FLIP, compare
 from greenward.evaluation.rows import EvaluationRow, Sample
 from greenward.evaluation.stored import AnswerCounts, StoredEvaluation, read_evaluation
+from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 
@@ -32,7 +33,7 @@ def write_results(folder, rows, settings=None):
 
 
 def row(task_id, sample, status):
-    answer = Sample(Problem(task_id, "", "f"), sample, "text", "code")
+    answer = Sample(Problem(task_id, "", "f"), sample, "text", Extracted("code"))
     return EvaluationRow.of(answer, Verdict(Status.PASSED)).to_json() | {"status": status}
 
 

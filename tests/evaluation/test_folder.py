@@ -14,6 +14,7 @@ from greenward.errors import RunError
 from greenward.evaluation.engine import Seconds, add_given, flaky_samples, judge, sampled
 from greenward.evaluation.folder import RESULTS, SAMPLES, EvaluationFolder, read_rows
 from greenward.evaluation.rows import Sample
+from greenward.grading.extraction import Extracted
 from greenward.grading.grader import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
 from greenward.policies.engine import SamplingParams
@@ -189,7 +190,7 @@ def test_results_of_another_form_are_refused(tmp_path):
 def test_given_answers_may_grow_but_not_change(tmp_path):
     def grade(*codes: str) -> CountingGrader:
         grader = CountingGrader()
-        answers = [Sample(PROBLEMS[0], sample, code, code) for sample, code in enumerate(codes)]
+        answers = [Sample(PROBLEMS[0], sample, code, Extracted(code)) for sample, code in enumerate(codes)]
         with EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
             add_given(folder, answers, str(folder.path))
             judge(folder, (), grader, Seconds())  # type: ignore[arg-type]
@@ -203,6 +204,6 @@ def test_given_answers_may_grow_but_not_change(tmp_path):
 
 
 def test_answers_with_varying_verdicts_are_named():
-    answers = [Sample(PROBLEMS[number], number, "1", "1") for number in range(2)]
+    answers = [Sample(PROBLEMS[number], number, "1", Extracted("1")) for number in range(2)]
     found = flaky_samples(answers, CountingGrader(), 3)  # type: ignore[arg-type]
     assert found == [{"task_id": "p1", "sample": 1, "statuses": ["passed"] * 3}]

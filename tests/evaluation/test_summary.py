@@ -17,6 +17,7 @@ from greenward.evaluation.evalplus_files import evalplus_results
 from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES
 from greenward.evaluation.rows import MAX_FAILED_TESTS, EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.summary import mean_pass_at_k, rates_of, summarise, usual_ks
+from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 
@@ -34,7 +35,7 @@ PROBLEM = Problem(
 def judged(sample: int, status: Status, passed: tuple[bool, ...] = (False,) * 3, **facts) -> EvaluationRow:
     truncated = facts.pop("truncated", False)
     answer = Sample(
-        facts.pop("problem", PROBLEM), sample, "text", facts.pop("code", "code"), truncated=truncated
+        facts.pop("problem", PROBLEM), sample, "text", Extracted(facts.pop("code", "code")), truncated
     )
     return EvaluationRow.of(answer, Verdict(status, passed, layers=facts.pop("layers", ALL), **facts))
 
@@ -158,7 +159,7 @@ def test_evalplus_record_tells_original_from_added_tests():
     ]
     summary = summarise(rows, (1,), problems=1) | {"data_hash": "abc"}
     found = EvaluationRows()
-    found.add_samples(Sample(PROBLEM, row.sample, "t", f"code {row.sample}") for row in rows)
+    found.add_samples(Sample(PROBLEM, row.sample, "t", Extracted(f"code {row.sample}")) for row in rows)
     for row in rows:
         found.add_row(row)
     record = json.loads(json.dumps(evalplus_results(found, summary)))
@@ -187,7 +188,7 @@ def test_evalplus_record_tells_original_from_added_tests():
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    answers = [Sample(PROBLEM, number, f"text {number}", f"code {number}") for number in range(2)]
+    answers = [Sample(PROBLEM, number, f"text {number}", Extracted(f"code {number}")) for number in range(2)]
     verdicts = [
         Verdict(Status.PASSED, (True,) * 3),
         Verdict(Status.FAILED, (True, False, True), first_failure="add((1, 2), {3}): expected 4, got 5"),

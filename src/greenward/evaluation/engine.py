@@ -25,6 +25,7 @@ from greenward.evaluation.classification import with_classification
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.suites import stable_subset
 from greenward.evaluation.summary import summarise
+from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
@@ -246,11 +247,13 @@ def agent_samples(
     samples = []
     for (problem, number), one in zip(asked, dialogues, strict=True):
         if one.final is None:
-            samples.append(Sample(problem, number, one.text(), None, lost=one.verdict.error_message))
+            samples.append(
+                Sample(problem, number, one.text(), Extracted(None), lost=one.verdict.error_message)
+            )
             continue
         truncated = one.completions[-1].stop_reason is StopReason.LENGTH
         tokens = sum(len(completion.token_ids) for completion in one.completions)
-        samples.append(Sample.of(problem, number, one.text(), one.final, truncated, tokens))
+        samples.append(Sample(problem, number, one.text(), one.final, truncated, tokens))
     return samples
 
 
@@ -273,7 +276,7 @@ def _sample_chunk(
             f"the prompt has {len(prompt)} tokens; with {params.max_tokens} for the answer that is more than "
             f"the model's {policy.max_positions} positions"
         )
-        found.add_new(Sample(problem, number, "", None, reason) for number in range(per_problem))
+        found.add_new(Sample(problem, number, "", Extracted(None, reason)) for number in range(per_problem))
 
     def read(group: int, completions: list[Completion]) -> None:
         problem, _ = prompts[group]
@@ -282,7 +285,7 @@ def _sample_chunk(
             text = renderer.completion_text(completion.token_ids.tolist())
             extracted = renderer.extracted(problem, text)
             truncated = completion.stop_reason is StopReason.LENGTH
-            samples.append(Sample.of(problem, number, text, extracted, truncated, len(completion.token_ids)))
+            samples.append(Sample(problem, number, text, extracted, truncated, len(completion.token_ids)))
         found.add_new(samples)
 
     if prompts:

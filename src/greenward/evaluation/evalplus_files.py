@@ -21,7 +21,7 @@ from typing import Any, Literal
 from greenward.errors import ProblemError
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample, SampleKey
 from greenward.grading.code_quality import parse_bounded
-from greenward.grading.extraction import extract_code, holds_fence
+from greenward.grading.extraction import Extracted, extract_code, holds_fence
 from greenward.grading.reward_terms import defines
 from greenward.grading.verdict import Status
 from greenward.problems.json_rows import BadRow, Row, read_text, refuse
@@ -83,11 +83,11 @@ def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], s
 def _with_program(sample: Sample, *, keep: bool) -> Sample:
     continued = _before_the_closing_fence(sample)
     if continued is not None:
-        return replace(sample, code=continued)
+        return replace(sample, extracted=Extracted(continued, sample.extracted.reason))
     taken = extract_code(_written(sample), sample.problem, "chat")
     if taken.code is None and keep:
         return sample
-    return replace(sample, code=taken.code, extraction_failure=taken.reason)
+    return replace(sample, extracted=taken)
 
 
 def _before_the_closing_fence(sample: Sample) -> str | None:
@@ -125,7 +125,7 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
         for code, text in _programs(row, problem):
             number = _number(row, default=counts[problem.task_id])
             counts[problem.task_id] += 1
-            sample = Sample(problem, number, text, code, reason, truncated)
+            sample = Sample(problem, number, text, Extracted(code, reason), truncated)
             if sample.key in seen:
                 given = f"gives number {number} of {problem.task_id}, which {seen[sample.key].place} has"
                 raise row.error("sample", given)
@@ -213,7 +213,7 @@ def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Itera
             if not file.stem.isdecimal():
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
             program = read_text(file)
-            yield Sample(by_name[folder.name], int(file.stem), program, program)
+            yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program))
 
 
 def evalplus_results(found: EvaluationRows, summary: Mapping[str, Any]) -> dict[str, Any]:

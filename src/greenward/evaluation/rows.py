@@ -20,53 +20,23 @@ MAX_FAILED_TESTS = 100  # suites have problems with thousands of tests
 class Sample:
     """One answer to a problem: what the model wrote and the program in it; a row of `samples.jsonl`.
 
-    `code` is None when the text holds no program; `extraction_failure` then says why. `truncated`: the
-    answer reached the token limit. `tokens` is None where the answer was not sampled here, `prompt_tokens`
-    where no server counted them. `lost` says why an answer never came; it is not stored. Of an answer that
-    consists of edits, `extraction_status` is the status if they fail, `files` what it changes besides `code`.
+    `extracted.code` is None when the text holds no program. `truncated`: the answer reached the token limit.
+    `tokens` is None where the answer was not sampled here, `prompt_tokens` where no server counted them.
+    `lost` says why an answer never came; it is not stored.
     """
 
     problem: Problem
     number: int
     text: str
-    code: str | None
-    extraction_failure: str = ""
+    extracted: Extracted
     truncated: bool = False
     tokens: int | None = None
     prompt_tokens: int | None = None
     lost: str = ""
-    extraction_status: Status = Status.NO_CODE
-    files: tuple[tuple[str, str | None], ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        number: int,
-        text: str,
-        extracted: Extracted,
-        truncated: bool = False,
-        tokens: int | None = None,
-        prompt_tokens: int | None = None,
-    ) -> Sample:
-        """A sample of which this was extracted."""
-        return cls(
-            problem,
-            number,
-            text,
-            extracted.code,
-            extracted.reason,
-            truncated,
-            tokens,
-            prompt_tokens,
-            extraction_status=extracted.status,
-            files=extracted.files,
-        )
 
     @property
-    def extracted(self) -> Extracted:
-        """What is judged."""
-        return Extracted(self.code, self.extraction_failure, self.extraction_status, self.files)
+    def code(self) -> str | None:
+        return self.extracted.code
 
     @property
     def key(self) -> SampleKey:
@@ -74,33 +44,32 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """The sample in EvalPlus's form: `solution` is the program, or null."""
+        found = self.extracted
         return {
             "task_id": self.problem.task_id,
             "sample": self.number,
             "completion": self.text,
-            "solution": self.code,
-            "extraction_failure": self.extraction_failure,
+            "solution": found.code,
+            "extraction_failure": found.reason,
             "truncated": self.truncated,
             "tokens": self.tokens,
             "prompt_tokens": self.prompt_tokens,
-            **({"files": dict(self.files)} if self.files else {}),
-            **({"status": self.extraction_status.value} if self.extraction_status in EDIT_ERRORS else {}),
+            **({"files": dict(found.files)} if found.files else {}),
+            **({"status": found.status.value} if found.status in EDIT_ERRORS else {}),
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any], problems: ProblemSet) -> Sample:
         """The inverse of `to_json`. Rows of earlier versions have no numbers of tokens."""
+        status, files = Status(row.get("status", Status.NO_CODE.value)), row.get("files", {})
         return cls(
             problems.by_id(row["task_id"]),
             row["sample"],
             row["completion"],
-            row["solution"],
-            row["extraction_failure"],
+            Extracted(row["solution"], row["extraction_failure"], status, tuple(files.items())),
             row["truncated"],
             row.get("tokens"),
             row.get("prompt_tokens"),
-            extraction_status=Status(row.get("status", Status.NO_CODE.value)),
-            files=tuple(row.get("files", {}).items()),
         )
 
 
@@ -155,7 +124,7 @@ class EvaluationRow:
             base_passed=None if base is None else bool(passed) and all(passed[:base]),
             seconds=round(verdict.wall_seconds, 4),
             cpu_seconds=round(verdict.cpu_seconds, 4),
-            extraction_failure=sample.extraction_failure,
+            extraction_failure=sample.extracted.reason,
             truncated=sample.truncated,
             tokens=sample.tokens,
             code_sha256=sha256(encoded).hexdigest() if encoded is not None else None,

@@ -28,6 +28,7 @@ from greenward.environments.token_mdp.vocabulary import Vocabulary
 from greenward.errors import ConfigError
 from greenward.evaluation.rows import EvaluationRow, Sample
 from greenward.evaluation.summary import summarise
+from greenward.grading.extraction import Extracted
 from greenward.intervals import proportion
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
@@ -221,7 +222,7 @@ def judged(attempts: Sequence[Attempt], grading: CodeGrading) -> list[tuple[Eval
     rows = []
     for problem, one, verdict in zip(problems, attempts, verdicts, strict=True):
         number = numbers[problem.task_id] = numbers.get(problem.task_id, -1) + 1
-        sample = Sample(problem, number, one.code, one.code, tokens=len(one.writing.tokens))
+        sample = Sample(problem, number, one.code, Extracted(one.code), tokens=len(one.writing.tokens))
         rows.append((EvaluationRow.of(sample, verdict), one.code))
     return rows
 

@@ -15,6 +15,7 @@ from greenward.errors import CheckpointError, ConfigError
 from greenward.evaluation.engine import Seconds
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
+from greenward.grading.extraction import Extracted
 from greenward.intervals import proportion
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
@@ -123,7 +124,7 @@ def _by_problem(folder: EvaluationFolder) -> list[dict[str, Any]]:
 
 def _sample(attempt: Attempt, problems: ProblemSet, number: int) -> Sample:
     problem = problems.by_id(attempt.writing.one.task_id)
-    return Sample(problem, number, attempt.code, attempt.code, tokens=len(attempt.writing.tokens))
+    return Sample(problem, number, attempt.code, Extracted(attempt.code), tokens=len(attempt.writing.tokens))
 
 
 def _check_vocabulary(run: Path, lexemes: tuple[str, ...]) -> None:

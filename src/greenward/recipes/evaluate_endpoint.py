@@ -13,6 +13,7 @@ from greenward.errors import ConfigError, EngineError
 from greenward.evaluation.engine import Seconds
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
+from greenward.grading.extraction import Extracted
 from greenward.http_client import Patience, RequestError
 from greenward.policies.endpoint import (
     CONCURRENCY,
@@ -89,7 +90,7 @@ class EndpointEvaluation(ModelEvaluation):
                 problem, n = part[number]
                 found = self.renderer.extracted(problem, answer.text)
                 tokens = answer.completion_tokens, answer.prompt_tokens
-                sample = Sample.of(problem, n, answer.text, found, answer.truncated, *tokens)
+                sample = Sample(problem, n, answer.text, found, answer.truncated, *tokens)
                 with writing:
                     folder.add_new([sample])
 
@@ -112,7 +113,7 @@ class EndpointEvaluation(ModelEvaluation):
                     if not lost:
                         self.notes.append(f"the first answer that was lost: {answer.message}")
                     lost += 1
-                    chunk.append(Sample(problem, n, "", None, lost=answer.message))
+                    chunk.append(Sample(problem, n, "", Extracted(None), lost=answer.message))
                 yield chunk
         seconds.sampling += time.perf_counter() - began
 

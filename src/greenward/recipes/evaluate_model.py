@@ -24,6 +24,7 @@ from greenward.evaluation.rows import Sample
 from greenward.evaluation.summary import usual_ks
 from greenward.grading.edits.answers import PATH, editable_files
 from greenward.grading.edits.unified_diff import diff_between, print_diff
+from greenward.grading.extraction import Extracted
 from greenward.policies.devices import resolve_device
 from greenward.policies.endpoint import is_endpoint
 from greenward.policies.engine import RolloutEngine, SamplingParams
@@ -251,7 +252,9 @@ class ModelEvaluation(EvaluationSession):
         numbers = range(self.options.samples)
         if lost := [one for one in problems if one.task_id in broken]:
             self.notes.append(f"{len(lost)} repositories fail their tests as they should be: {failing[0]}")
-            yield [Sample(one, n, "", None, lost=broken[one.task_id]) for one in lost for n in numbers]
+            yield [
+                Sample(one, n, "", Extracted(None), lost=broken[one.task_id]) for one in lost for n in numbers
+            ]
         make = agent_maker(
             self.grader.executor, self.renderer, self.sampling, self.tools, engine.max_positions
         )
@@ -297,7 +300,7 @@ class ModelEvaluation(EvaluationSession):
 
 def prediction(sample: Sample, model: str) -> dict[str, Any]:
     """A sample as SWE-bench's harness reads it: `model_patch` is a diff of all that was changed."""
-    before, after = editable_files(sample.problem), dict(sample.files)
+    before, after = editable_files(sample.problem), dict(sample.extracted.files)
     if sample.code is not None:
         after[sample.problem.path or PATH] = sample.code
     changed = {path: text for path, text in after.items() if text != before.get(path)}

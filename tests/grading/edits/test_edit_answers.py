@@ -171,5 +171,5 @@ def test_written_edits_of_a_long_program_are_short():
 def test_samples_of_edits_survive_their_file():
     problems = ProblemSet([SHOP])
     for text in (RIGHT_PRICE + RIGHT_RATE, "no edit"):
-        sample = Sample.of(SHOP, 0, text, renderer().extracted(SHOP, text))
+        sample = Sample(SHOP, 0, text, renderer().extracted(SHOP, text))
         assert Sample.from_json(json.loads(json.dumps(sample.to_json())), problems) == sample
