@@ -29,6 +29,7 @@ LAYERS = (
 )
 # Every package may import these; they import no package. All may import the single modules.
 SINGLE_MODULES = {
+    "closing",
     "errors",
     "http_client",
     "intervals",

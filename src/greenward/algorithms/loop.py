@@ -10,7 +10,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -103,6 +103,7 @@ class StopRequest:
         self.requested = True
 
 
+@dataclass(eq=False)
 class TrainingLoop:
     """Drives a trainer in a run directory.
 
@@ -115,47 +116,31 @@ class TrainingLoop:
     gives them `tracked_samples` of its answers and of the newest episodes.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: RunDirectory,
-        *,
-        seed: int,
-        max_steps: int,
-        max_seconds: float | None = None,
-        evaluators: Mapping[str | None, Evaluator] | None = None,
-        evaluate_at_start: bool = True,
-        eval_interval_steps: int = 20,
-        checkpoint_interval_steps: int = 20,
-        keep_checkpoints: int = 2,
-        keep_best: bool = False,
-        log_interval_steps: int = 1,
-        keep_spaced_checkpoints: int = 0,
-        callbacks: Sequence[Callback] = (),
-        evaluated: Trained | None = None,
-        sinks: Sequence[MetricSink] = (),
-        tracked_samples: int = 4,
-        progress: Progress,
-    ) -> None:
-        self._trainer = trainer
-        self._evaluated: Trained = evaluated or trainer.policy
-        self._run = run
-        self._seed = seed
-        self._max_steps = max_steps
-        self._max_seconds = max_seconds
-        self._evaluators = evaluators or {}
-        self._evaluate_at_start = evaluate_at_start
-        self._eval_interval = eval_interval_steps
-        self._checkpoint_interval = checkpoint_interval_steps
-        self._keep, self._keep_spaced = keep_checkpoints, keep_spaced_checkpoints
-        self._keep_best = keep_best
-        self._log_interval = log_interval_steps
-        self._sinks = sinks
-        self._tracked_samples = tracked_samples
+    trainer: Trainer
+    directory: RunDirectory
+    _: KW_ONLY
+    seed: int
+    max_steps: int
+    max_seconds: float | None = None
+    evaluators: Mapping[str | None, Evaluator] = field(default_factory=dict)
+    evaluate_at_start: bool = True
+    eval_interval_steps: int = 20
+    checkpoint_interval_steps: int = 20
+    keep_checkpoints: int = 2
+    keep_best: bool = False
+    log_interval_steps: int = 1
+    keep_spaced_checkpoints: int = 0
+    callbacks: Sequence[Callback] = ()
+    evaluated: Trained | None = None
+    sinks: Sequence[MetricSink] = ()
+    tracked_samples: int = 4
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._evaluated: Trained = self.evaluated or self.trainer.policy
         self._rollouts: list[dict[str, Any]] = []  # of the newest step
-        self._progress = progress
-        self._signal = SignalWarning(run.config, self._warn)
-        self._callbacks = [*callbacks, self._signal]
+        self._signal = SignalWarning(self.directory.config, self._warn)
+        self._callbacks = [*self.callbacks, self._signal]
         names = [callback.name for callback in self._callbacks]
         if len(set(names)) < len(names):
             raise ConfigError(
@@ -176,7 +161,7 @@ class TrainingLoop:
         self._restore()
         gc.freeze()  # a collection of garbage need not look through all that was imported
         with StopRequest() as stop:
-            if self.steps_done == 0 and self._evaluate_at_start:
+            if self.steps_done == 0 and self.evaluate_at_start:
                 self._evaluate()
             stopping = stop.in_any_process()
             while not self._finished() and not stopping:
@@ -188,14 +173,14 @@ class TrainingLoop:
                     # The interrupt that ends a training may have ended its engine, too.
                     self.failure = None if stop.requested else error
                     stopping = True
-                    if self.steps_done % self._checkpoint_interval:
+                    if self.steps_done % self.checkpoint_interval_steps:
                         self._checkpoint()
                     break
                 finished = self._finished()
-                if finished or self.steps_done % self._eval_interval == 0:
+                if finished or self.steps_done % self.eval_interval_steps == 0:
                     self._evaluate()
                 stopping = stop.in_any_process()
-                if finished or stopping or self.steps_done % self._checkpoint_interval == 0:
+                if finished or stopping or self.steps_done % self.checkpoint_interval_steps == 0:
                     self._checkpoint()
             self.interrupted = stopping and not self._finished()
 
@@ -205,15 +190,15 @@ class TrainingLoop:
         return time.perf_counter() - self._session_started
 
     def _finished(self) -> bool:
-        out_of_time = self._max_seconds is not None and self.training_seconds >= self._max_seconds
-        return self.steps_done >= self._max_steps or out_of_time
+        out_of_time = self.max_seconds is not None and self.training_seconds >= self.max_seconds
+        return self.steps_done >= self.max_steps or out_of_time
 
     def _step(self) -> None:
         started, computed = time.perf_counter(), time.process_time()
-        seed_everything(self._seed, self.steps_done)
+        seed_everything(self.seed, self.steps_done)
         for callback in self._callbacks:
             callback.on_step_begin(self.steps_done + 1)
-        record = self._trainer.train_step(self.steps_done)
+        record = self.trainer.train_step(self.steps_done)
         self.steps_done += 1
         metrics = record.metrics | {  # callbacks watch them, too
             "time/step": time.perf_counter() - started,
@@ -225,77 +210,77 @@ class TrainingLoop:
         seconds = distributed.gathered([time.perf_counter() - started])[0]  # by which all stop at once
         self.training_seconds += seconds
         metrics |= {"time/step": seconds, "time/training": self.training_seconds}
-        if torch.cuda.is_initialized() and self._trainer.policy.device.type == "cuda":
-            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self._trainer.policy.device)
-        logs = self.steps_done % self._log_interval == 0
+        if torch.cuda.is_initialized() and self.trainer.policy.device.type == "cuda":
+            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self.trainer.policy.device)
+        logs = self.steps_done % self.log_interval_steps == 0
         if logs:
-            self._run.metrics.append(self.steps_done, metrics)
-        self._rollouts = list(map(rollout_row, record.episodes[: self._tracked_samples]))
-        for sink in self._sinks if logs else ():
+            self.directory.metrics.append(self.steps_done, metrics)
+        self._rollouts = list(map(rollout_row, record.episodes[: self.tracked_samples]))
+        for sink in self.sinks if logs else ():
             sink.log(self.steps_done, metrics | _names_of_others(metrics, record.episodes))
-        self._progress.advance(self.steps_done, metrics, warning=self._signal.brief)
+        self.progress.advance(self.steps_done, metrics, warning=self._signal.brief)
 
     def _warn(self, text: str) -> None:
-        self._progress.message(text)
-        for sink in self._sinks:
-            sink.alert(self.steps_done, f"{self._run.path.name}: little to learn from", text)
+        self.progress.message(text)
+        for sink in self.sinks:
+            sink.alert(self.steps_done, f"{self.directory.path.name}: little to learn from", text)
 
     def _evaluate(self) -> None:
-        for suite, evaluator in self._evaluators.items() if distributed.is_first() else ():
+        for suite, evaluator in self.evaluators.items() if distributed.is_first() else ():
             result = evaluator(self._evaluated, self.steps_done, self.training_seconds)
-            self._run.write_evaluation(self.steps_done, result, suite)
+            self.directory.write_evaluation(self.steps_done, result, suite)
             values, table = evaluation_values(result), f"{suite_group(result)}/samples"
             if suite is None and "greedy_pass@1" in result["metrics"]:
                 values["SuccessRate/Test"] = result["metrics"]["greedy_pass@1"]["value"]
-            for sink in self._sinks:
+            for sink in self.sinks:
                 sink.log(self.steps_done, values)
                 sink.log_table(
-                    self.steps_done, table, sample_rows(result.get("rows", ()), self._tracked_samples)
+                    self.steps_done, table, sample_rows(result.get("rows", ()), self.tracked_samples)
                 )
-            self._progress.message(evaluation_line(result, suite or "held-out"))
-        for sink in self._sinks:
-            sink.log_table(self.steps_done, "rollouts", sample_rows(self._rollouts, self._tracked_samples))
+            self.progress.message(evaluation_line(result, suite or "held-out"))
+        for sink in self.sinks:
+            sink.log_table(self.steps_done, "rollouts", sample_rows(self._rollouts, self.tracked_samples))
 
     def _checkpoint(self) -> None:
         state = {
-            "trainer": self._trainer.state_dict(),
+            "trainer": self.trainer.state_dict(),
             "callbacks": {one.name: one.state_dict() for one in self._callbacks},
             "steps_done": self.steps_done,
             "training_seconds": self.training_seconds,
             "wall_seconds": self.wall_seconds,
             # The folder holds weights in the model's dtype; resuming needs the exact ones.
-            "weights": self._trainer.policy.state_dict(),
-            "policy_version": self._trainer.policy.version,
+            "weights": self.trainer.policy.state_dict(),
+            "policy_version": self.trainer.policy.version,
         }
 
         def write(folder: Path) -> None:
             self._evaluated.save(folder)
-            card = model_card(self._run.path, self.steps_done)
+            card = model_card(self.directory.path, self.steps_done)
             (folder / "README.md").write_text(card, encoding="utf-8")
             torch.save(state, folder / STATE_FILE)
 
         distributed.from_first(lambda: str(self._save(write)))
 
     def _save(self, write: Callable[[Path], None]) -> Path:
-        kept = self._keep, self._keep_spaced
-        return save_checkpoint(self._run, self.steps_done, write, *kept, keep_best=self._keep_best)
+        kept = self.keep_checkpoints, self.keep_spaced_checkpoints
+        return save_checkpoint(self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
-        checkpoint = distributed.from_first(lambda: latest_checkpoint(self._run))
+        checkpoint = distributed.from_first(lambda: latest_checkpoint(self.directory))
         if checkpoint is None:
-            self._run.truncate_after(-1)
+            self.directory.truncate_after(-1)
             return
         state = load_trainer_state(checkpoint)
-        self._trainer.policy.load_state_dict(state["weights"])
-        self._trainer.policy.version = state["policy_version"]
-        self._trainer.load_state_dict(state["trainer"])
+        self.trainer.policy.load_state_dict(state["weights"])
+        self.trainer.policy.version = state["policy_version"]
+        self.trainer.load_state_dict(state["trainer"])
         for callback in self._callbacks:
             callback.load_state_dict(state["callbacks"].get(callback.name, {}))
         self.steps_done = state["steps_done"]
         self.training_seconds = state["training_seconds"]
         self._session_started -= state["wall_seconds"]
-        self._run.truncate_after(self.steps_done)
+        self.directory.truncate_after(self.steps_done)
 
 
 def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) -> dict[str, float]:

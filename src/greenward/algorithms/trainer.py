@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from greenward.policies.scoring import TokenScores
 from greenward.seeding import step_seed
 
 
+@dataclass(eq=False)
 class RLTrainer:
     """Trains a policy by policy gradients on the episodes of a collector.
 
@@ -64,45 +65,35 @@ class RLTrainer:
     `algorithm`, `critic_config`, `training`, `collector` and `estimator` are read anew at each step.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        collector: Collector,
-        estimator: Estimator,
-        algorithm: AlgorithmConfig,
-        training: TrainingConfig,
-        *,
-        max_completion_tokens: int,
-        kl_coefficient: KLCoefficient | None = None,
-        reference: Policy | None = None,
-        kl_in_loss: bool = True,
-        critic: Critic | None = None,
-        critic_config: CriticConfig | None = None,
-        seed: int = 0,
-    ) -> None:
-        kl = algorithm.kl
-        if kl.coefficient > 0 and reference is None:
+    policy: Policy
+    collector: Collector
+    estimator: Estimator
+    algorithm: AlgorithmConfig
+    training: TrainingConfig
+    _: KW_ONLY
+    max_completion_tokens: int
+    kl_coefficient: KLCoefficient | None = None
+    reference: Policy | None = None
+    kl_in_loss: bool = True
+    critic: Critic | None = None
+    critic_config: CriticConfig | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        policy, critic, training, kl = self.policy, self.critic, self.training, self.algorithm.kl
+        if kl.coefficient > 0 and self.reference is None:
             raise ConfigError(
                 f"algorithm.kl.coefficient is {kl.coefficient}, but there is no reference policy.",
                 remedy="Give the trainer a reference, or set algorithm.kl.coefficient to 0.",
             )
-        self.policy = self.renewed_from = policy
-        self.algorithm = algorithm
-        self.training = training
-        self.critic_config = critic_config
-        self.collector = collector
-        self.estimator = estimator
-        self._max_completion_tokens = max_completion_tokens
-        self._reference = reference
-        self._kl_in_loss = reference is not None and kl_in_loss
-        self._critic = critic
-        self._kl_coefficient = kl_coefficient or KLCoefficient(
+        self.renewed_from = policy
+        self._kl_in_loss = self.reference is not None and self.kl_in_loss
+        self._kl_coefficient = self.kl_coefficient or KLCoefficient(
             kl.coefficient, target=kl.target, horizon=kl.horizon
         )
         self._entropy_coefficient = EntropyCoefficient(
-            algorithm.entropy_coefficient, target=algorithm.entropy_target
+            self.algorithm.entropy_coefficient, target=self.algorithm.entropy_target
         )
-        self._seed = seed
         self._policy_parameters = [p for p in policy.parameters() if p.requires_grad]
         self._critic_parameters = [p for p in critic.parameters() if p.requires_grad] if critic else []
         self._shared_trunk = self._policy_parameters if critic is not None and critic.reads_policy else []
@@ -118,8 +109,8 @@ class RLTrainer:
         started = time.perf_counter()
         metrics |= self.update(episodes, advantages, step)
         refresh_every = self.algorithm.kl.refresh_every
-        if self._reference is not None and refresh_every and (step + 1) % refresh_every == 0:
-            self._reference.sync(self.renewed_from)
+        if self.reference is not None and refresh_every and (step + 1) % refresh_every == 0:
+            self.reference.sync(self.renewed_from)
         return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
 
     def update(self, episodes: Sequence[Episode], advantages: AdvantageBatch, step: int) -> dict[str, float]:
@@ -143,7 +134,7 @@ class RLTrainer:
         passes, count = algorithm.updates_per_batch, algorithm.minibatches
         critic_passes = self._critic_passes
         groups = self._with_fixed_logprobs(groups, off_policy=passes * count > 1, all_groups=all_groups)
-        if self._critic is not None:  # its baseline is not of the group, which may therefore be split
+        if self.critic is not None:  # its baseline is not of the group, which may therefore be split
             groups = [[row] for group in groups for row in group]
         self._measure_entropy(left_out, statistics)
         stopped_early = False
@@ -173,15 +164,15 @@ class RLTrainer:
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs beside the policy's weights."""
         state: dict[str, Any] = {name: part.state_dict() for name, part in self._stateful_parts().items()}
-        if self._reference is not None and self.algorithm.kl.refresh_every:
-            state["reference"] = self._reference.state_dict()
+        if self.reference is not None and self.algorithm.kl.refresh_every:
+            state["reference"] = self.reference.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, part in self._stateful_parts().items():
             part.load_state_dict(state[name])
-        if self._reference is not None and "reference" in state:
-            self._reference.load_state_dict(state["reference"])
+        if self.reference is not None and "reference" in state:
+            self.reference.load_state_dict(state["reference"])
 
     def _stateful_parts(self) -> dict[str, Any]:
         parts = {
@@ -193,7 +184,7 @@ class RLTrainer:
             "limit": self._limit,
             "loss_scale": self._loss_scale,
         }
-        return parts if self._critic is None else parts | {"critic": self._critic}
+        return parts if self.critic is None else parts | {"critic": self.critic}
 
     @property
     def _critic_passes(self) -> int:
@@ -225,7 +216,7 @@ class RLTrainer:
         if off_policy and there and not self._kl_in_loss:
             return list(groups)
         old = self._logprobs(self.policy, rows) if off_policy and not there else {}
-        ref = self._logprobs(self._reference, rows) if self._kl_in_loss and self._reference else {}
+        ref = self._logprobs(self.reference, rows) if self._kl_in_loss and self.reference else {}
 
         def scored(row: TrainingRow) -> TrainingRow:
             old_T = old.get(id(row), row.old_logprobs_T) if off_policy else None
@@ -240,13 +231,13 @@ class RLTrainer:
         self, groups: Sequence[RowGroup], step: int, number: int, *, all_groups: bool
     ) -> list[Minibatch]:
         """The minibatches of pass `number`, shuffled anew for each; whole groups are in order at first."""
-        in_order = number == 0 and self._critic is None
+        in_order = number == 0 and self.critic is None
         return minibatches(
             groups,
             count=self.algorithm.minibatches,
-            max_completion_tokens=self._max_completion_tokens,
+            max_completion_tokens=self.max_completion_tokens,
             all_groups=all_groups,
-            shuffle_seed=None if in_order else step_seed(self._seed, step, f"minibatches/{number}"),
+            shuffle_seed=None if in_order else step_seed(self.seed, step, f"minibatches/{number}"),
         )
 
     def _optimizer_step(
@@ -337,7 +328,7 @@ class RLTrainer:
 
     def _forward(self, micro: TrainingBatch, policy_learns: bool) -> tuple[TokenScores | None, Tensor | None]:
         """The policy's scores if it learns, and the hidden states for a critic that reads them."""
-        reads = self._critic is not None and self._critic.reads_policy
+        reads = self.critic is not None and self.critic.reads_policy
         if policy_learns:
             scores = self.policy.completion_logprobs(
                 micro.laid_out, temperature=micro.temperature, entropy=True, hidden=reads
@@ -364,7 +355,7 @@ class RLTrainer:
 
     def _value_loss(self, micro: TrainingBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
         """The critic's loss with its weight."""
-        critic, section = self._critic, self.critic_config
+        critic, section = self.critic, self.critic_config
         assert critic is not None and section is not None
         assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs its estimator"
         output = value_loss(

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from greenward.closing import Closing
 from greenward.errors import RunError
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.problems.problem import ProblemSet
@@ -35,7 +36,7 @@ SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.jso
 PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
 
 
-class EvaluationFolder(EvaluationRows):
+class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
     """The samples and rows of one evaluation in its files, open for writing; closed by `close` or `with`.
 
     Rows that the infrastructure lost, or whose sample was lost with the machine's power, are left out on
@@ -98,12 +99,6 @@ class EvaluationFolder(EvaluationRows):
     def close(self) -> None:
         """Lets others write the folder."""
         self._lock.release()
-
-    def __enter__(self) -> EvaluationFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+from greenward.closing import Closing
 from greenward.errors import GreenwardError, SandboxError
 from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
@@ -50,7 +51,7 @@ class Unfit(NamedTuple):
     reason: str
 
 
-class Grader:
+class Grader(Closing["Grader"]):
     """Judges answers to problems by running them. A context manager; its methods may be called from
     several threads.
 
@@ -216,12 +217,6 @@ class Grader:
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._owns_executor:
             self._executor.close()
-
-    def __enter__(self) -> Grader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _grade_each(
         self, answers: Iterable[Answer], take: Callable[[Graded], object], left: threading.Event | None = None

@@ -15,6 +15,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from greenward.closing import Closing
 from greenward.grading.unique_jobs import JobSet, run_unique
 from greenward.problems.python_source import parse
 from greenward.sandbox.isolation import Isolation, Level
@@ -66,7 +67,7 @@ class ProgramResult:
         return self.status == "valid"
 
 
-class ProgramJudge:
+class ProgramJudge(Closing["ProgramJudge"]):
     """Judges programs that print. A context manager.
 
     A valid program prints at most `max_output_bytes` and takes at most `max_operations` operations of the
@@ -116,12 +117,6 @@ class ProgramJudge:
         """End all processes. Safe to call twice."""
         for executor in self._executors:
             executor.close()
-
-    def __enter__(self) -> ProgramJudge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, executor: int, codes: Sequence[str], preamble: str) -> dict[str, ProgramResult]:
         def prepare(code: str) -> JobSet[ProgramResult]:

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
 
+from greenward.closing import Closing
 from greenward.errors import RunError
 from greenward.no_signal import spells
 from greenward.runs.files import (
@@ -90,7 +90,7 @@ COMPUTED_BY = MappingProxyType({"processes": "1", "kernels": "torch"})
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
 
-class RunDirectory(AbstractContextManager["RunDirectory"]):
+class RunDirectory(Closing["RunDirectory"]):
     """One run, open for writing: made by `create`, closed by `close` or `with`."""
 
     def __init__(
@@ -198,9 +198,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def close(self) -> None:
         """Let others write the run."""
         self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Dropped:

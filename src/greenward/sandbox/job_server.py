@@ -8,13 +8,14 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
+from greenward.closing import Closing
 from greenward.errors import SandboxError
 from greenward.sandbox import wire
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Job, RunResult
 
 
-class JobServer:
+class JobServer(Closing["JobServer"]):
     """Runs the jobs of all requests on `workers` local executors of one worker each.
 
     No request waits for the slowest job of another one, as it would with a single executor. `options` are
@@ -53,12 +54,6 @@ class JobServer:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for executor in self._executors:
             executor.close()
-
-    def __enter__(self) -> JobServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, job: Job) -> RunResult:
         result = self._run_on(1, job)

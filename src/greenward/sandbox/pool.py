@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from greenward.closing import Closing
 from greenward.errors import SandboxError
 from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.folders import remove_folder
@@ -27,7 +28,7 @@ from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 
-class LocalExecutor:
+class LocalExecutor(Closing["LocalExecutor"]):
     """Runs jobs in `workers` clean processes on this machine. A context manager.
 
     A job is taken from its iterable only when a worker is free. A worker that dies or falls silent
@@ -151,12 +152,6 @@ class LocalExecutor:
         self._starter.shutdown()
         with contextlib.suppress(FileNotFoundError):  # the last worker removes it, unless it was killed
             remove_folder(self._folder)
-
-    def __enter__(self) -> LocalExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, fresh: Iterator[Attempt]) -> Iterator[tuple[int, RunResult]]:
         again, alone = deque[Attempt](), deque[Attempt]()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+from greenward.closing import Closing
 from greenward.errors import SandboxError
 from greenward.sandbox import wire
 from greenward.sandbox.isolation import Isolation, Layer, Level
@@ -82,7 +83,7 @@ class _Line:
 _News = tuple[_Line, "list[_Sent]", "wire.Reply | Exception"]
 
 
-class RemoteExecutor:
+class RemoteExecutor(Closing["RemoteExecutor"]):
     """Runs jobs on hosts. A context manager.
 
     At most `calls_per_host` calls of `jobs_per_call` jobs are with a host, and no job is taken before a host
@@ -155,12 +156,6 @@ class RemoteExecutor:
         self._closed.set()
         for line in self._lines:
             line.host.close()
-
-    def __enter__(self) -> RemoteExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _meet(self) -> Isolation:
         """Asks every host what it is; those that do not answer are asked again later."""

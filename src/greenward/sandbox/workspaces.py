@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from greenward.closing import Closing
 from greenward.errors import SandboxError
 from greenward.sandbox.commands import RESULT_BYTES
 from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
@@ -82,7 +83,7 @@ class WorkspaceError(SandboxError):
         self.outcome = outcome
 
 
-class Workspace:
+class Workspace(Closing["Workspace"]):
     """A folder in the sandbox that holds files and runs commands until it is closed. A context manager.
 
     Calls are made one after the other. One that is garbage, or older than it may be, is closed.
@@ -135,12 +136,6 @@ class Workspace:
     def close(self) -> None:
         """Removes the folder. Safe to call twice."""
         self._closing()
-
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _answer(self, action: str, argument: Any) -> Any:
         report, blobs = self._ask(action, argument)
