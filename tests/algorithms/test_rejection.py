@@ -11,9 +11,8 @@ import torch
 from learning import NoCollector
 from test_trainer import BigramPolicy, make_episodes
 
-from greenward.algorithms.optimization import LossScale, MicroBatchLimit
 from greenward.algorithms.rejection import RejectionTrainer
-from greenward.algorithms.supervised import Example, supervised_update
+from greenward.algorithms.supervised import Example, SupervisedOptimizer
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
 from greenward.grading.verdict import Status, Verdict
@@ -107,7 +106,7 @@ def test_the_gradient_is_that_of_the_likelihood_of_the_kept_tokens(micro_batch):
         policy, training={"micro_batch_sequences": micro_batch, "num_generations": 1}, batch_size=100
     )
     found = []
-    trainer._optimizer.register_step_pre_hook(lambda *_: found.append(policy.table.grad.clone()))
+    trainer._optimizer.adamw.register_step_pre_hook(lambda *_: found.append(policy.table.grad.clone()))
     metrics = trainer.update(episodes, 0)
     assert len(found) == 1
     torch.testing.assert_close(found[0], expected)
@@ -182,15 +181,11 @@ def test_passes_and_batches_give_the_number_of_optimizer_steps():
 
 
 def test_a_batch_without_a_token_to_train_on_is_an_error():
+    optimizer = SupervisedOptimizer(
+        BigramPolicy(), betas=(0.9, 0.98), weight_decay=0.0, max_grad_norm=1.0, examples_at_once=1
+    )
     with pytest.raises(ValueError, match="none of the 1 examples of a batch has a token"):
-        supervised_update(
-            BigramPolicy(),
-            None,
-            [Example((1,), (2,), (False,))],
-            max_grad_norm=1.0,
-            limit=MicroBatchLimit(1),
-            loss_scale=LossScale(torch.float32),
-        )
+        optimizer.update([Example((1,), (2,), (False,))], 1e-3)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted():

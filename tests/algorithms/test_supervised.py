@@ -18,13 +18,11 @@ def test_examples_that_belong_together_follow_each_other(
 ) -> None:
     taken: list[int] = []
 
-    def update(
-        policy: object, optimizer: object, batch: list[Example], **_: object
-    ) -> supervised.SupervisedUpdate:
+    def update(optimizer: object, batch: list[Example], rate: float) -> supervised.SupervisedUpdate:
         taken.extend(example.prompt_ids[0] for example in batch)
         return supervised.SupervisedUpdate(0.0, 0.0, 1, True)
 
-    monkeypatch.setattr(supervised, "supervised_update", update)
+    monkeypatch.setattr(supervised.SupervisedOptimizer, "update", update)
     config = SupervisedConfig(batch_size=6, max_steps=20, keep_together=together)
     trainer = SFTTrainer(BigramPolicy(), [Example((n,), (1, 0)) for n in range(count)], config, seed=3)
     for step in range(20):

@@ -17,8 +17,7 @@ import numpy as np
 from greenward.algorithms.coefficients import learning_rate_factor
 from greenward.algorithms.collection import Collector
 from greenward.algorithms.loop import StepRecord
-from greenward.algorithms.optimization import LossScale, MicroBatchLimit, adamw, set_learning_rates
-from greenward.algorithms.supervised import Example, supervised_update
+from greenward.algorithms.supervised import Example, SupervisedOptimizer
 from greenward.config.algorithm import RejectionConfig
 from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode
@@ -68,12 +67,13 @@ class RejectionTrainer:
     def __post_init__(self) -> None:
         self._rounds: deque[list[KeptAnswer]] = deque(maxlen=self.config.replay_rounds + 1)
         self._empty_rounds = 0
-        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        self._optimizer = adamw(
-            [parameters], betas=self.training.adam_betas, weight_decay=self.training.weight_decay
+        self._optimizer = SupervisedOptimizer(
+            self.policy,
+            betas=self.training.adam_betas,
+            weight_decay=self.training.weight_decay,
+            max_grad_norm=self.training.max_grad_norm,
+            examples_at_once=self.training.micro_batch_sequences,
         )
-        self._limit = MicroBatchLimit(self.training.micro_batch_sequences)
-        self._loss_scale = LossScale(self.policy.dtype)
 
     def train_step(self, step: int) -> StepRecord:
         self.collector.sync(self.policy)
@@ -98,7 +98,6 @@ class RejectionTrainer:
         rate = training.learning_rate * learning_rate_factor(
             training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
         )
-        set_learning_rates(self._optimizer, [rate])
         metrics = {
             "learning_rate": rate,
             "rejection/kept": float(len(kept)),
@@ -106,7 +105,7 @@ class RejectionTrainer:
             "rejection/pool": float(len(pool)),
             "rejection/empty_rounds": float(self._empty_rounds),
         }
-        return metrics | self._train([example for answer in pool for example in answer.examples], step)
+        return metrics | self._train([example for answer in pool for example in answer.examples], step, rate)
 
     def _accepts(self, episode: Episode) -> bool:
         if not episode.scored or not episode.written_tokens or (self.mask_truncated and episode.truncated):
@@ -119,18 +118,14 @@ class RejectionTrainer:
         """What an exact resume needs beside the policy's weights: optimizer, pool and count."""
         return {
             "collector": self.collector.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "limit": self._limit.state_dict(),
-            "loss_scale": self._loss_scale.state_dict(),
+            **self._optimizer.state_dict(),
             "rounds": [[_to_plain(answer) for answer in kept] for kept in self._rounds],
             "empty_rounds": self._empty_rounds,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.collector.load_state_dict(state["collector"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._limit.load_state_dict(state["limit"])
-        self._loss_scale.load_state_dict(state["loss_scale"])
+        self._optimizer.load_state_dict(state)
         self._rounds.clear()
         self._rounds.extend([_from_plain(answer) for answer in kept] for kept in state["rounds"])
         self._empty_rounds = state["empty_rounds"]
@@ -149,19 +144,12 @@ class RejectionTrainer:
                     pool.append(answer)
         return pool
 
-    def _train(self, examples: Sequence[Example], step: int) -> dict[str, float]:
+    def _train(self, examples: Sequence[Example], step: int, rate: float) -> dict[str, float]:
         """All passes over `examples`; loss and norm are means over the optimizer steps."""
         rng = np.random.default_rng(step_seed(self.seed, step, "rejection"))
         size = self.config.batch_size
         updates = [
-            supervised_update(
-                self.policy,
-                self._optimizer,
-                [examples[index] for index in order[start : start + size]],
-                max_grad_norm=self.training.max_grad_norm,
-                limit=self._limit,
-                loss_scale=self._loss_scale,
-            )
+            self._optimizer.update([examples[index] for index in order[start : start + size]], rate)
             for order in (rng.permutation(len(examples)) for _ in range(self.config.epochs))
             for start in range(0, len(examples), size)
         ]

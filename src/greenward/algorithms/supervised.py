@@ -10,7 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -61,10 +61,13 @@ class SFTTrainer:
 
     def __post_init__(self) -> None:
         self._seen = 0
-        trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        self._optimizer = adamw([trained], betas=(0.9, 0.98), weight_decay=self.config.weight_decay)
-        self._limit = MicroBatchLimit(self.config.batch_size)
-        self._loss_scale = LossScale(self.policy.dtype)
+        self._optimizer = SupervisedOptimizer(
+            self.policy,
+            betas=(0.9, 0.98),
+            weight_decay=self.config.weight_decay,
+            max_grad_norm=self.config.max_grad_norm,
+            examples_at_once=self.config.batch_size,
+        )
 
     def train_step(self, step: int) -> StepRecord:
         started = time.perf_counter()
@@ -72,15 +75,7 @@ class SFTTrainer:
         rate = self.config.learning_rate * learning_rate_factor(
             self.config.schedule, step, self.config.max_steps, self.config.warmup_steps
         )
-        set_learning_rates(self._optimizer, [rate])
-        update = supervised_update(
-            self.policy,
-            self._optimizer,
-            batch,
-            max_grad_norm=self.config.max_grad_norm,
-            limit=self._limit,
-            loss_scale=self._loss_scale,
-        )
+        update = self._optimizer.update(batch, rate)
         seconds = time.perf_counter() - started
         metrics = {
             "loss": update.loss,
@@ -101,18 +96,11 @@ class SFTTrainer:
         return self.examples[index * together + place]
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "seen": self._seen,
-            "optimizer": self._optimizer.state_dict(),
-            "limit": self._limit.state_dict(),
-            "loss_scale": self._loss_scale.state_dict(),
-        }
+        return {"seen": self._seen, **self._optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._seen = state["seen"]
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._limit.load_state_dict(state["limit"])
-        self._loss_scale.load_state_dict(state["loss_scale"])
+        self._optimizer.load_state_dict(state)
 
 
 @dataclass(frozen=True)
@@ -128,47 +116,72 @@ class SupervisedUpdate:
     applied: bool
 
 
-def supervised_update(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    batch: Sequence[Example],
-    *,
-    max_grad_norm: float,
-    limit: MicroBatchLimit,
-    loss_scale: LossScale,
-) -> SupervisedUpdate:
-    """One optimizer step on the mean negative log-likelihood of the trained tokens of `batch`.
+@dataclass(eq=False, kw_only=True)
+class SupervisedOptimizer:
+    """AdamW on the mean negative log-likelihood of the trained tokens of examples.
 
-    Gradients accumulate over micro-batches of at most `limit.size` examples. Examples with the same prompt
-    share its forward pass within a micro-batch. Of several processes each has a share of the examples. A step
-    whose gradient is not finite is skipped: the weights stay as they are. Raises `ValueError` for a batch
-    without a token to train on.
+    Gradients accumulate over micro-batches of at most `examples_at_once`, or fewer where memory runs out.
     """
-    tokens = sum(example.tokens for example in batch)
-    if not tokens:
-        raise ValueError(f"none of the {len(batch)} examples of a batch has a token to train on")
-    shares = distributed.dealt(batch, lambda example: len(example.prompt_ids) + len(example.completion_ids))
-    own = shares[distributed.rank()]
 
-    def accumulate() -> Tensor:
-        optimizer.zero_grad(set_to_none=False)
-        total = torch.zeros((), dtype=torch.float64, device=policy.device)
-        for start in range(0, max(map(len, shares)), limit.size):  # as often in all: weights may be sharded
-            examples = own[start : start + limit.size]
-            loss = _negative_log_likelihood(policy, examples or batch[:1]) * bool(examples) / tokens
-            loss_scale(loss).backward()
-            total += loss.detach()
-        return distributed.total(total)
+    policy: Policy = field(kw_only=False)
+    betas: tuple[float, float]
+    weight_decay: float
+    max_grad_norm: float
+    examples_at_once: int
 
-    total = float(limit.fit(accumulate, len(batch)))
-    loss_scale.unscale(policy.parameters())
-    norm = clip_gradients(policy.parameters(), max_grad_norm)
-    applied = math.isfinite(norm)
-    loss_scale.update(finite=applied)
-    if applied:
-        optimizer.step()
-        policy.version += 1
-    return SupervisedUpdate(total, norm, tokens, applied)
+    def __post_init__(self) -> None:
+        trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        self.adamw = adamw([trained], betas=self.betas, weight_decay=self.weight_decay)
+        self._limit = MicroBatchLimit(self.examples_at_once)
+        self._loss_scale = LossScale(self.policy.dtype)
+
+    def update(self, batch: Sequence[Example], rate: float) -> SupervisedUpdate:
+        """One optimizer step on `batch` at the learning rate `rate`.
+
+        Examples with the same prompt share its forward pass within a micro-batch. Of several processes each
+        has a share of the examples. A step whose gradient is not finite is skipped: the weights stay as they
+        are. Raises `ValueError` for a batch without a token to train on.
+        """
+        policy = self.policy
+        tokens = sum(example.tokens for example in batch)
+        if not tokens:
+            raise ValueError(f"none of the {len(batch)} examples of a batch has a token to train on")
+        shares = distributed.dealt(
+            batch, lambda example: len(example.prompt_ids) + len(example.completion_ids)
+        )
+        own = shares[distributed.rank()]
+        set_learning_rates(self.adamw, [rate])
+
+        def accumulate() -> Tensor:
+            self.adamw.zero_grad(set_to_none=False)
+            total = torch.zeros((), dtype=torch.float64, device=policy.device)
+            size = self._limit.size
+            for start in range(0, max(map(len, shares)), size):  # as often in all: weights may be sharded
+                examples = own[start : start + size]
+                loss = _negative_log_likelihood(policy, examples or batch[:1]) * bool(examples) / tokens
+                self._loss_scale(loss).backward()
+                total += loss.detach()
+            return distributed.total(total)
+
+        total = float(self._limit.fit(accumulate, len(batch)))
+        self._loss_scale.unscale(policy.parameters())
+        norm = clip_gradients(policy.parameters(), self.max_grad_norm)
+        applied = math.isfinite(norm)
+        self._loss_scale.update(finite=applied)
+        if applied:
+            self.adamw.step()
+            policy.version += 1
+        return SupervisedUpdate(total, norm, tokens, applied)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        return {"optimizer": self.adamw, "limit": self._limit, "loss_scale": self._loss_scale}
 
 
 def _negative_log_likelihood(policy: Policy, examples: Sequence[Example]) -> Tensor:
