@@ -14,9 +14,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from greenward.errors import ConfigError, ProblemError, RewardError
+
 if TYPE_CHECKING:
     from greenward.config.recipe import AnyRecipe
-    from greenward.errors import ConfigError
     from greenward.evaluation.audit.report import AuditReport as AuditReport
     from greenward.evaluation.audit.report import Trial as Trial
     from greenward.grading.custom_reward import RewardFunction, Rewards
@@ -129,7 +130,6 @@ def train(
     from greenward.config.loading import dump, parse_recipe
     from greenward.config.recipe import BaseRecipe
     from greenward.config.source import dotted, leaves
-    from greenward.errors import ConfigError, ProblemError
     from greenward.grading.custom_reward import reward_terms
     from greenward.platforms.detection import this_preset
     from greenward.problems.problem import ProblemSet
@@ -330,7 +330,6 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
     those of `greenward.evaluation.audit.audit.audit`. Raises `RewardError` and `ConfigError`.
     """
     from greenward.config.recipe import BaseRecipe
-    from greenward.errors import RewardError
     from greenward.evaluation.audit.audit import audit as audit_function
     from greenward.evaluation.audit.audit import audit_recipe
     from greenward.grading.custom_reward import function_name
@@ -360,7 +359,6 @@ def _grading(
     """How answers are judged, and the options that are fields of `others`. Raises `ConfigError`."""
     from pydantic import ValidationError
 
-    from greenward.errors import ConfigError
     from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
 
     rest = [one.name for one in fields(others)] if others else []
@@ -379,8 +377,6 @@ def _grading(
 
 def _check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:
     """Raises `ConfigError` for an option that is not known, naming the nearest."""
-    from greenward.errors import ConfigError
-
     for name in options:
         if name not in known:
             near = get_close_matches(name, known, n=1)
@@ -389,8 +385,6 @@ def _check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:
 
 
 def _unexpected(name: str, expected: str, found: Any) -> ConfigError:
-    from greenward.errors import ConfigError
-
     return ConfigError(f"{name}: expected {expected}, found {found!r:.200}.")
 
 

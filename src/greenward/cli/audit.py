@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from greenward.cli.arguments import POSITIVE, json_option
+from greenward.text import visible
 
 if TYPE_CHECKING:
     from greenward.api import AuditReport, Trial
@@ -118,8 +119,6 @@ def _progress() -> Any:
 
 
 def _print(report: AuditReport) -> None:
-    from greenward.text import visible
-
     click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
     if report.left_out:
         click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
@@ -154,8 +153,6 @@ def _print_what_it_gave(report: AuditReport) -> None:
 
 def _print_trials(trials: tuple[Trial, ...]) -> None:
     """By family: the reason once, then each answer."""
-    from greenward.text import visible
-
     for family in dict.fromkeys(trial.family for trial in trials):
         members = [trial for trial in trials if trial.family == family]
         click.echo(f"  {family}: {members[0].why}")

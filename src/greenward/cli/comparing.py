@@ -10,6 +10,7 @@ import click
 
 from greenward.cli.arguments import COUNT, PATH, json_option
 from greenward.errors import RunError
+from greenward.text import visible
 
 if TYPE_CHECKING:
     from greenward.evaluation.comparison import PairedComparison
@@ -28,8 +29,6 @@ def show(task_id: str, folder: Path, sample: int | None) -> None:
     \b
     greenward show HumanEval/11 --in runs/eval/mine-humaneval+
     """
-    from greenward.text import visible
-
     click.echo(visible(text_of(folder, task_id, sample)))
 
 
@@ -127,8 +126,6 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
 
 
 def _print(found: PairedComparison) -> None:
-    from greenward.text import visible
-
     for warning in _warnings(found):
         click.secho(visible(f"! {warning}"), fg="yellow")
     click.secho(visible(found.claim), bold=True)

@@ -19,6 +19,7 @@ from greenward.cli.arguments import (
     endpoint_name,
     with_options,
 )
+from greenward.text import visible
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -133,7 +134,6 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
         raise click.UsageError("name a MODEL (or --check-references alone).")
 
     from greenward import api
-    from greenward.text import visible
 
     source = click.get_current_context().get_parameter_source
     given = {name for name in chosen if source(name) is click.core.ParameterSource.COMMANDLINE}

@@ -18,6 +18,7 @@ from greenward.cli.arguments import (
     endpoint_name,
     json_option,
 )
+from greenward.text import visible
 
 EXIT_NOT_FIXED = 1
 
@@ -60,7 +61,6 @@ def fix(
         --base-url http://localhost:8000/v1
     """
     from greenward.recipes.fix import FixOptions, find_repair
-    from greenward.text import visible
 
     name = endpoint_name(base_url, model) if base_url else model
     repair = find_repair(file, tests, name, FixOptions(**chosen))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from greenward.text import visible
+
 if TYPE_CHECKING:
     from greenward.environments.games.game import Game
 
@@ -17,7 +19,6 @@ def view(game: Game, state: Any, player: int) -> str:
     """What `player` may know of a state."""
     if game.name in _VIEWS:
         return _VIEWS[game.name](game, state, player)
-    from greenward.text import visible
 
     return visible(game.observation(state, player))
 

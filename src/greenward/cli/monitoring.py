@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from greenward.cli.arguments import COUNT, PATH, FloatRange, pick_option, run_argument
+from greenward.errors import DiagnosticsError
+from greenward.text import visible
 
 if TYPE_CHECKING:
     from greenward.diagnostics.signals import RunSignals
@@ -100,7 +102,6 @@ def _view(signals: RunSignals, headline: str) -> Any:
 
     from greenward.reports.figures import value_text
     from greenward.reports.render_terminal import spark_line
-    from greenward.text import visible
 
     table = Table(box=None, pad_edge=False)
     for column in ("Signal", "First", "", "Last"):
@@ -127,8 +128,6 @@ def _followed(
 ) -> Iterator[RunSignals]:
     """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
     from greenward.diagnostics.readers import read_run_signals
-    from greenward.errors import DiagnosticsError
-    from greenward.text import visible
 
     steps, said = -1, ""
     while True:

@@ -15,6 +15,7 @@ from greenward import __version__
 from greenward.cli.arguments import PATH, json_option
 from greenward.cli.diagnosing import run_options
 from greenward.cli.main import DIAGNOSING, InOrder, run
+from greenward.text import visible
 
 if TYPE_CHECKING:
     from greenward.diagnostics.findings import Diagnosis
@@ -62,7 +63,6 @@ def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path |
 def validate_format(path: Path, mapping: dict[str, str], pick: str | None) -> None:
     """Say what a log is read as: its format, steps, and which names are known."""
     from greenward.diagnostics.readers import read_run_signals
-    from greenward.text import visible
 
     signals = read_run_signals(path, mapping=mapping, pick=pick)
     click.echo(f"{signals.format}: {len(signals.steps):,} steps, {signals.steps[0]} to {signals.steps[-1]}")
