@@ -46,21 +46,17 @@ class AgentPrompts(PromptRenderer):
     """Renders issues and the outputs of tools.
 
     `tool_format` auto is native where the chat template knows tools. Raises `ConfigError` for native
-    calls without such a template.
+    calls without such a template. `options` are those of `PromptRenderer`.
     """
 
     def __init__(
         self,
         tokenizer: PromptTokenizer,
         *,
-        style: Literal["auto", "completion", "chat"] = "auto",
-        system_prompt: str | None = None,
-        show_failing_test: bool = False,
         tool_format: Literal["auto", "tags", "native"] = "auto",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            tokenizer, style=style, system_prompt=system_prompt, show_failing_test=show_failing_test
-        )
+        super().__init__(tokenizer, **options)
         knows_tools = self.style == "chat" and "tool_call" in (tokenizer.chat_template or "")
         if tool_format == "native" and not knows_tools:
             raise ConfigError(

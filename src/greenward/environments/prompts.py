@@ -135,9 +135,7 @@ class PromptRenderer:
 
     def feedback_ids(self, problem: Problem, verdict: Verdict, *, ended: bool = True) -> tuple[int, ...]:
         """The tokens between a wrong answer and the next one; `ended`: the answer has an end token."""
-        failure = without_special(
-            verdict.failure, self._tokenizer
-        )  # it may show a value that an answer returned
+        failure = without_special(verdict.failure, self._tokenizer)  # which may show a value of an answer
         feedback = (EDIT_FEEDBACK if verdict.status in EDIT_ERRORS else FEEDBACK).format(failure=failure)
         edit_heading = _EDIT_HEADING.get(self.answer)
         if self.style == "completion":

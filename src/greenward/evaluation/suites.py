@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, described_starter
 from greenward.errors import ConfigError
@@ -41,7 +41,8 @@ class SuitePrompts(PromptRenderer):
     """Renders the problems of a suite for one model.
 
     `shots` are solved examples that come before each problem (completion style, problems with
-    assertions). Raises `ConfigError` for examples in chat style or that have no assertions.
+    assertions), `options` those of `PromptRenderer`. Raises `ConfigError` for examples in chat style or that
+    have no assertions.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class SuitePrompts(PromptRenderer):
         tokenizer: PromptTokenizer,
         *,
         style: Literal["auto", "completion", "chat"] = "auto",
-        system_prompt: str | None = None,
         shots: Sequence[Problem] = (),
+        **options: Any,
     ) -> None:
         base = "completion" if shots and style == "auto" else style
-        super().__init__(tokenizer, style=base, system_prompt=system_prompt)
+        super().__init__(tokenizer, style=base, **options)
         if shots and self.style == "chat":
             raise ConfigError("Examples (--fewshot) are for base models; chat prompts have none.")
         self._shots = tuple(shots)

@@ -17,7 +17,7 @@ from greenward.errors import ConfigError, ProblemError
 from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.edits.answers import AnswerForm
-from greenward.grading.extraction import Extracted
+from greenward.grading.extraction import Extracted, Style
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import RewardTerm
@@ -187,20 +187,19 @@ def build_policy(recipe: ModelRecipe, texts: Callable[[], Iterable[str]]) -> Pol
 def build_renderer(recipe: ModelRecipe, tokenizer: Tokenizer) -> PromptRenderer:
     """How problems are presented to a policy with this tokenizer."""
     if (tools := tools_of(recipe)) is not None:
-        return AgentPrompts(
-            tokenizer,
-            style=recipe.model.prompt_style,
-            system_prompt=recipe.model.system_prompt,
-            show_failing_test=recipe.problems.bugs.show_failing_test,
-            tool_format=tools.format,
-        )
-    return PromptRenderer(
-        tokenizer,
-        style=recipe.model.prompt_style,
-        system_prompt=recipe.model.system_prompt,
-        show_failing_test=recipe.problems.bugs.show_failing_test,
-        answer=answer_form(recipe),
-    )
+        return AgentPrompts(tokenizer, **prompt_options(recipe), tool_format=tools.format)
+    return PromptRenderer(tokenizer, **prompt_options(recipe), answer=answer_form(recipe))
+
+
+def prompt_options(recipe: ModelRecipe | None, style: Style | None = None) -> dict[str, Any]:
+    """The arguments of `PromptRenderer` that a recipe decides, with another `style` if one is asked for."""
+    if recipe is None:
+        return {"style": style or "auto"}
+    return {
+        "style": style or recipe.model.prompt_style,
+        "system_prompt": recipe.model.system_prompt,
+        "show_failing_test": recipe.problems.bugs.show_failing_test,
+    }
 
 
 def answer_form(recipe: ModelRecipe | None) -> AnswerForm:

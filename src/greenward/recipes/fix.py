@@ -34,7 +34,7 @@ from greenward.problems.mining.suites import (
 )
 from greenward.problems.mining.tree import SourceFile, SourceTree, find_tree, syntax_tree
 from greenward.problems.problem import Problem
-from greenward.recipes.build import answer_form
+from greenward.recipes.build import answer_form, prompt_options
 from greenward.recipes.mining import usual_packages
 from greenward.recipes.models import FoundModel, ServedModel, find_model
 from greenward.runs.files import write_atomically, writing
@@ -268,11 +268,7 @@ def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRen
     recipe = model.recipe
     form: AnswerForm = options.form or (answer_form(recipe) if recipe else "search_replace")
     return PromptRenderer(
-        model.tokenizer,
-        style=recipe.model.prompt_style if recipe else "auto",
-        system_prompt=recipe.model.system_prompt if recipe else None,
-        show_failing_test=recipe is None or recipe.problems.bugs.show_failing_test,
-        answer=form,
+        model.tokenizer, **{"show_failing_test": True, **prompt_options(recipe)}, answer=form
     )
 
 

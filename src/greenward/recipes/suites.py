@@ -21,7 +21,14 @@ from greenward.problems.json_rows import BadRow
 from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.repositories import REPOSITORY_TAG
-from greenward.recipes.build import answer_form, build_grader, failing_references, load_verified, tools_of
+from greenward.recipes.build import (
+    answer_form,
+    build_grader,
+    failing_references,
+    load_verified,
+    prompt_options,
+    tools_of,
+)
 
 HELD_OUT = "held_out"
 
@@ -112,33 +119,19 @@ def renderer_for(
     training, others as in the published harnesses (`SuitePrompts`), and repositories to agents. What was
     trained to write edits writes edits where all problems have programs to repair.
     """
+    options = prompt_options(recipe, style)
     if (tools := agent_tools(recipe, problems)) is not None:
-        for_agents = AgentPrompts(
-            tokenizer,
-            style=style or (recipe.model.prompt_style if recipe else "auto"),
-            system_prompt=recipe.model.system_prompt if recipe else None,
-            show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
-            tool_format=tools.format,
-        )
-        return for_agents, STOP_STRINGS
+        return AgentPrompts(tokenizer, **options, tool_format=tools.format), STOP_STRINGS
     answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
-    asked = style or (recipe.model.prompt_style if recipe else "auto")
-    system_prompt = recipe.model.system_prompt if recipe else None
     ours = suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, MODULES, *SHIPPED)
     if recipe is not None and all(hole_of(problem) is not None for problem in problems):
         ours |= Path(suite) in map(Path, (recipe.problems.train, recipe.problems.held_out))
     if answer == "function" and not ours and all(problem.label is None for problem in problems):
-        prompts = SuitePrompts(tokenizer, style=asked, system_prompt=system_prompt, shots=shots)
+        prompts = SuitePrompts(tokenizer, **{**options, "show_failing_test": False}, shots=shots)
         return prompts, prompts.common_stops(problems)
     if shots:
         raise ConfigError(f"--fewshot: {suite} has no examples; MBPP's suites have.")
-    renderer = PromptRenderer(
-        tokenizer,
-        style=asked,
-        system_prompt=system_prompt,
-        show_failing_test=recipe is not None and recipe.problems.bugs.show_failing_test,
-        answer=answer,
-    )
+    renderer = PromptRenderer(tokenizer, **options, answer=answer)
     return renderer, recipe.sampling.stop_strings if recipe else ()
 
 
