@@ -9,7 +9,7 @@ import torch
 from greenward.algorithms.dqn import DQNAgent, QNetwork, learn_environment, margin_loss, q_targets
 from greenward.algorithms.replay import Transition
 from greenward.config.dqn import AgentConfig
-from greenward.errors import CheckpointError
+from greenward.errors import CheckpointError, GreenwardError
 
 ONLINE = torch.tensor([[1.0, 5.0, 3.0], [2.0, 1.0, 9.0]])
 TARGET = torch.tensor([[10.0, 20.0, 30.0], [7.0, 8.0, 6.0]])
@@ -94,6 +94,17 @@ def test_gradients_are_clipped_to_the_norm() -> None:
     norm = torch.stack([one.grad.norm() for one in agent.online.parameters()]).norm()
     assert measured["grad_norm"] > 1e-3
     assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("reward", [np.inf, np.nan, 1e300])
+def test_a_loss_that_is_not_finite_ends_before_the_weights_are_lost(reward: float) -> None:
+    agent = filled(DQNAgent(3, 4, settings()))
+    lost = Transition(np.zeros(3), 0, reward, np.zeros(3), np.ones(4, bool), 0.9)
+    with np.errstate(over="ignore"):
+        agent.remember([lost] * agent.memory.capacity)
+    with pytest.raises(GreenwardError, match="the values diverged"):
+        agent.learn(np.random.default_rng(0))
+    assert all(torch.isfinite(weights).all() for weights in agent.online.parameters()) and agent.version == 0
 
 
 def test_hard_copies_of_the_target_come_at_their_interval() -> None:

@@ -84,6 +84,11 @@ class TestWrongValues:
             ("sandbox: {workers: 0}", "sandbox.workers: expected a number greater than 0"),
             ("seed: -1", "seed: expected a number greater than or equal to 0, found -1"),
             ("evaluation: {seed: 9223372036854775808}", "evaluation.seed: expected a number less than"),
+            (
+                "{kind: self_play, self_play: {games: []}}",
+                "self_play.games: expected at least 1 item, found []",
+            ),
+            ("evaluation: {k: []}", "evaluation.k: expected at least 1 item, found []"),
             ("preset_keys: -1", "preset_keys: expected a list, found -1"),
             ("evaluation: {greedy: 1}", "evaluation.greedy: expected true or false, found 1"),
             ("name: 12", "name: expected text, found 12"),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from greenward.algorithms.replay import Batch, NStepWindow, ReplayBuffer, Transition
 from greenward.config.dqn import AgentConfig
-from greenward.errors import CheckpointError
+from greenward.errors import CheckpointError, GreenwardError
 
 WEIGHTS = "q_network.pt"
 
@@ -177,7 +177,10 @@ class DQNAgent:
         return actions_B
 
     def learn(self, rng: np.random.Generator, batch: Batch | None = None) -> dict[str, float]:
-        """One update, on a batch of the memory; what it measured, by name."""
+        """One update, on a batch of the memory; what it measured, by name.
+
+        Raises `GreenwardError` where the loss is not finite, before the weights are lost.
+        """
         config = self.config
         batch = batch or self.draw(rng)
         self.online.train()
@@ -197,6 +200,11 @@ class DQNAgent:
         if config.success_margin and batch.successes:
             own = slice(-batch.successes, None)
             loss = loss + margin_loss(q_BA[own], batch.actions_B[own].to(self.device), config.success_margin)
+        if not torch.isfinite(loss):
+            raise GreenwardError(
+                f"the loss of update {self.version + 1} is {float(loss.detach())}: the values diverged.",
+                remedy="Lower agent.learning_rate, or give smaller rewards; float32 holds up to 3.4e38.",
+            )
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.online.parameters(), config.max_grad_norm)

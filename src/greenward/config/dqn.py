@@ -191,7 +191,7 @@ class DQNEvaluationConfig(EvaluationConfig):
     samples: PositiveInt = Field(
         1, description="programs with epsilon for each problem, beside the greedy one"
     )
-    k: tuple[PositiveInt, ...] = (1,)
+    k: tuple[PositiveInt, ...] = Field((1,), min_length=1)
     epsilon: Fraction = Field(0.05, description="share of random actions in these")
     random_search: bool = Field(True, description="at the end, also search at random for as long")
 

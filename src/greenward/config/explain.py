@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import cache
@@ -87,7 +88,7 @@ def _message(item: Any, text: RecipeText, kind: str) -> str:
         if len(path) == 1 and (field := field_at(kind, path)):
             return f"{place}: kind: {kind} needs the section {key} ({field.description})."
         return f"{place}: the key {key} is missing."
-    message = str(item["msg"]).removeprefix("Input should be ")
+    message = re.sub(r"^(Input should be|\w+ should have) | after validation.*", "", item["msg"])
     expected, hint = _EXPECTED.get(problem.split("_")[0], message), ""
     if message.startswith(("greater", "less")):
         expected = f"a number {message}"

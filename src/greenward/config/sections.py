@@ -317,7 +317,7 @@ class EvaluationConfig(ConfigSection):
     at_start: bool = Field(True, description="also before the first step")
     num_questions: PositiveInt = 300
     samples: PositiveInt = Field(8, description="answers per problem (n of pass@k)")
-    k: tuple[PositiveInt, ...] = (1, 8)
+    k: tuple[PositiveInt, ...] = Field((1, 8), min_length=1)
     temperature: NonNegativeFloat = 1.0
     greedy: bool = Field(True, description="also measure greedy pass@1")
     eval_interval_steps: PositiveInt = 20
