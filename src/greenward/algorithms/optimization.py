@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from torch.nn.utils import get_total_norm
 
 from greenward.algorithms import distributed
 from greenward.errors import ConfigError
+from greenward.policies.policy import Policy
 from greenward.policies.scoring import TokenScores
 
 Attempted = TypeVar("Attempted")
@@ -63,6 +65,11 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as in torch's clip_grad_norm_
     torch._foreach_mul_(parts + whole, scale)
     return float(norm)
+
+
+def casting_once(policy: Policy) -> AbstractContextManager[None]:
+    """`Policy.casting_once`, unless weights are sharded: a cast of gathered ones would keep them whole."""
+    return nullcontext() if distributed.is_sharded() else policy.casting_once()
 
 
 class MicroBatchLimit:

@@ -23,6 +23,7 @@ from greenward.algorithms.optimization import (
     LossScale,
     MicroBatchLimit,
     adamw,
+    casting_once,
     clip_gradients,
     set_learning_rates,
 )
@@ -163,7 +164,8 @@ class SupervisedOptimizer:
                 total += loss.detach()
             return distributed.total(total)
 
-        total = float(self._limit.fit(accumulate, len(batch)))
+        with casting_once(policy):
+            total = float(self._limit.fit(accumulate, len(batch)))
         self._loss_scale.unscale(policy.parameters())
         norm = clip_gradients(policy.parameters(), self.max_grad_norm)
         applied = math.isfinite(norm)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from greenward.algorithms.optimization import (
     SeparateGradients,
     UpdateStatistics,
     adamw,
+    casting_once,
     clip_gradients,
     set_learning_rates,
 )
@@ -251,9 +253,9 @@ class RLTrainer:
     ) -> bool:
         """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
         trunk = self._shared_trunk if policy_learns else []
-        value_gradients, found = self._limit.fit(
-            lambda: self._accumulate(batch, trunk, policy_learns, critic_learns, first_pass), len(batch.rows)
-        )
+        attempt = partial(self._accumulate, batch, trunk, policy_learns, critic_learns, first_pass)
+        with casting_once(self.policy):
+            value_gradients, found = self._limit.fit(attempt, len(batch.rows))
         statistics.extend(found)
         limit = self.algorithm.max_step_kl
         within = not policy_learns or limit is None or not found.mean("approx_kl") > limit

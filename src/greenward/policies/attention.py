@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from greenward.policies.decoder import Attention, Decoder, DecoderShape, rotate_
+from greenward.policies.decoder import Decoder, DecoderShape, rotate_
 from greenward.policies.group_batch import Bucket, GroupBatch, Span
-from greenward.policies.kernels.attention import KernelAttention, kernels_for
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-_FLASH_DEVICES = ("cpu",)  # on others, plain operations that keep all scores
+_FLASH_DEVICES = ("cpu",)  # on others, plain operations that keep all scores, where `flex.py` does not serve
 
 
 def attend(
@@ -44,7 +43,7 @@ def attend(
     scores = _scores(query_BHTD, key_BKSD, causal, mask_B11S)
     lse = scores.logsumexp(-1)
     weights = torch.exp(scores - lse.unsqueeze(-1)).to(value_BKSD.dtype)
-    out = weights @ value_BKSD.unsqueeze(2)
+    out = (weights.flatten(2, 3) @ value_BKSD).unflatten(2, weights.shape[2:4])
     return out.flatten(1, 2), lse.flatten(1, 2)
 
 
@@ -106,7 +105,8 @@ def padding_mask(
 def _scores(query_BHTD: Tensor, key_BKSD: Tensor, causal: bool, mask_B11S: Tensor | None) -> Tensor:
     """Scaled scores in float32, (B, K, H/K, T, S)."""
     query = query_BHTD.unflatten(1, (key_BKSD.shape[1], -1)) * query_BHTD.shape[-1] ** -0.5
-    scores = (query @ key_BKSD.unsqueeze(2).transpose(-1, -2)).float()
+    scores = query.flatten(2, 3) @ key_BKSD.transpose(-1, -2)  # no copy of the keys for each query head
+    scores = scores.unflatten(2, query.shape[2:4]).float()
     if mask_B11S is not None:
         scores = scores + mask_B11S.unsqueeze(1)
     if causal:
@@ -114,12 +114,6 @@ def _scores(query_BHTD: Tensor, key_BKSD: Tensor, causal: bool, mask_B11S: Tenso
         future = torch.ones(T, T, dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, float("-inf"))
     return scores
-
-
-def training_attention(decoder: Decoder, batch: GroupBatch) -> Attention:
-    """The `Attention` of training: compiled kernels where they serve, else the operations of torch."""
-    native = kernels_for(decoder)
-    return KernelAttention(decoder, batch, native) if native else SharedPrefixAttention(decoder, batch)
 
 
 class _Heads(NamedTuple):

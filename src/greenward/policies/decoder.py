@@ -15,7 +15,8 @@ H query heads, K key/value heads, X = H + 2K, D head dimension, F intermediate s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,22 @@ def rotate_(heads_MHD: Tensor, cos: Tensor, sin: Tensor) -> None:
     second.mul_(cos).add_(first_sin)
 
 
-class DecoderLayer(nn.Module):
+class _Casting(nn.Module):
+    """Weights that are cast at every use, or once inside of `Decoder.casting_once`."""
+
+    casts: dict[str, Tensor] | None = None  # by the name of the weight
+
+    def cast(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The weight of that name in `dtype`."""
+        weight: Tensor = getattr(self, name)
+        if self.casts is None or not torch.is_grad_enabled():
+            return weight.to(dtype)
+        if name not in self.casts:
+            self.casts[name] = weight.to(dtype)
+        return self.casts[name]
+
+
+class DecoderLayer(_Casting):
     """One transformer block: pre-norm attention and SwiGLU, each added to the residual stream."""
 
     def __init__(self, shape: DecoderShape) -> None:
@@ -138,29 +154,29 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """The residual stream after this layer, of all tokens or of `predicting_U` only (U, E)."""
         dtype, eps = x_ME.dtype, self.shape.norm_eps
-        normed_ME = rms_norm(x_ME, self.attention_norm.to(dtype), eps)
-        bias = None if self.qkv_bias is None else self.qkv_bias.to(dtype)
-        qkv = self._adapted("qkv", linear(normed_ME, self.qkv.to(dtype), bias), normed_ME)
+        normed_ME = rms_norm(x_ME, self.cast("attention_norm", dtype), eps)
+        bias = None if self.qkv_bias is None else self.cast("qkv_bias", dtype)
+        qkv = self._adapted("qkv", linear(normed_ME, self.cast("qkv", dtype), bias), normed_ME)
         qkv_MXD = qkv.view(len(x_ME), -1, self.shape.head_dim)
         if self.query_norm is not None and self.key_norm is not None:
             H, K = self.shape.heads, self.shape.kv_heads
             query, key, value = qkv_MXD.split((H, K, K), dim=1)
-            query = rms_norm(query, self.query_norm.to(dtype), eps)
-            key = rms_norm(key, self.key_norm.to(dtype), eps)
+            query = rms_norm(query, self.cast("query_norm", dtype), eps)
+            key = rms_norm(key, self.cast("key_norm", dtype), eps)
             qkv_MXD = torch.cat((query, key, value), dim=1)
         attended = attention(index, qkv_MXD)
         if predicting_U is not None:
             x_ME, attended = x_ME.index_select(0, predicting_U), attended.index_select(0, predicting_U)
-        x_ME = linear(attended, self.attention_out.to(dtype), x_ME)
+        x_ME = linear(attended, self.cast("attention_out", dtype), x_ME)
         x_ME = self._adapted("attention_out", x_ME, attended)
-        normed_ME = rms_norm(x_ME, self.mlp_norm.to(dtype), eps)
+        normed_ME = rms_norm(x_ME, self.cast("mlp_norm", dtype), eps)
         if "gate_up" in self.low_rank:
-            gate_up = self._adapted("gate_up", linear(normed_ME, self.gate_up.to(dtype)), normed_ME)
+            gate_up = self._adapted("gate_up", linear(normed_ME, self.cast("gate_up", dtype)), normed_ME)
             gate, up = gate_up.chunk(2, dim=1)
             activated_MF = F.silu(gate) * up
         else:
-            activated_MF = swiglu(normed_ME, self.gate_up.to(dtype))
-        x_ME = linear(activated_MF, self.down.to(dtype), x_ME)
+            activated_MF = swiglu(normed_ME, self.cast("gate_up", dtype))
+        x_ME = linear(activated_MF, self.cast("down", dtype), x_ME)
         return self._adapted("down", x_ME, activated_MF)
 
     def _adapted(self, name: str, out: Tensor, inputs: Tensor) -> Tensor:
@@ -168,7 +184,7 @@ class DecoderLayer(nn.Module):
         return self.low_rank[name](out, inputs) if name in self.low_rank else out
 
 
-class Decoder(nn.Module):
+class Decoder(_Casting):
     """A causal language model: flat token ids to final hidden states; `unembedding` scores them."""
 
     def __init__(self, shape: DecoderShape, *, compute_dtype: torch.dtype = torch.float32) -> None:
@@ -186,7 +202,7 @@ class Decoder(nn.Module):
     @property
     def unembedding_VE(self) -> Tensor:
         """The output projection in the compute type."""
-        return (self.embedding if self.lm_head is None else self.lm_head).to(self.compute_dtype)
+        return self.cast("embedding" if self.lm_head is None else "lm_head", self.compute_dtype)
 
     def forward(
         self,
@@ -214,8 +230,24 @@ class Decoder(nn.Module):
                 x_ME = checkpoint(layer, x_ME, index, attention, outputs, use_reentrant=False)
             else:
                 x_ME = layer(x_ME, index, attention, outputs)
-        hidden_ME = rms_norm(x_ME, self.final_norm.to(x_ME.dtype), self.shape.norm_eps)[:tokens]
+        hidden_ME = rms_norm(x_ME, self.cast("final_norm", x_ME.dtype), self.shape.norm_eps)[:tokens]
         return hidden_ME if read is None else read(hidden_ME, self.unembedding_VE)
+
+    @contextmanager
+    def casting_once(self) -> Iterator[None]:
+        """Inside, a weight is cast at its first use with a gradient and not again; it must not change.
+
+        The graph of a cast keeps no tensor, so that it serves the backward passes of all micro-batches. With
+        gradient checkpointing nothing changes: the casts of all layers at once take memory.
+        """
+        parts = [] if self.gradient_checkpointing else [self, *self.layers]
+        for part in parts:
+            part.casts = {}
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.casts = None
 
     def in_compute_dtype(self) -> Decoder:
         """A frozen copy whose weights are cast once, not at every use."""

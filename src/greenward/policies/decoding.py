@@ -15,11 +15,15 @@ from torch import Tensor
 from greenward.policies.adapter import fix_factors, is_adapted, shared_copy
 from greenward.policies.attention import SharedPrefixAttention, attend
 from greenward.policies.decoder import Decoder, DecoderShape, rotate_
+from greenward.policies.flex import FlexAttention, flex_serves
+from greenward.policies.graphs import StepGraph
 from greenward.policies.group_batch import GroupBatch, Span
 from greenward.policies.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 from greenward.policies.products import product, products_for
 
-_GROWTH = 16
+# The first and the least growth of a cache, and the least beside its size, one over this. On GPUs it grows
+# seldom, since each time a graph is captured anew.
+_GROWTH = {"cpu": (16, 8), "cuda": (64, 1)}
 CACHE_BYTES = 1 << 30  # for the completions' keys and values
 
 
@@ -32,10 +36,23 @@ class PrefillAttention(SharedPrefixAttention):
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
         out_MHD, kept = self.attend(qkv_MXD)
-        for cache, padded in zip(self.caches, kept[::2], strict=True):
+        self.store(kept[::2])
+        return out_MHD.flatten(1)
+
+    def store(self, prompts: Sequence[Tensor]) -> None:
+        """Keep a layer's keys and values of the padded prompts of each bucket."""
+        for cache, padded in zip(self.caches, prompts, strict=True):
             _, key, value = self.heads(padded)
             cache.append((key.contiguous(), value.contiguous()))
-        return out_MHD.flatten(1)
+
+
+class FlexPrefill(FlexAttention, PrefillAttention):
+    """The same by `flex_attention`."""
+
+    def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
+        rotated = self.rotated(qkv_MXD)
+        self.store([bucket.prompts.pad(rotated) for bucket in self.batch.buckets])
+        return self.over(rotated)[: len(qkv_MXD)]
 
 
 class CompletionCache:
@@ -52,24 +69,34 @@ class CompletionCache:
         self.rows = rows
         self.tokens = tokens
         self._memories = list(memory.chunk(2))
-        self._cache = self._place(min(_GROWTH, tokens))
+        self._growth = _GROWTH.get(memory.device.type, _GROWTH["cpu"])
+        self._cache = self._place(0)
         self._stored = 0
+        self.newest = torch.full((1,), -1, device=memory.device)  # the place of the newest token
 
     @staticmethod
     def numbers(shape: DecoderShape, rows: int, tokens: int) -> int:
         """How many numbers `memory` must hold."""
         return 4 * shape.layers * rows * shape.kv_heads * shape.head_dim * tokens
 
-    def advance(self) -> None:
-        """Make room for the next token of every row."""
+    def make_room(self) -> bool:
+        """Make room for the next token of every row; whether the cache has moved."""
         capacity = self._cache.shape[3]
-        if self._stored == capacity:
-            larger = self._place(min(capacity + max(_GROWTH, capacity // 8), self.tokens))
+        is_full = self._stored == capacity
+        if is_full:
+            least, share = self._growth
+            larger = self._place(min(capacity + max(least, capacity // share), self.tokens))
             larger[:, :, :, :capacity] = self._cache
             self._cache = larger
+            self._mask = larger.new_full((larger.shape[3],), float("-inf"))
+            self._mask[:capacity] = 0
         self._stored += 1
-        self._mask = self._cache.new_zeros(self._cache.shape[3])
-        self._mask[self._stored :] = float("-inf")
+        return is_full
+
+    def advance(self) -> None:
+        """Go on to the next token of every row."""
+        self.newest += 1
+        self._mask.index_fill_(0, self.newest, 0)
 
     def keep(self, kept_B: Tensor) -> None:
         """Continue with these rows."""
@@ -81,7 +108,8 @@ class CompletionCache:
 
     def write(self, layer: int, key_value_B2KD: Tensor) -> None:
         """Store the newest token's keys and values."""
-        self._cache[layer, :, :, self._stored - 1] = key_value_B2KD.transpose(0, 1).flatten(1, 2)
+        by_row = key_value_B2KD.transpose(0, 1).flatten(1, 2)
+        self._cache[layer].index_copy_(2, self.newest, by_row.unsqueeze(2))
 
     def attend(self, layer: int, query_BHD: Tensor, prompt_BHD: Tensor, prompt_lse_BH: Tensor) -> Tensor:
         """Attention over a row's own tokens and its prompt (B, H·D), whose part was computed before.
@@ -140,8 +168,11 @@ class _LiveBucket:
 class DecodeAttention:
     """Each row's newest token over its group's prompt and its own tokens.
 
-    Rows are ordered by group, and groups as in the buckets of the prefill.
+    Rows are ordered by group, and groups as in the buckets of the prefill. What a step computes after
+    `make_room` follows from tensors that stay in their places, so that it can be captured.
     """
+
+    _moved: bool
 
     def __init__(
         self, decoder: Decoder, prefill: PrefillAttention, group_sizes: Sequence[int], own: CompletionCache
@@ -161,10 +192,21 @@ class DecodeAttention:
         ]
         self._arrange()
 
+    @property
+    def counters(self) -> list[Tensor]:
+        """The tensors that `advance` counts up."""
+        return [self.positions_B, self.own.newest]
+
+    def make_room(self) -> bool:
+        """Make room for the next token of every row; whether tensors have moved since the last."""
+        moved = self.own.make_room() or self._moved
+        self._moved = False
+        return moved
+
     def advance(self) -> None:
         """Prepare to feed every row its next token."""
         self.own.advance()
-        self.positions_B = self.positions_B + 1
+        self.positions_B += 1
         self.cos, self.sin = self.rotary(self.positions_B, self.longest, self.dtype)
 
     def keep(self, kept: np.ndarray) -> None:
@@ -186,6 +228,7 @@ class DecodeAttention:
 
     def _arrange(self) -> None:
         counts_N = np.bincount(self.groups_B, minlength=self.groups)
+        self._moved = True
         start = 0
         for bucket in self.buckets:
             start = bucket.arrange(start, counts_N, self.device)
@@ -206,6 +249,7 @@ class NativeDecoding:
         elif decoder.compute_dtype != torch.float32:
             self.decoder = decoder.in_compute_dtype()
         self._memory = torch.empty(0)
+        self._graph = StepGraph(decoder.embedding.device)
 
     def rows_at_once(self, max_tokens: int) -> int:
         return CACHE_BYTES // (self._numbers(1, max_tokens) * self.decoder.compute_dtype.itemsize)
@@ -220,8 +264,11 @@ class NativeDecoding:
         self._refresh()
         decoder, device = self.decoder, self.decoder.embedding.device
         batch = GroupBatch.of_prompts(prompts, group_sizes, device)
-        native = kernels_for(decoder)
-        prefill = KernelPrefill(decoder, batch, native) if native else PrefillAttention(decoder, batch)
+        prefill: KernelPrefill | PrefillAttention
+        if native := kernels_for(decoder):
+            prefill = KernelPrefill(decoder, batch, native)
+        else:
+            prefill = (FlexPrefill if flex_serves(decoder) else PrefillAttention)(decoder, batch)
 
         def logits_after_prompts(hidden_UE: Tensor, unembedding_VE: Tensor) -> Tensor:
             return _logits(hidden_UE.index_select(0, batch.scored_from_S), unembedding_VE)
@@ -240,8 +287,16 @@ class NativeDecoding:
         return logits_NV.repeat_interleave(torch.tensor(group_sizes, device=device), dim=0)
 
     def step(self, token_ids_B: Tensor) -> Tensor:
+        attention = self._attention
+        if isinstance(attention, KernelDecodeAttention):
+            return self._step(token_ids_B)
+        moved = attention.make_room()
+        return self._graph.run(self._step, token_ids_B, attention.counters, moved=moved)
+
+    def _step(self, token_ids_B: Tensor) -> Tensor:
         self._attention.advance()
-        return self.decoder(token_ids_B, self._attention, _logits)
+        logits_BV: Tensor = self.decoder(token_ids_B, self._attention, _logits)
+        return logits_BV
 
     def keep(self, kept_B: np.ndarray) -> None:
         self._attention.keep(kept_B)

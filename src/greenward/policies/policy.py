@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, ConfigError
 from greenward.policies import adapter, checkpoint
-from greenward.policies.attention import training_attention
 from greenward.policies.decoder import Decoder, DecoderShape, pad_to_bucket
 from greenward.policies.decoding import NativeDecoding
 from greenward.policies.devices import resolve_device, resolve_dtype
+from greenward.policies.flex import training_attention
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.sampler import Decoding, Sampler
 from greenward.policies.scoring import TokenScores, score_tokens
@@ -115,6 +116,10 @@ class Policy(Sampler):
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Trade a second forward pass for activations of one layer at a time."""
         self.model.gradient_checkpointing = enabled
+
+    def casting_once(self) -> AbstractContextManager[None]:
+        """Inside, weights do not change and are cast to `dtype` once, where the decoder is ours."""
+        return self.model.casting_once() if isinstance(self.model, Decoder) else nullcontext()
 
     def add_adapter(self, config: LoraConfig, *, seed: int, base: str | None = None) -> None:
         """Train an adapter from now on, and none of the weights; see `adapter.add_adapter`."""

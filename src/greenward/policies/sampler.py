@@ -32,6 +32,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Finished rows are dropped when at most this share of the batch is left: dropping copies the cache.
 _COMPACT_BELOW = 0.75
 _ROWS_STEP = 16
+# Whether a row has ended is known on the host, and asking a GPU for its tokens lets it run idle meanwhile.
+# A row that has ended is decoded for at most that many tokens less one.
+_CHECKED_EVERY = {"cuda": 8}
 
 
 class Decoding(Protocol):
@@ -143,20 +146,24 @@ class Sampler(RolloutEngine):
     ) -> Iterator[list[tuple[int, Completion]]]:
         """Rows with their completions, as they end."""
         decoding = self._decoding
-        uniforms_BT = uniforms(row_keys_B, params.max_tokens)
-        buffer = CompletionBuffer(len(uniforms_BT), params, self.tokenizer, self.version)
+        buffer = CompletionBuffer(len(row_keys_B), params, self.tokenizer, self.version)
         logits_BV = decoding.start(prompts, group_sizes, params.max_tokens)
+        uniforms_TB = torch.from_numpy(uniforms(row_keys_B, params.max_tokens)).t().to(logits_BV.device)
+        checked_every = _CHECKED_EVERY.get(logits_BV.device.type, 1)
+        drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
         for step in range(params.max_tokens):
-            uniforms_B = torch.from_numpy(uniforms_BT[buffer.rows_B, step]).to(logits_BV.device)
-            token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
-            yield buffer.record(step, token_ids_B, logprobs_B)
-            alive = buffer.alive_B.mean()
-            if alive == 0:
-                break
-            if alive <= _COMPACT_BELOW:
-                kept_B = buffer.drop_finished()
-                decoding.keep(kept_B)
-                token_ids_B = token_ids_B[torch.from_numpy(kept_B)]
+            token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_TB[step].contiguous())
+            drawn.append((token_ids_B, logprobs_B))
+            if len(drawn) == checked_every or step == params.max_tokens - 1:
+                yield buffer.record(step + 1 - len(drawn), *map(torch.stack, zip(*drawn, strict=True)))
+                drawn = []
+                alive = buffer.alive_B.mean()
+                if alive == 0:
+                    break
+                if alive <= _COMPACT_BELOW and len(kept_B := buffer.drop_finished()) < len(token_ids_B):
+                    decoding.keep(kept_B)
+                    index = torch.from_numpy(kept_B).to(token_ids_B.device)
+                    token_ids_B, uniforms_TB = token_ids_B[index], uniforms_TB[:, index]
             logits_BV = decoding.step(token_ids_B)
 
 
@@ -197,14 +204,23 @@ class CompletionBuffer:
         self._logprobs_RT = np.zeros((rows, params.max_tokens), dtype=np.float32)
         self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
 
-    def record(self, step: int, token_ids_B: Tensor, logprobs_B: Tensor) -> list[tuple[int, Completion]]:
-        """Note token number `step` of every row in the batch; the rows that end with it.
+    def record(
+        self, first_step: int, token_ids_SB: Tensor, logprobs_SB: Tensor
+    ) -> list[tuple[int, Completion]]:
+        """Note the tokens from number `first_step` on of every row in the batch; the rows that end with them.
 
         Rows that ended before ignore theirs.
         """
-        ids_B = token_ids_B.cpu().numpy()
+        drawn = zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True)
+        return [
+            one
+            for step, (ids_B, logprobs_B) in enumerate(drawn, first_step)
+            for one in self._record(step, ids_B, logprobs_B)
+        ]
+
+    def _record(self, step: int, ids_B: np.ndarray, logprobs_B: np.ndarray) -> list[tuple[int, Completion]]:
         self._token_ids_RT[self.rows_B, step] = ids_B
-        self._logprobs_RT[self.rows_B, step] = logprobs_B.cpu().numpy()
+        self._logprobs_RT[self.rows_B, step] = logprobs_B
         at_end_B = (ids_B[:, None] == self._eos_ids).any(axis=1)
         may_end = self._stops is not None or step == self._last_step
         ended = []
