@@ -6,6 +6,9 @@ ends early. Printed are, for each of `--shapes`:
 - tokens per second of sampling, by the native engine and by `transformers.generate`;
 - tokens per second of the GRPO update, and both parts' model FLOPs utilisation: the arithmetic that the model
   needs, without recomputation, over what the device's data sheet promises for dense bfloat16;
+- what each part of the path for GPUs gains (`PARTS`): the time, and on CUDA the peak of memory, of sampling
+  or update without the part over that with it, in turns; and whether flex attention and graphs were used,
+  which they never are on a CPU;
 - the peak of the device's memory beside the estimate of `greenward plan` (on CUDA);
 - `--lora-steps` steps of GRPO with an adapter of rank 16: seconds a step, peak, and the adapter's change.
 
@@ -21,9 +24,11 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -35,13 +40,21 @@ from greenward.config.algorithm import GRPOAlgorithmConfig
 from greenward.config.sections import LoraConfig, TrainingConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.platforms.memory import Workload, estimate, parameters
+from greenward.policies import decoding, flex, sampler
 from greenward.policies.decoder import Decoder, DecoderShape
 from greenward.policies.engine import Completion, SamplingParams
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import train_tokenizer
+from side_by_side import spread
 
 DENSE_BF16_TFLOPS = {"H200": 989, "H100": 989, "A100": 312, "L40S": 362, "L4": 121, "A10G": 70, "4090": 165}
 
+PARTS = {
+    "flex attention": ("sampling", "update"),
+    "CUDA graphs": ("sampling",),
+    "checks every few tokens": ("sampling",),
+    "one cast for each step": ("update",),
+}
 
 COMMON: dict[str, Any] = {
     "vocab_size": 151_936,
@@ -94,10 +107,19 @@ def measure(name: str, device: torch.device, arguments: argparse.Namespace) -> d
     groups = policy.sample(prompts, arguments.group_size, params, seed=0)
     episodes = episodes_of(prompts, groups)
     advantages = ESTIMATORS["grpo"](episodes)
-    sampling = seconds_of(
-        lambda: policy.sample(prompts, arguments.group_size, params, seed=1), arguments.rounds, device
-    )
-    update = seconds_of(lambda: trainer.update(episodes, advantages, 0), arguments.rounds, device)
+    works: dict[str, Callable[[], object]] = {
+        "sampling": lambda: policy.sample(prompts, arguments.group_size, params, seed=1),
+        "update": lambda: trainer.update(episodes, advantages, 0),
+    }
+    sampling, update = (seconds_of(work, arguments.rounds, device) for work in works.values())
+    peak_of_all = peak_bytes(device)
+    gains = {
+        title: {name: gain(works[name], policy, parts, arguments.rounds, device) for name in names}
+        for title, parts, names in (
+            *((part, [part], names) for part, names in PARTS.items()),
+            ("all", PARTS, works),
+        )
+    }
     lengths = [len(turn.completion_ids) for episode in episodes for turn in episode.turns]
     work = Workload(
         dtype_bytes=2,
@@ -106,7 +128,7 @@ def measure(name: str, device: torch.device, arguments: argparse.Namespace) -> d
         micro_batch=arguments.micro_batch,
         prompt_tokens=arguments.prompt_tokens,
         completion_tokens=arguments.max_tokens,
-        fused_attention=device.type == "cpu",
+        fused_attention=device.type == "cpu" or flex.flex_serves(policy.model),
     )
     device_name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     peak = arguments.peak_tflops or next(
@@ -118,8 +140,13 @@ def measure(name: str, device: torch.device, arguments: argparse.Namespace) -> d
         "torch": torch.__version__,
         "parameters": parameters(shape),
         "completions": len(lengths),
-        "peak_bytes": peak_bytes(device),
+        "peak_bytes": peak_of_all,
         "estimated_bytes": estimate(shape, work).total,
+        "used": {
+            "flex attention": flex.flex_serves(policy.model),
+            "CUDA graphs": graphs_of(policy)._captures,
+        },
+        "without_over_with": gains,
     }
     for part, seconds, passes in (("sampling", sampling, 1), ("update", update, 3)):
         achieved = passes * flops / seconds / 1e12
@@ -246,16 +273,55 @@ def episodes_of(prompts: Sequence[tuple[int, ...]], groups: Sequence[Sequence[Co
     return episodes
 
 
+def graphs_of(policy: Policy) -> Any:
+    return policy._decoding._graph  # type: ignore[attr-defined]
+
+
+def without(parts: Iterable[str], policy: Policy) -> ExitStack:
+    """Inside, the operations that the parts replace compute."""
+    ways: dict[str, list[Any]] = {
+        "flex attention": [
+            patch.object(where, "flex_serves", lambda decoder: False) for where in (flex, decoding)
+        ],
+        "CUDA graphs": [patch.object(graphs_of(policy), "_captures", False)],
+        "checks every few tokens": [patch.dict(sampler._CHECKED_EVERY, clear=True)],
+        "one cast for each step": [patch.object(Decoder, "casting_once", lambda decoder: nullcontext())],
+    }
+    stack = ExitStack()
+    for part in parts:
+        for way in ways[part]:
+            stack.enter_context(way)
+    return stack
+
+
+def gain(
+    work: Callable[[], object], policy: Policy, left_out: Iterable[str], rounds: int, device: torch.device
+) -> dict[str, Any]:
+    """Time and peak of memory without some parts over those with them; the first round is not counted."""
+    times, peaks = [], []
+    for _ in range(rounds + 1):
+        forget_peak(device)
+        having, whole = timed(work, device), peak_bytes(device)
+        forget_peak(device)
+        with without(left_out, policy):
+            lacking = timed(work, device)
+        times.append(lacking / having)
+        if whole is not None:
+            peaks.append((peak_bytes(device) or 0) / whole)
+    return {"time": spread(times[1:]), **({"peak": spread(peaks[1:])} if peaks else {})}
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
 def seconds_of(work: Callable[[], object], rounds: int, device: torch.device) -> float:
     """The median of several rounds, after one that is not counted."""
-    seconds = []
-    for _ in range(rounds + 1):
-        started = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds[1:]))
+    return float(np.median([timed(work, device) for _ in range(rounds + 1)][1:]))
 
 
 def forward_flops(

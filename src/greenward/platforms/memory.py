@@ -30,9 +30,9 @@ class Workload:
     `lora_rank` is that of adapters on `lora_targets`; None trains all weights. `copies` counts whole further
     trainable copies of the model (a critic's own trunk). `engine_bytes` is what another engine takes for
     itself and samples in (vLLM's share of the device); None: the native one samples. `shards` is the number
-    of processes over which weights, gradients and optimizer are split. `fused_attention` is that of CPUs;
-    elsewhere the scores of a layer exist as a whole. `native` is False for a model of transformers, which
-    pads its rows, repeats prompts and keeps all logits.
+    of processes over which weights, gradients and optimizer are split. `fused_attention` is that of CPUs
+    and of flex attention; elsewhere the scores of a layer exist as a whole. `native` is False for a model of
+    transformers, which pads its rows, repeats prompts and keeps all logits.
     """
 
     dtype_bytes: int

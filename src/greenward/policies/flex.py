@@ -12,7 +12,6 @@ K key/value heads, X = H + 2K, D head dimension.
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +25,7 @@ from greenward.policies.attention import SharedPrefixAttention
 from greenward.policies.decoder import Attention, Decoder, DecoderShape, pad_to_bucket, rotate_
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.attention import KernelAttention, kernels_for
-from greenward.policies.kernels.build import SWITCH
+from greenward.policies.kernels.build import are_switched_off
 from greenward.policies.kernels.self_test import TOLERANCE, relative_error
 
 BLOCK = 128  # queries and keys of a block, torch's own choice
@@ -35,7 +34,7 @@ BLOCK = 128  # queries and keys of a block, torch's own choice
 def flex_serves(decoder: Decoder) -> bool:
     """Whether `FlexAttention` computes for this decoder; the first call compiles and compares."""
     device, shape = decoder.embedding.device, decoder.shape
-    if device.type != "cuda" or os.environ.get(SWITCH) == "off":
+    if device.type != "cuda" or are_switched_off():
         return False
     about = (decoder.compute_dtype, shape.heads, shape.kv_heads, shape.head_dim)
     return _agrees(device, *about, differentiable=torch.is_grad_enabled())

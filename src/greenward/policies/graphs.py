@@ -9,14 +9,13 @@ Shape suffixes: B rows being decoded, V vocabulary.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from greenward.policies.kernels.build import SWITCH
+from greenward.policies.kernels.build import are_switched_off
 
 _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with room
 
@@ -27,7 +26,7 @@ class StepGraph:
     """Runs steps by their operations, and on CUDA by a graph of these as long as no tensor moves."""
 
     def __init__(self, device: torch.device) -> None:
-        self._captures = device.type == "cuda" and os.environ.get(SWITCH) != "off"
+        self._captures = device.type == "cuda" and not are_switched_off()
         self._is_proven = False
         self._replay: Replay | None = None
 

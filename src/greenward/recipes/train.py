@@ -35,7 +35,7 @@ from greenward.errors import TrainingStopped
 from greenward.faults.fault import recorded_truth
 from greenward.faults.plant import edit_examples
 from greenward.policies.devices import contended_threads, resolve_dtype
-from greenward.policies.kernels.build import is_to_be_built, kernels
+from greenward.policies.kernels.build import are_switched_off, is_to_be_built, kernels
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_policy
@@ -131,6 +131,8 @@ def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
         numbers = resolve_dtype(recipe.model.dtype, torch.device("cpu"))
         products = native.products and numbers == torch.float32
         computed_by["kernels"] = "compiled, with products" if products else "compiled"
+    elif isinstance(recipe, ModelRecipe) and torch.cuda.is_available() and not are_switched_off():
+        computed_by["kernels"] = "torch, flex attention where it serves"
 
     def create() -> None:
         opened.append(

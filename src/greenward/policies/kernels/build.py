@@ -43,6 +43,11 @@ class Built:
     products: bool = False
 
 
+def are_switched_off() -> bool:
+    """Whether the user keeps to the operations of torch."""
+    return os.environ.get(SWITCH) == "off"
+
+
 def prebuilt() -> list[Path]:
     """The libraries that the wheel brings, that of the newest processors first."""
     return sorted((Path(__file__).parent / "prebuilt").glob("*.so"), reverse=True)
@@ -77,7 +82,7 @@ def build(*, anew: bool = False) -> Built:
 @functools.cache
 def kernels() -> Kernels | None:
     """The kernels of this machine, compiled if they have not been; None where there are none."""
-    if os.environ.get(SWITCH) == "off":
+    if are_switched_off():
         return None
     built = build()
     if built.library is None:
@@ -90,7 +95,7 @@ def kernels() -> Kernels | None:
 def is_to_be_built() -> bool:
     """Whether the next use compiles, which takes some seconds."""
     found = compiler()
-    if os.environ.get(SWITCH) == "off" or (found is None and not prebuilt()):
+    if are_switched_off() or (found is None and not prebuilt()):
         return False
     try:
         return _settled(_files(found)[1]) is None
