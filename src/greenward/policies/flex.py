@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from greenward.policies.attention import SharedPrefixAttention
-from greenward.policies.decoder import Attention, Decoder, DecoderShape, pad_to_bucket, rotate_
+from greenward.policies.decoder import Attention, Decoder, DecoderShape, pad_to_bucket
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.attention import KernelAttention, kernels_for
 from greenward.policies.kernels.build import are_switched_off
@@ -59,8 +60,13 @@ class FlexAttention(SharedPrefixAttention):
 
     def rotated(self, qkv_MXD: Tensor) -> Tensor:
         """(M, X, D) to (L, X, D), queries and keys rotated, zeros in the padding."""
-        rotated_LXD: Tensor = _Rotated.apply(qkv_MXD, self)
-        return rotated_LXD
+        H, K = self.shape.heads, self.shape.kv_heads
+        turned, value = qkv_MXD[: len(self.cos)].split((H + K, K), dim=1)
+        first, second = turned.chunk(2, dim=-1)
+        real = torch.addcmul(first * self.cos, second, self.sin, value=-1)  # rounded as by `rotate_`
+        imaginary = second * self.cos + first * self.sin
+        rotated = torch.cat((torch.cat((real, imaginary), dim=-1), value), dim=1)
+        return F.pad(rotated, (0, 0, 0, 0, 0, self.blocks.seq_lengths[0] - len(rotated)))
 
     def over(self, rotated_LXD: Tensor) -> Tensor:
         """Attended values (L, H·D), 0 in the padding."""
@@ -69,25 +75,6 @@ class FlexAttention(SharedPrefixAttention):
         attend: Any = flex_attention if rotated_LXD.device.type == "cpu" else _compiled()
         out_1HLD: Tensor = attend(*heads, block_mask=self.blocks, enable_gqa=H != K)
         return out_1HLD.squeeze(0).transpose(0, 1).flatten(1)
-
-
-class _Rotated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, qkv_MXD: Tensor, attention: FlexAttention) -> Tensor:
-        ctx.attention, ctx.rows = attention, len(qkv_MXD)
-        rotated = qkv_MXD.new_zeros((attention.blocks.seq_lengths[0], *qkv_MXD.shape[1:]))
-        rotated[: len(qkv_MXD)] = qkv_MXD
-        heads = attention.shape.heads + attention.shape.kv_heads
-        rotate_(rotated[: len(attention.cos), :heads], attention.cos, attention.sin)
-        return rotated
-
-    @staticmethod
-    def backward(ctx: Any, grad_LXD: Tensor) -> tuple[Tensor, None]:
-        attention: FlexAttention = ctx.attention
-        grad = grad_LXD[: ctx.rows].clone()
-        heads = attention.shape.heads + attention.shape.kv_heads
-        rotate_(grad[: len(attention.cos), :heads], attention.cos, -attention.sin)
-        return grad, None
 
 
 def block_mask(batch: GroupBatch, tokens: int) -> BlockMask:
