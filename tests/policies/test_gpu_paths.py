@@ -266,6 +266,7 @@ def capture(by_torch, policy, monkeypatch):
     """The operations of GPUs, and steps that are captured."""
     monkeypatch.setattr(attention, "_FLASH_DEVICES", ())
     monkeypatch.setattr(policy._decoding._graph, "_captures", True)
+    monkeypatch.setattr(decoding, "captures", lambda device: policy._decoding._graph._captures)
     capture = Capture(policy)
     monkeypatch.setattr(graphs, "capture", capture)
     return capture
@@ -278,7 +279,7 @@ def test_replayed_steps_give_what_computed_steps_give(policy, capture, monkeypat
     monkeypatch.setattr(policy._decoding._graph, "_captures", False)
     expected = policy.sample(PROMPTS, sizes, params, seed=5)
     monkeypatch.setattr(policy._decoding._graph, "_captures", True)
-    monkeypatch.setattr(decoding, "_GROWTH", {"cpu": growth})
+    monkeypatch.setattr(decoding, "_CAPTURED_GROWTH", growth)
     monkeypatch.setattr(sampler, "_CHECKED_EVERY", {"cpu": every})
     assert_same(policy.sample(PROMPTS, sizes, params, seed=5), expected)
     assert capture.captures > 2 and capture.replays > capture.captures

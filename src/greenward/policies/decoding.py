@@ -16,14 +16,14 @@ from greenward.policies.adapter import fix_factors, is_adapted, shared_copy
 from greenward.policies.attention import SharedPrefixAttention, attend
 from greenward.policies.decoder import Decoder, DecoderShape, rotate_
 from greenward.policies.flex import FlexAttention, flex_serves
-from greenward.policies.graphs import StepGraph
+from greenward.policies.graphs import StepGraph, captures
 from greenward.policies.group_batch import GroupBatch, Span
 from greenward.policies.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 from greenward.policies.products import product, products_for
 
-# The first and the least growth of a cache, and the least beside its size, one over this. On GPUs it grows
+# The least growth of a cache, in tokens and as the divisor of its size. Where steps are captured it grows
 # seldom, since each time a graph is captured anew.
-_GROWTH = {"cpu": (16, 8), "cuda": (64, 1)}
+_GROWTH, _CAPTURED_GROWTH = (16, 8), (64, 1)
 CACHE_BYTES = 1 << 30  # for the completions' keys and values
 
 
@@ -69,7 +69,7 @@ class CompletionCache:
         self.rows = rows
         self.tokens = tokens
         self._memories = list(memory.chunk(2))
-        self._growth = _GROWTH.get(memory.device.type, _GROWTH["cpu"])
+        self._is_captured = captures(memory.device)
         self._cache = self._place(0)
         self._stored = 0
         self.newest = torch.full((1,), -1, device=memory.device)  # the place of the newest token
@@ -84,7 +84,7 @@ class CompletionCache:
         capacity = self._cache.shape[3]
         is_full = self._stored == capacity
         if is_full:
-            least, share = self._growth
+            least, share = _CAPTURED_GROWTH if self._is_captured else _GROWTH
             larger = self._place(min(capacity + max(least, capacity // share), self.tokens))
             larger[:, :, :, :capacity] = self._cache
             self._cache = larger
@@ -109,7 +109,10 @@ class CompletionCache:
     def write(self, layer: int, key_value_B2KD: Tensor) -> None:
         """Store the newest token's keys and values."""
         by_row = key_value_B2KD.transpose(0, 1).flatten(1, 2)
-        self._cache[layer].index_copy_(2, self.newest, by_row.unsqueeze(2))
+        if self._is_captured:  # a graph would repeat the number of the place, too
+            self._cache[layer].index_copy_(2, self.newest, by_row.unsqueeze(2))
+        else:
+            self._cache[layer, :, :, self._stored - 1] = by_row
 
     def attend(self, layer: int, query_BHD: Tensor, prompt_BHD: Tensor, prompt_lse_BH: Tensor) -> Tensor:
         """Attention over a row's own tokens and its prompt (B, H·D), whose part was computed before.

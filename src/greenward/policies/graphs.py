@@ -22,11 +22,16 @@ _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with ro
 Replay = Callable[[], Tensor]
 
 
+def captures(device: torch.device) -> bool:
+    """Whether steps on this device are captured."""
+    return device.type == "cuda" and not are_switched_off()
+
+
 class StepGraph:
     """Runs steps by their operations, and on CUDA by a graph of these as long as no tensor moves."""
 
     def __init__(self, device: torch.device) -> None:
-        self._captures = device.type == "cuda" and not are_switched_off()
+        self._captures = captures(device)
         self._is_proven = False
         self._replay: Replay | None = None
 
