@@ -181,14 +181,15 @@ class DecodeAttention:
         self, decoder: Decoder, prefill: PrefillAttention, group_sizes: Sequence[int], own: CompletionCache
     ) -> None:
         batch = prefill.batch
-        self.shape, self.rotary, self.dtype = decoder.shape, decoder.rotary, decoder.compute_dtype
+        self.shape, self.dtype = decoder.shape, decoder.compute_dtype
         self.device = batch.token_ids_M.device
         self.own = own
         self.groups = len(group_sizes)
         self.groups_B = np.repeat(np.arange(self.groups), group_sizes)
         last_N = batch.positions_M.index_select(0, batch.predicting_U[batch.scored_from_S])
         self.positions_B = last_N.index_select(0, torch.from_numpy(self.groups_B).to(self.device))
-        self.longest = batch.longest + own.tokens
+        # Held here, since a graph reads it while an update in another thread may let it grow.
+        self.table = decoder.rotary.grown(batch.longest + own.tokens)
         self.buckets = [
             _LiveBucket(np.array(bucket.members), cache, mask)
             for bucket, cache, mask in zip(batch.buckets, prefill.caches, prefill.masks, strict=True)
@@ -210,7 +211,7 @@ class DecodeAttention:
         """Prepare to feed every row its next token."""
         self.own.advance()
         self.positions_B += 1
-        self.cos, self.sin = self.rotary(self.positions_B, self.longest, self.dtype)
+        self.cos, self.sin = self.table.index_select(0, self.positions_B).to(self.dtype).split(1, dim=1)
 
     def keep(self, kept: np.ndarray) -> None:
         """Continue with these rows (ascending)."""
