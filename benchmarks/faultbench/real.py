@@ -217,18 +217,8 @@ def arms(seeds: int, healthy: int) -> Iterator[Arm]:
 
 
 def command(recipe: str, output: Path, overrides: Sequence[str]) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "greenward",
-        "train",
-        recipe,
-        *overrides,
-        "--output",
-        str(output),
-        "--quiet",
-        "--resume",
-    ]
+    trains = [sys.executable, "-m", "greenward", "train", recipe, *overrides]
+    return [*trains, "--output", str(output), "--quiet", "--resume"]
 
 
 def train(arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
@@ -338,8 +328,11 @@ def report(outcomes: list[Outcome]) -> dict[str, float]:
     if healthy:
         found["healthy with a warning"] = float(np.mean([bool(one.found) for one in healthy]))
         found["healthy with a critical finding"] = float(np.mean([one.critical for one in healthy]))
+        for kind in dict.fromkeys(one.kind for one in healthy):
+            own = [bool(one.found) for one in healthy if one.kind == kind]
+            found[f"{kind} with a warning, of {len(own)}"] = sum(own)
     for name, value in found.items():
-        print(f"{name:36}{value:.3g}")
+        print(f"{name:44}{value:.3g}")
     return found
 
 
