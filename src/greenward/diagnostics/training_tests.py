@@ -50,6 +50,10 @@ REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readabilit
 SKIPPED = "updates/non_finite"
 MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
 SLOWED = 0.8  # of the tokens per second before
+OWN_SLOWED = (
+    0.65  # of those per second of CPU time, which other work stretches as well: shared caches, clocks
+)
+_WAITED = 1.1  # times as much is left of these as of those by the clock
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
@@ -268,8 +272,8 @@ def logged_memories(run: RunSignals) -> list[str]:
 
 
 def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Tokens per second that fall and do not recover. It is information where the process computed as fast
-    as before and waited for its turn: by itself its loss is none, or less than half of the whole.
+    """Tokens per second that fall and do not recover. It is information where the process waited for its
+    turn, and lost no more per second of its CPU time than other work explains.
     """
     result = lasting_change(below=SLOWED)(run, signal, limits)
     names, waited = (signal, DURATION, CPU_SECONDS), ""
@@ -281,7 +285,7 @@ def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         since = run.steps[known] >= result.onset.step
         if since.any() and not since.all():
             own = float(np.median(rates[since]) / np.median(rates[~since]))
-            if own >= min(SLOWED, np.sqrt(1 + result.numbers["relative"])):
+            if own >= max(OWN_SLOWED, _WAITED * (1 + result.numbers["relative"])):
                 waited = (
                     f" Per second of its CPU time it wrote {own:.2f} times as many: other work ran there."
                 )
