@@ -234,7 +234,7 @@ def test_what_there_is_not_is_named_with_what_there_is(arguments, expected) -> N
         (("--role", "third"), "has the roles first and second"),
         (("--games", "3"), "name its --opponent"),
         (("--opponent", "random"), "needs --model"),
-        (("--opponent", "random", "--model", "m", "--role", "first"), "has no --role"),
+        (("--opponent", "random", "--model", "m", "--role", "first"), "takes neither --role"),
         (("--games", "0"), "0"),
         (("--temperature", "-1"), "-1"),
     ],

@@ -60,7 +60,9 @@ def play(
     greenward play tictactoe --model runs/mine --opponent Qwen/Qwen3-4B@http://localhost:8000/v1
     """
     if opponent and (not model or role or show_reasoning):
-        raise click.UsageError("a match (--opponent) needs --model and has no --role and --show-reasoning.")
+        raise click.UsageError(
+            "a match (--opponent) needs --model, and takes neither --role nor --show-reasoning."
+        )
     if games and not opponent:
         raise click.UsageError("--games is the length of a match: name its --opponent.")
 

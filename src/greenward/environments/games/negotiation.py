@@ -123,13 +123,14 @@ class SimpleNegotiation:
         """The best move against a player who accepts whatever raises the value of its possessions.
 
         All values that the other player may have count alike; a move is worth the mean of +1, 0 and -1
-        that the game would bring if it ended after it. Offers count as if they were the last.
+        that the game would bring if it ended after it. Offers count as if they were the last. Whether the
+        other player has what an offer takes is as likely as `AMOUNTS` make it.
         """
         player = state.moves % 2
         sign = 1 if player == 0 else -1
         own = state.values[player]
         traded = sign * state.traded[0], sign * state.traded[1]
-        ours, theirs = state.held(player), state.held(1 - player)
+        held = state.held(player)
         worth = {"deny": _expected_result(own, traded, (0, 0), forced=True)}
         for action in self.legal_actions(state):
             if action == "accept":
@@ -137,8 +138,11 @@ class SimpleNegotiation:
                 worth[action] = _expected_result(own, traded, _taken(state.offer), forced=True)
             elif action in _OFFERS:
                 gained = _OFFERS[action]
-                if _affordable(ours, gained) and _affordable(theirs, (-gained[0], -gained[1])):
-                    worth[action] = _expected_result(own, traded, gained, forced=False)
+                taken = 0 if gained[0] > 0 else 1
+                if _affordable(held, gained):
+                    likely = sum(amount >= traded[taken] + gained[taken] for amount in AMOUNTS) / len(AMOUNTS)
+                    traded_on = _expected_result(own, traded, gained, forced=False)
+                    worth[action] = likely * traded_on + (1 - likely) * worth["deny"]
         best = max(worth.values())
         return "accept" if worth.get("accept") == best else rng.choice([a for a in worth if worth[a] == best])
 
