@@ -105,10 +105,14 @@ def limit_is_near(job: str, log: Path) -> None:
 
 
 def has_gone_back(job: str) -> bool:
-    """Whether the job waits in the queue again; its time limit is then what it was at first, and it starts soon."""
+    """Whether the job waits in the queue again; its time limit is then what it was at first, and it starts soon.
+
+    Not at once: times of credentials are whole seconds, and a node refuses a job that starts in the second in
+    which it ended ("Job credential revoked"). Slurm by itself waits for two minutes.
+    """
     if states(job) != ["PENDING"]:
         return False
-    ask("scontrol", "update", f"JobId={job}", "TimeLimit=120", "StartTime=now")
+    ask("scontrol", "update", f"JobId={job}", "TimeLimit=120", "StartTime=now+3")
     return True
 
 
