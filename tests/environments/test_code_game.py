@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import subprocess
@@ -18,6 +19,7 @@ from degenerate_programs import DEGENERATE
 from greenward.environments.code_game.environment import (
     GENERATOR,
     PREDICTOR,
+    PRINTS,
     CodeGameEnvironment,
     CodeGamePrompts,
 )
@@ -25,6 +27,7 @@ from greenward.environments.code_game.predictors import (
     SCRIPTED_PREDICTORS,
     predict_by_interpreting,
     predict_last_literal,
+    trace_by_interpreting,
 )
 from greenward.environments.code_game.programs import random_program
 from greenward.environments.dialogue import Request, turn_of
@@ -171,7 +174,16 @@ def test_deterministic_programs_are_valid_and_their_text_is_kept(judge, program:
 
 
 @pytest.mark.parametrize(
-    ("said", "wins"), [("7", True), ("7\n", True), (" 7", False), ("7\n\n", False), ("", False)]
+    ("said", "wins"),
+    [
+        (f"{PRINTS}7", True),
+        (f"3 + 4{PRINTS}8{PRINTS}7\n", True),
+        (f"{PRINTS} 7", False),
+        (f"{PRINTS}7\n\n", False),
+        (PRINTS, False),
+        ("7", False),
+        ("", False),
+    ],
 )
 def test_a_prediction_counts_if_it_is_the_printed_text_one_newline_aside(
     judge, said: str, wins: bool
@@ -184,7 +196,7 @@ def test_a_prediction_counts_if_it_is_the_printed_text_one_newline_aside(
 
 
 def test_where_the_predictor_is_trained_all_its_predictions_are_of_one_program(judge) -> None:
-    predictor = Writer(["7", "8", "7"])
+    predictor = Writer([PRINTS + text for text in "787"])
     episodes = play(judge, Writer(["print(3 + 4)"]), predictor, games=3, trained=PREDICTOR).episodes
     assert [episode.trained_rewards for episode in episodes] == [{PREDICTOR: one} for one in (1, -1, 1)]
     assert len(predictor.asked) == 1
@@ -226,7 +238,7 @@ def test_a_game_is_void_when_the_sandbox_fails_and_its_program_is_judged_anew(
             patch.setattr(executor, "run", lambda jobs: ((index, broken) for index, _ in enumerate(jobs)))
         void = game(judge, Writer(["print(123456)"]), Writer(["wrong"]))
     assert (void.scored, void.outcome, set(void.rewards.values())) == (False, "void", {0.0})
-    assert game(judge, Writer(["print(123456)"]), Writer(["123456"])).outcome == "predicted"
+    assert game(judge, Writer(["print(123456)"]), Writer([f"{PRINTS}123456"])).outcome == "predicted"
 
 
 def test_every_game_is_zero_sum_and_metrics_tell_who_won(judge) -> None:
@@ -245,7 +257,7 @@ def test_generator_continues_its_first_line_and_predictor_sees_the_whole_program
     generator, predictor = Writer(["print(a)"]), Writer(["x"])
     episode = game(judge, generator, predictor, prompts=CodeGamePrompts)
     assert episode.answer == generator.asked[0] + "print(a)"
-    assert predictor.asked == [f"{episode.answer}\n# prints\n"]
+    assert predictor.asked == [f"{episode.answer}\n# trace\n"]
 
 
 def test_chat_models_answer_in_blocks(judge) -> None:
@@ -260,7 +272,7 @@ def test_chat_models_answer_in_blocks(judge) -> None:
     assert prompts.program("b = 2", turn(said)) == "b = 2\na = 1\nprint(a)"
     assert prompts.prediction(turn(said)) == "a = 1\nprint(a)"
     assert prompts.prediction(turn("no block")) is None
-    assert prompts.prediction(turn("".join(map(chr, prompts.answer("7"))))) == "7"
+    assert prompts.prediction(turn("".join(map(chr, prompts.reasoned("3 + 4", "7"))))) == "7"
 
 
 def test_interpreter_agrees_with_python_on_random_programs() -> None:
@@ -284,6 +296,17 @@ def test_interpreter_agrees_with_python_on_random_programs() -> None:
     assert strength["interpreter"] == 1
     assert max(strength["constant"], strength["last_literal"]) < 0.3
     assert max(map(len, printed)) <= 32
+
+
+def test_a_trace_tells_the_value_after_each_statement() -> None:
+    rng = random.Random(12)
+    for program in (random_program(rng, most_changes=6) for _ in range(200)):
+        *changes, last = ast.parse(program).body
+        lines, names = program.splitlines(), {}
+        for statement in changes:
+            exec(compile(ast.Module([statement], []), "", "exec"), names)
+            lines[statement.end_lineno - 1] += f" # {names['a']}"
+        assert trace_by_interpreting(program).splitlines() == lines[: last.lineno - 1]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,9 @@ class CodeGameConfig(ConfigSection):
         "the policy of before; none = the generator throughout",
     )
     league_size: PositiveInt = Field(8, description="versions that predictor: league keeps")
+    max_program_tokens: PositiveInt | None = Field(
+        None, description="a program of more loses; none = sampling.max_tokens, as for a prediction"
+    )
     max_output_bytes: PositiveInt = Field(32, description="a program that prints more loses")
     max_operations: PositiveInt = Field(10_000, description="a program that takes more loses")
     evaluation_games: PositiveInt = Field(500, description="games of each pair in an evaluation")

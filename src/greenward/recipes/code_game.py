@@ -18,11 +18,12 @@ from greenward.config.sections import SupervisedConfig
 from greenward.environments.code_game.environment import (
     GENERATOR,
     PREDICTOR,
+    PRINTS,
     CodeGameEnvironment,
     CodeGamePrompts,
     diversity_and_difficulty,
 )
-from greenward.environments.code_game.predictors import predict_by_interpreting
+from greenward.environments.code_game.predictors import predict_by_interpreting, trace_by_interpreting
 from greenward.environments.code_game.programs import MOST_CHANGES, MOST_PREDICTED_CHANGES, random_program
 from greenward.environments.episode import POLICY
 from greenward.environments.games.environment import SELF
@@ -74,7 +75,8 @@ class CodeGameTasks:
 
     def texts(self) -> Iterable[str]:
         for program in self._random_programs(2000):
-            yield f"{program}\n# prints\n{predict_by_interpreting(program)}"
+            trace, printed = trace_by_interpreting(program), predict_by_interpreting(program)
+            yield f"{program}\n# trace\n{trace}{PRINTS}{printed}"
 
     def sample(self, policy: Policy) -> str:
         prompts = self._prompts(policy)
@@ -86,7 +88,7 @@ class CodeGameTasks:
         )
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
-        """Random programs, and what they print: that of another one for the share `config.error_rate`.
+        """Random programs, and their traces: that of another one for the share `config.error_rate`.
 
         There is a program to write for every fourth one to predict, since its tokens are many and mostly
         chance.
@@ -99,9 +101,9 @@ class CodeGameTasks:
             first_line, _, rest = program.partition("\n")
             examples.append(Example(prompts.to_write(first_line), (*prompts.answer(rest), *end)))
         for program in programs:
-            wrong = rng.random() < config.error_rate
-            printed = predict_by_interpreting(rng.choice(programs) if wrong else program)
-            examples.append(Example(prompts.to_predict(program), (*prompts.answer(printed), *end)))
+            shown = rng.choice(programs) if rng.random() < config.error_rate else program
+            said = prompts.reasoned(trace_by_interpreting(shown), predict_by_interpreting(shown))
+            examples.append(Example(prompts.to_predict(program), (*said, *end)))
         return examples
 
     def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
@@ -172,6 +174,7 @@ class CodeGameTasks:
             sampling=build_sampling(self.recipe),
             games_per_group=self.recipe.training.num_generations,
             seed=seed,
+            max_program_tokens=self.recipe.code_game.max_program_tokens,
         )
 
     def _seats(self, step: int) -> tuple[str, str]:
@@ -192,14 +195,15 @@ class CodeGameTasks:
         prompts = CodeGamePrompts(policy.tokenizer, self.recipe.code_game.max_output_bytes)
         first_lines = [program.split("\n")[0] for program in self._random_programs(500)]
         room = self.recipe.sampling.max_tokens
-        needed = room + max(
+        needed = (self.recipe.code_game.max_program_tokens or room) + max(
             max(len(prompts.to_write(a)), len(prompts.to_predict(a)) + room) for a in first_lines
         )
         if needed > policy.max_positions:
             raise ConfigError(
                 f"sampling.max_tokens {room}: a program, its prompt and a prediction take up to {needed} "
                 f"tokens, more than the model's {policy.max_positions} positions.",
-                remedy="Lower sampling.max_tokens, or raise model.shape.max_positions.",
+                remedy="Lower sampling.max_tokens or code_game.max_program_tokens, or raise "
+                "model.shape.max_positions.",
             )
         return prompts
 

@@ -36,14 +36,16 @@ PREDICT = (
     "What does this Python program print?\n\n```python\n{code}\n```\n\n"
     "Answer with exactly the printed text in one ``` code block."
 )
+PRINTS = "\n# prints\n"
+"""Stands between the reasoning of a predictor without a chat template and its prediction."""
 
 
 class CodeGamePrompts:
     """What the players see as tokens, and what their tokens say.
 
     Without a chat template the generator continues its first line, and the predictor the program with a
-    comment after it; the text that follows is the program, or the prediction, as it stands. With one, both
-    answer in a code block.
+    comment after it: what it writes up to `PRINTS` is its reasoning, what follows is its prediction. With
+    one, both answer in a code block.
     """
 
     def __init__(self, tokenizer: PromptTokenizer, max_output_bytes: int) -> None:
@@ -57,11 +59,16 @@ class CodeGamePrompts:
 
     def to_predict(self, code: str) -> tuple[int, ...]:
         """The prompt of the predictor."""
-        return self._ids(f"{code}\n# prints\n", PREDICT.format(code=code))
+        return self._ids(f"{code}\n# trace\n", PREDICT.format(code=code))
 
     def answer(self, text: str) -> list[int]:
-        """The tokens with which a player says `text`: a program without its first line, or a prediction."""
+        """The tokens with which the generator says a program without its first line."""
         return self._tokenizer.encode(f"```\n{text}\n```" if self._tokenizer.chat_template else text)
+
+    def reasoned(self, reasoning: str, text: str) -> list[int]:
+        """The tokens with which the predictor says `text` after `reasoning`."""
+        separator, answer = ("\n\n", f"```\n{text}\n```") if self._tokenizer.chat_template else (PRINTS, text)
+        return self._tokenizer.encode(f"{reasoning}{separator}{answer}")
 
     def program(self, first_line: str, turn: Turn) -> str:
         """The program of an answer, which begins with `first_line`."""
@@ -69,8 +76,11 @@ class CodeGamePrompts:
         return code if code.split("\n")[0] == first_line else f"{first_line}\n{code}"
 
     def prediction(self, turn: Turn) -> str | None:
-        """The text that an answer predicts; None without a code block where there has to be one."""
+        """The text that an answer predicts; None without the mark or the block that it has to follow."""
         said = self._said(turn)
+        if said is not None and not self._tokenizer.chat_template:
+            _, mark, said = said.rpartition(PRINTS)
+            said = said if mark else None
         return None if said is None else said.removesuffix("\n")
 
     def shows(self, code: str) -> bool:
@@ -128,11 +138,13 @@ class CodeGameEnvironment:
         sampling: SamplingParams,
         games_per_group: int,
         seed: int,
+        max_program_tokens: int | None = None,
     ) -> None:
         self._prompts = prompts
         self._judge = judge
         self._seats = seats
         self._sampling = sampling
+        self._writing = replace(sampling, max_tokens=max_program_tokens or sampling.max_tokens)
         self._games = games_per_group
         self._seed = seed
 
@@ -176,7 +188,7 @@ class CodeGameEnvironment:
         """`programs_each` programs for the first line of each group; some need no judge to be refused."""
         lines = [random_first_line(random.Random(step_seed(self._seed, one, "first line"))) for one in groups]
         prompts = list(map(self._prompts.to_write, lines))
-        turns = self._sample(players, generator, GENERATOR, prompts, programs_each, seed)
+        turns = self._sample(players, generator, GENERATOR, prompts, programs_each, self._writing, seed)
         room = players[generator].max_positions - self._sampling.max_tokens
         programs = []
         for number, turn in enumerate(turns):
@@ -213,7 +225,7 @@ class CodeGameEnvironment:
         if predictor in SCRIPTED_PREDICTORS:
             return [Prediction(one, SCRIPTED_PREDICTORS[predictor](one.code)) for one in valid]
         prompts = [self._prompts.to_predict(one.code) for one in valid[::predictions_each]]
-        turns = self._sample(players, predictor, PREDICTOR, prompts, predictions_each, seed)
+        turns = self._sample(players, predictor, PREDICTOR, prompts, predictions_each, self._sampling, seed)
         return [
             Prediction(program, self._prompts.prediction(turn), turn)
             for program, turn in zip(valid, turns, strict=True)
@@ -226,12 +238,13 @@ class CodeGameEnvironment:
         role: str,
         prompts: Sequence[tuple[int, ...]],
         each: int,
+        sampling: SamplingParams,
         seed: int,
     ) -> list[Turn]:
         """`each` turns for every prompt, in order."""
-        found = players[player].sample(prompts, each, self._sampling, seed=step_seed(seed, 0, role))
+        found = players[player].sample(prompts, each, sampling, seed=step_seed(seed, 0, role))
         return [
-            turn_of(Request(role, prompt_ids, self._sampling, player), completion)
+            turn_of(Request(role, prompt_ids, sampling, player), completion)
             for prompt_ids, completions in zip(prompts, found, strict=True)
             for completion in completions
         ]

@@ -47,6 +47,15 @@ def predict_by_interpreting(code: str) -> str:
     return "\n".join(interpreter.printed)
 
 
+def trace_by_interpreting(code: str) -> str:
+    """A random program without its last statement; after each other statement, what `a` is then."""
+    interpreter, lines = _Interpreter(), code.splitlines()
+    for statement in parse(code).body[:-1]:
+        interpreter.run([statement])
+        lines[(statement.end_lineno or 0) - 1] += f" # {interpreter.names['a']}"
+    return "\n".join(lines[:-1])
+
+
 SCRIPTED_PREDICTORS: Mapping[str, ScriptedPredictor] = MappingProxyType(
     {
         "constant": predict_constant,
@@ -77,24 +86,24 @@ class _Interpreter:
 
     def __init__(self) -> None:
         self.printed: list[str] = []
-        self._names: dict[str, Any] = {}
+        self.names: dict[str, Any] = {}
         self._steps = 0
 
     def run(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    self._names[name] = self._value(value)
+                    self.names[name] = self._value(value)
                 case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
                     before = ast.Name(target.id, ast.Load())
-                    self._names[name] = self._value(ast.BinOp(before, op, value))
+                    self.names[name] = self._value(ast.BinOp(before, op, value))
                 case ast.Expr(value=ast.Call(func=ast.Name(id="print"), args=arguments, keywords=[])):
                     self.printed.append(" ".join(str(self._value(argument)) for argument in arguments))
                 case ast.If(test=test, body=body, orelse=otherwise):
                     self.run(body if self._value(test) else otherwise)
                 case ast.For(target=ast.Name(id=name), iter=items, body=body, orelse=[]):
                     for item in self._value(items):
-                        self._names[name] = item
+                        self.names[name] = item
                         self.run(body)
                 case _:
                     raise _Unknown
@@ -119,8 +128,8 @@ class _Interpreter:
         match node:
             case ast.Constant(value=value):
                 return value
-            case ast.Name(id=name) if name in self._names:
-                return self._names[name]
+            case ast.Name(id=name) if name in self.names:
+                return self.names[name]
             case ast.List(elts=elements):
                 return [self._value(element) for element in elements]
             case ast.UnaryOp(op=op, operand=operand):
