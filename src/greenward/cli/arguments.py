@@ -69,7 +69,6 @@ alpha_option: Decorator = click.option(
     "--alpha",
     type=FloatRange(0, 1, min_open=True, max_open=True),
     default=0.05,
-    show_default=True,
     help="The accepted chance of a false finding in a healthy run.",
 )
 
@@ -91,7 +90,6 @@ def fail_on_option(default: str) -> Decorator:
         "--fail-on",
         type=click.Choice(("info", "warning", "critical")),
         default=default,
-        show_default=True,
         help="Exit with 1 for findings of this weight or above.",
     )
 
@@ -123,6 +121,14 @@ def comma_separated(
     return tuple(name for text in values for name in map(str.strip, text.split(",")) if name)
 
 
+def pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The mapping of repeated THEIRS=OURS, as the callback of an option."""
+    found = [value.rpartition("=") for value in values]
+    if any(not theirs or not ours for theirs, _, ours in found):
+        raise click.BadParameter(f"expected THEIRS=OURS, found {', '.join(values)}")
+    return {theirs: ours for theirs, _, ours in found}
+
+
 @contextmanager
 def resume_command_on_interrupt(
     command: str, *arguments: str, output: Path | None, quiet: bool
@@ -138,7 +144,7 @@ def resume_command_on_interrupt(
             resume += f" (by the launcher, with {count} processes)"
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"Interrupted. Continue with: {resume}", err=True)
-        click.get_current_context().exit(EXIT_INTERRUPTED)
+        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def folder_option(name: str, help_text: str) -> Decorator:

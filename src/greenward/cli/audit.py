@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import POSITIVE, json_option
+from greenward.cli.arguments import POSITIVE, json_option, pairs
 from greenward.text import visible
 
 if TYPE_CHECKING:
@@ -23,21 +23,12 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
     "--signature",
     type=click.Choice(("auto", "ours", "trl", "verl")),
     default="auto",
-    show_default=True,
     help="How FUNCTION is called.",
 )
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=POSITIVE,
-    default=10.0,
-    show_default=True,
-    help="Seconds for each answer.",
-)
+@click.option("--timeout", "timeout_seconds", type=POSITIVE, default=10.0, help="Seconds for each answer.")
 @click.option(
     "--data-source",
     default="greenward/audit",
-    show_default=True,
     metavar="NAME",
     help="What verl's data_source says: the name by which FUNCTION chooses a scorer.",
 )
@@ -45,7 +36,6 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
     "--ground-truth",
     type=click.Choice(("auto", "json", "assertions", "assertions-json", "json-lines")),
     default="auto",
-    show_default=True,
     help="The form of the ground truth: an object {fn_name, inputs, outputs}, assert statements as text, a "
     "JSON list of these, or an object {input, output} on each line.",
 )
@@ -53,20 +43,12 @@ _MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yel
     "--column",
     "columns",
     multiple=True,
+    callback=pairs,
     metavar="THEIRS=OURS",
     help="Gives the column OURS under the name THEIRS. Repeatable.",
 )
 @json_option
-def audit(
-    function: str,
-    *,
-    signature: Any,
-    timeout_seconds: float,
-    data_source: str,
-    ground_truth: Any,
-    columns: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def audit(function: str, *, timeout_seconds: float, as_json: bool, **how: Any) -> None:
     """Try cheating answers on a reward function or grader.
 
     FUNCTION takes answers as our reward functions do, as TRL's reward functions (prompts, completions,
@@ -85,28 +67,17 @@ def audit(
     """
     from greenward import api
 
-    settings: Any = {"timeout_seconds": timeout_seconds, "progress": _progress()}
-    if ":" in function:
-        settings |= {
-            "signature": signature,
-            "data_source": data_source,
-            "ground_truth": None if ground_truth == "auto" else ground_truth,
-            "columns": dict(map(_renamed, columns)),
-        }
-    report = api.audit(function, **settings)
+    if ":" not in function:
+        how = {}  # a recipe says itself how its terms are called
+    elif how["ground_truth"] == "auto":
+        how["ground_truth"] = None
+    report = api.audit(function, timeout_seconds=timeout_seconds, progress=_progress(), **how)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
         _print(report)
     if not report.sound:
         raise SystemExit(2 if report.says_nothing else 1)
-
-
-def _renamed(column: str) -> tuple[str, str]:
-    theirs, equals, ours = column.partition("=")
-    if not (theirs and equals and ours):
-        raise click.BadParameter(f"expected THEIRS=OURS, found {column!r}", param_hint="--column")
-    return theirs, ours
 
 
 def _progress() -> Any:
@@ -126,7 +97,8 @@ def _print(report: AuditReport) -> None:
         click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
         click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
     if report.says_nothing:
-        _print_what_it_gave(report)
+        given = ", ".join(sorted({str(trial.score) for trial in report.honest})[:5])
+        click.echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
         return
     for heading, trials in (
         ("Cheating answers accepted", report.accepted),
@@ -136,19 +108,11 @@ def _print(report: AuditReport) -> None:
         if trials:
             click.secho(f"\n{heading}: {len(trials)}", bold=True)
             _print_trials(trials)
-    cheats, honest = len(report.cheats), len(report.honest)
     verdict = (
-        f"accepted {len(report.accepted)} of {cheats} cheating answers, was broken by "
-        f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {honest} right ones"
+        f"accepted {len(report.accepted)} of {len(report.cheats)} cheating answers, was broken by "
+        f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {len(report.honest)} right ones"
     )
     click.secho(f"\n{'Sound' if report.sound else 'NOT SOUND'}: {verdict}.", bold=True)
-
-
-def _print_what_it_gave(report: AuditReport) -> None:
-    given = sorted({str(trial.score) for trial in report.honest})
-    click.echo(
-        f"It gave {', '.join(given[:5])} to {len(report.honest)} right answers, and no more to wrong ones."
-    )
 
 
 def _print_trials(trials: tuple[Trial, ...]) -> None:

@@ -102,7 +102,7 @@ def _block(title: str, text: str) -> str:
 @click.command()
 @click.argument("a", metavar="A", type=PATH)
 @click.argument("b", metavar="B", type=PATH)
-@click.option("--k", type=COUNT, default=1, show_default=True, help="Compare pass@K.")
+@click.option("--k", type=COUNT, default=1, help="Compare pass@K.")
 @json_option
 def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     """Test whether B is better than A, or whether chance explains the difference.

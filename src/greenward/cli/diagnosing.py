@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,6 +17,7 @@ from greenward.cli.arguments import (
     fail_on_option,
     folder_option,
     json_option,
+    pairs,
     pick_option,
     show_report,
     with_options,
@@ -34,14 +35,6 @@ DIFF_EXIT_CODES = {
     "cannot tell": 2,
 }
 _RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": PATH}
-
-
-def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """The mapping of repeated THEIRS=OURS."""
-    pairs = [value.rpartition("=") for value in values]
-    if any(not theirs or not ours for theirs, _, ours in pairs):
-        raise click.BadParameter("expected THEIRS=OURS, such as my_score=reward/mean")
-    return {theirs: ours for theirs, _, ours in pairs}
 
 
 def diagnosis_options(output: str) -> Decorator:
@@ -63,7 +56,7 @@ run_options = with_options(
         "mapping",
         multiple=True,
         metavar="THEIRS=OURS",
-        callback=_pairs,
+        callback=pairs,
         help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
     ),
 )
@@ -77,37 +70,23 @@ run_options = with_options(
 @click.option("--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.")
 @folder_option("--output-dir", "Write diagnosis.html, .md and .json here.")
 @json_option
-@click.pass_context
 def diagnose(
-    context: click.Context,
-    *,
-    path: Path,
-    output_dir: Path | None,
-    fail_on: Severity,
-    as_json: bool,
-    **settings: Any,
+    path: Path, *, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
 ) -> None:
     """Say what is wrong with RUN, since when, and what to do: one verdict with one cause.
 
     RUN is a run directory, or the log of another trainer, as a file or a folder: trainer_state.json (TRL,
     transformers), verl, OpenRLHF, prime-rl, Tinker cookbook, TensorBoard, W&B offline, Trackio, SB3, JSON
-    lines,
-    CSV, parquet, printed output. Exit code: 0 healthy, 1 findings at or above --fail-on, 2 an error or too
-    little data to tell.
+    lines, CSV, parquet, printed output. Exit code: 0 healthy, 1 findings at or above --fail-on, 2 an error
+    or too little data to tell.
 
     \b
     greenward diagnose runs/one
     greenward diagnose outputs/checkpoint-500/trainer_state.json --output-dir diagnosis
     """
     from greenward.diagnostics.diagnose import diagnose_run
-    from greenward.diagnostics.report import diagnosis_report
-    from greenward.reports.write import write_report
 
-    diagnosis = diagnose_run(path, **settings)
-    written = []
-    if output_dir is not None:
-        written = list(write_report(diagnosis_report(diagnosis), output_dir, "diagnosis").values())
-    _show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)
+    _finish(diagnose_run(path, **settings), output_dir, "diagnosis", as_json=as_json, fail_on=fail_on)
 
 
 @click.command("reward-health")
@@ -116,21 +95,13 @@ def diagnose(
     "--calibration-threshold",
     type=FloatRange(0, 1),
     default=0.7,
-    show_default=True,
     help="A calibration score below it is a finding.",
 )
 @click.option(
     "--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.  [default: the machine's]"
 )
-@click.pass_context
 def reward_health(
-    context: click.Context,
-    *,
-    run: Path,
-    output_dir: Path | None,
-    fail_on: Severity,
-    as_json: bool,
-    **settings: Any,
+    run: Path, *, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
 ) -> None:
     """Examine whether the training of RUN and its reward are sound.
 
@@ -141,32 +112,19 @@ def reward_health(
     \b
     greenward reward-health --run runs/one --output-dir code_analysis
     """
-    from greenward.diagnostics.report import write_reward_health
     from greenward.diagnostics.reward_health import diagnose_reward_health
 
     diagnosis = diagnose_reward_health(run, **settings)
-    written = [] if output_dir is None else write_reward_health(diagnosis, output_dir)
-    _show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)
+    _finish(diagnosis, output_dir, "reward_health", as_json=as_json, fail_on=fail_on)
 
 
 @click.command()
 @diagnosis_options("code_eval.html, .md and .json (named for the suite)")
 @click.option(
-    "--suite",
-    default="code",
-    show_default=True,
-    help="code: everything; or the name of a suite that RUN was evaluated on.",
+    "--suite", default="code", help="code: everything; or the name of a suite that RUN was evaluated on."
 )
-@click.pass_context
 def evals(
-    context: click.Context,
-    *,
-    run: Path,
-    suite: str,
-    output_dir: Path | None,
-    fail_on: Severity,
-    alpha: float,
-    as_json: bool,
+    run: Path, *, suite: str, output_dir: Path | None, fail_on: Severity, alpha: float, as_json: bool
 ) -> None:
     """Examine how good what RUN learned is, over training.
 
@@ -178,31 +136,31 @@ def evals(
     greenward evals --run runs/one --suite code --output-dir code_eval
     """
     from greenward.diagnostics.evals import diagnose_evals
-    from greenward.diagnostics.report import diagnosis_report
-    from greenward.reports.write import write_report
     from greenward.runs.trackers import tracker_name
 
-    diagnosis = diagnose_evals(run, suite, alpha=alpha)
-    written: list[Path] = []
-    if output_dir is not None:
-        paths = write_report(diagnosis_report(diagnosis), output_dir, f"{tracker_name(suite)}_eval")
-        written = list(paths.values())
-    _show_and_exit(context, diagnosis, written, as_json=as_json, fail_on=fail_on)
+    diagnosis, stem = diagnose_evals(run, suite, alpha=alpha), f"{tracker_name(suite)}_eval"
+    _finish(diagnosis, output_dir, stem, as_json=as_json, fail_on=fail_on)
 
 
-def _show_and_exit(
-    context: click.Context, diagnosis: Diagnosis, written: list[Path], *, as_json: bool, fail_on: Severity
-) -> None:
-    """Print the diagnosis and say by the exit code what was found."""
-    from greenward.diagnostics.report import diagnosis_report
+def _finish(
+    diagnosis: Diagnosis, output_dir: Path | None, stem: str, *, as_json: bool, fail_on: Severity
+) -> NoReturn:
+    """Write the diagnosis as files of the name `stem`, print it, and say by the exit code what was found."""
+    from greenward.diagnostics.report import diagnosis_report, write_reward_health
+    from greenward.reports.write import write_report
 
-    show_report(diagnosis_report(diagnosis), as_json=as_json)
+    report, written = diagnosis_report(diagnosis), list[Path]()
+    if output_dir is not None and stem == "reward_health":
+        written = write_reward_health(diagnosis, output_dir)
+    elif output_dir is not None:
+        written = list(write_report(report, output_dir, stem).values())
+    show_report(report, as_json=as_json)
     if diagnosis.findings and not written and not as_json:
         click.echo("All actions, and what would confirm each: --output-dir or --json.")
     if written:
         more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
         click.echo(f"Wrote {written[0]}{more}", err=True)
-    context.exit(diagnosis.exit_code(fail_on))
+    raise SystemExit(diagnosis.exit_code(fail_on))
 
 
 @click.command()
@@ -213,10 +171,7 @@ def _show_and_exit(
 )
 @json_option
 @folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.")
-@click.pass_context
-def diff(
-    context: click.Context, *, a: Path, b: Path, signals: list[str], as_json: bool, output_dir: Path | None
-) -> None:
+def diff(a: Path, b: Path, *, signals: list[str], as_json: bool, output_dir: Path | None) -> None:
     """Find where run B begins to differ from run A: the settings, and the first step of each signal.
 
     Runs that begin with equal numbers are compared value by value; others by a test that allows for
@@ -236,4 +191,4 @@ def diff(
     if output_dir is not None:
         for path in write_diff(found, output_dir):
             click.echo(f"Wrote {path}", err=True)
-    context.exit(DIFF_EXIT_CODES[found.verdict])
+    raise SystemExit(DIFF_EXIT_CODES[found.verdict])

@@ -17,6 +17,7 @@ from greenward.cli.arguments import (
     api_key_options,
     comma_separated,
     endpoint_name,
+    folder_option,
     with_options,
 )
 from greenward.text import visible
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 EXIT_BELOW, EXIT_FAILED = 1, 2
 JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results")
-SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device")
-SERVED = ("concurrency", "request_timeout", "api_key_env")
+SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device",
+            "concurrency", "request_timeout", "api_key_env")  # fmt: skip
 _PROBLEMS_ONLY = {"show_prompt", "check_references", "fail_under"}
 STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
 
@@ -41,7 +42,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | N
 
 grading_options = with_options(
     click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
-    click.option("--workers", type=COUNT, default=2, show_default=True),
+    click.option("--workers", type=COUNT, default=2),
     click.option(
         "--timeout",
         type=POSITIVE,
@@ -49,11 +50,7 @@ grading_options = with_options(
         " three times that.  [default: the suite's own times, else 10]",
     ),
     click.option(
-        "--require",
-        type=LEVEL,
-        default="B",
-        show_default=True,
-        help="Least level of isolation; see `greenward doctor`.",
+        "--require", type=LEVEL, default="B", help="Least level of isolation; see `greenward doctor`."
     ),
     click.option(
         "--skip-bad-rows",
@@ -69,7 +66,7 @@ grading_options = with_options(
         help="Judge every answer so many times more; name those whose verdict varies.",
     ),
     click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
-    click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write."),
+    folder_option("--out", "Where to write."),
     click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
     click.option("--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."),
     click.option("--quiet", is_flag=True, help="No progress and no tables."),
@@ -86,17 +83,15 @@ grading_options = with_options(
     help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]",
 )
 @click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
-@click.option(
-    "--n", "--num-episodes", "samples", type=COUNT, default=1, show_default=True, help="Answers each."
-)
+@click.option("--n", "--num-episodes", "samples", type=COUNT, default=1, help="Answers each.")
 @click.option("--epsilon", type=FloatRange(0, 1), help="Of kind dqn: share of random tokens.")
 @click.option("--temperature", type=FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
-@click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)
 @click.option("--max-tokens", type=COUNT, help="[default: 512, or what the model has room for]")
 @click.option("--limit", type=COUNT, help="Only so many problems, the same everywhere.")
 @click.option("--ids", callback=comma_separated, help="Only these problems, with commas between.")
-@click.option("--fewshot", type=click.IntRange(min=0), default=0, show_default=True, help="MBPP's examples.")
-@click.option("--style", type=click.Choice(tuple(STYLES)), default="auto", show_default=True)
+@click.option("--fewshot", type=click.IntRange(min=0), default=0, help="MBPP's examples.")
+@click.option("--style", type=click.Choice(tuple(STYLES)), default="auto")
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @click.option("--model", "served", metavar="MODEL", help="The same as MODEL, for --base-url.")
@@ -157,9 +152,7 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
             raise SystemExit(EXIT_BELOW)
     if model is None:
         return
-    options = (
-        which | {name: chosen[name] for name in (*SAMPLING, *SERVED)} | {"style": STYLES[chosen["style"]]}
-    )
+    options = which | {name: chosen[name] for name in SAMPLING} | {"style": STYLES[chosen["style"]]}
     if chosen["show_prompt"]:
         shown = api.prompts(model, suite, **options)
         task_id, prompt = next(iter(shown["prompts"].items()))
@@ -179,7 +172,6 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
     "--extract",
     type=click.Choice(("auto", "always", "never")),
     default="auto",
-    show_default=True,
     help="Take programs out of text; auto: if most answers hold code fences.",
 )
 @grading_options
@@ -197,16 +189,8 @@ def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"]
     """
     from greenward import api
 
-    result = api.grade(
-        samples,
-        suite,
-        k=chosen["k"],
-        extract=extract,
-        skip_bad_rows=chosen["skip_bad_rows"],
-        output=chosen["out"],
-        quiet=chosen["quiet"],
-        **{name: chosen[name] for name in JUDGING},
-    )
+    how = {name: chosen[name] for name in (*JUDGING, "k", "skip_bad_rows", "quiet")}
+    result = api.grade(samples, suite, extract=extract, output=chosen["out"], **how)
     _finish(result, chosen)
 
 
@@ -226,10 +210,7 @@ def _finish(result: EvaluationResult, chosen: dict[str, Any]) -> None:
         click.echo(f"Report: {out / 'report.html'}")
     if summary["failures"]:
         raise SystemExit(EXIT_FAILED)
-    limit = chosen["fail_under"]
-    if limit is None:
-        return
-    reached = summary["metrics"].get("pass@1", {}).get("value", 0.0)
-    if reached < limit:
+    limit, reached = chosen["fail_under"], summary["metrics"].get("pass@1", {}).get("value", 0.0)
+    if limit is not None and reached < limit:
         click.echo(f"pass@1 is {reached:.3f}, below {limit:g}.", err=True)
         raise SystemExit(EXIT_BELOW)

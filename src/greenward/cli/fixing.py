@@ -29,22 +29,20 @@ EXIT_NOT_FIXED = 1
 @click.option("--model", required=True, metavar="RUN|ID", help="A run, a model, or what --base-url serves.")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @api_key_options
-@click.option(
-    "--n", "answers", type=click.IntRange(1, 1000), default=8, show_default=True, help="Repairs to try."
-)
-@click.option("--temperature", type=FloatRange(min=0), default=0.8, show_default=True)
+@click.option("--n", "answers", type=click.IntRange(1, 1000), default=8, help="Repairs to try.")
+@click.option("--temperature", type=FloatRange(min=0), default=0.8)
 @click.option("--max-tokens", type=COUNT, help="Of an answer.  [default: 1024, or as trained]")
 @click.option(
     "--form",
     type=click.Choice(("function", "search_replace", "diff")),
     help="What the model writes: the whole program, or edits.  [default: as trained, else search_replace]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--timeout", type=POSITIVE, default=10.0, show_default=True, help="CPU seconds for all tests.")
+@click.option("--seed", type=click.IntRange(min=0), default=0)
+@click.option("--timeout", type=POSITIVE, default=10.0, help="CPU seconds for all tests.")
 @click.option(
     "--package", "packages", multiple=True, help="What the code may import besides the standard library."
 )
-@click.option("--device", default="auto", show_default=True)
+@click.option("--device", default="auto")
 @click.option("--yes", is_flag=True, help="Apply the repair without asking.")
 @json_option
 def fix(
@@ -101,4 +99,4 @@ def fix(
                 repair.apply()
                 click.echo("Applied.")
     if not repair.passed:
-        click.get_current_context().exit(EXIT_NOT_FIXED)
+        raise SystemExit(EXIT_NOT_FIXED)

@@ -17,10 +17,8 @@ _COLOURS = {"X": "cyan", "O": "magenta"}
 
 def view(game: Game, state: Any, player: int) -> str:
     """What `player` may know of a state."""
-    if game.name in _VIEWS:
-        return _VIEWS[game.name](game, state, player)
-
-    return visible(game.observation(state, player))
+    shown = _VIEWS.get(game.name)
+    return shown(game, state, player) if shown else visible(game.observation(state, player))
 
 
 def final_view(game: Game, state: Any, player: int) -> str:

@@ -136,9 +136,9 @@ def _print(machine: dict[str, Any], found: Machine, isolation: Any, answer_ms: f
 @recipe_argument
 @overrides_argument
 @click.option("--gpu", required=True, metavar="NAME", help="v100, a100, h100, h200, l4, 4090, …")
-@click.option("--gpus", type=COUNT, default=1, show_default=True, help="How many.")
+@click.option("--gpus", type=COUNT, default=1, help="How many.")
 @click.option("--price", type=FloatRange(min=0), help="Price of one GPU for one hour.")
-@click.option("--prompt-tokens", type=COUNT, default=512, show_default=True)
+@click.option("--prompt-tokens", type=COUNT, default=512)
 def plan(
     recipe: str, overrides: tuple[str, ...], gpu: str, gpus: int, price: float | None, prompt_tokens: int
 ) -> None:

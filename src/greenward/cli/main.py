@@ -33,6 +33,8 @@ from greenward.text import visible
 
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+"""What holds for all commands: `-h`, and defaults in the help."""
 
 
 class InOrder(click.Group):
@@ -42,7 +44,7 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=InOrder, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Reinforcement learning that turns failing tests green.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from greenward.diagnostics.signals import RunSignals
 
 _EVERY = click.option(
-    "--every",
-    type=FloatRange(0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds between looks at the files.",
+    "--every", type=FloatRange(0.1), default=5.0, help="Seconds between looks at the files."
 )
 _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "entropy", "kl", "approx_kl",
           "clip/fraction", "importance/difference", "completion/mean_length", "completion/truncated",
@@ -33,25 +29,19 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 
 @click.command()
 @run_argument
-@click.option(
-    "--rules", default="default", show_default=True, help="A preset or a YAML file (docs/monitor.md)."
-)
+@click.option("--rules", default="default", help="A preset or a YAML file (docs/monitor.md).")
 @click.option(
     "--pid", type=COUNT, help="The process of the training: the action stop ends it, and its end ends this."
 )
 @click.option("--alarms", type=PATH, help="Append each alarm to this file as JSON.")
 @click.option("--once", is_flag=True, help="Read what is there, and end.")
 @click.option(
-    "--fail-on", type=click.Choice(("warning", "critical")), default="critical", show_default=True,
+    "--fail-on", type=click.Choice(("warning", "critical")), default="critical",
     help="Exit with 1 when an alarm of this weight was raised.",
 )  # fmt: skip
 @_EVERY
 @pick_option
-@click.pass_context
-def monitor(
-    context: click.Context, *, run: Path, rules: str, pid: int | None, alarms: Path | None, once: bool,
-    fail_on: str, every: float, pick: str | None,
-) -> None:  # fmt: skip
+def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail_on: str, **how: Any) -> None:
     """Follow the log of RUN while it grows, and raise alarms.
 
     By tests of changes, whose chance of any false alarm in a healthy run is bounded, and by rules. RUN is
@@ -65,16 +55,16 @@ def monitor(
 
     watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid)
     seen = -1
-    for signals in _followed(run, pick, every, once, pid):
+    for signals in _followed(run, pid=pid, **how):
         watching.tests.kind = signals.kind
         new = signals.steps > seen
         for place in new.nonzero()[0].tolist():
             watching.log(int(signals.steps[place]), signals.row(place))
         seen = int(signals.steps[-1])
     bad = [one for one in watching.found if one.severity == "critical" or fail_on == "warning"]
-    if once:
+    if how["once"]:
         click.echo(f"{len(watching.found)} alarm(s) up to step {seen}.")
-    context.exit(1 if bad else 0)
+    raise SystemExit(1 if bad else 0)
 
 
 @click.command()
@@ -82,7 +72,7 @@ def monitor(
 @click.option("--once", is_flag=True, help="Show what is there, and end.")
 @_EVERY
 @pick_option
-def watch(run: Path, once: bool, every: float, pick: str | None) -> None:
+def watch(run: Path, **how: Any) -> None:
     """Show the signals of RUN in the terminal while it trains, with the diagnosis so far. Ctrl-C ends it."""
     from rich.live import Live
 
@@ -90,7 +80,7 @@ def watch(run: Path, once: bool, every: float, pick: str | None) -> None:
     from greenward.diagnostics.signal_tests import Thresholds
 
     with Live(auto_refresh=False) as live:
-        for signals in _followed(run, pick, every, once, None):
+        for signals in _followed(run, **how):
             headline = diagnose_signals(signals, Thresholds()).headline
             live.update(_view(signals, headline), refresh=True)
 
@@ -107,24 +97,16 @@ def _view(signals: RunSignals, headline: str) -> Any:
     for column in ("Signal", "First", "", "Last"):
         table.add_column(column)
     for name in _SHOWN:
-        values = signals.series(name)[1].tolist()
-        if values:
-            ends = (value_text(value, "number") for value in (values[0], values[-1]))
-            first, last = ends
-            table.add_row(
-                visible(signals.theirs.get(name, name), 40), first, Text(spark_line(values, 40), "cyan"), last
-            )
+        if values := signals.series(name)[1].tolist():
+            first, last = (value_text(value, "number") for value in (values[0], values[-1]))
+            label, line = visible(signals.theirs.get(name, name), 40), Text(spark_line(values, 40), "cyan")
+            table.add_row(label, first, line, last)
     title = f"{signals.path.name}, step {signals.steps[-1]:,}"
     return Group(Text(visible(title), "bold"), Text(visible(headline)), table)
 
 
 def _followed(
-    run: Path,
-    pick: str | None,
-    every: float,
-    once: bool,
-    pid: int | None,
-    sleep: Callable[[float], None] = time.sleep,
+    run: Path, *, pick: str | None, every: float, once: bool, pid: int | None = None
 ) -> Iterator[RunSignals]:
     """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
     from greenward.diagnostics.readers import read_run_signals
@@ -146,7 +128,7 @@ def _followed(
                 yield signals
         if once or not alive:
             return
-        sleep(every)
+        time.sleep(every)
 
 
 def _is_alive(pid: int) -> bool:
@@ -155,5 +137,5 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

@@ -35,17 +35,9 @@ MOST_LISTED = 12  # actions beside the prompt; help lists all
 @click.option("--show-reasoning", is_flag=True, help="Show what the model writes before its move.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of cards and moves.  [default: a new one]")
 def play(
-    name: str,
-    *,
-    model: str | None,
-    opponent: str | None,
-    games: int | None,
-    role: str | None,
-    temperature: float | None,
-    show_reasoning: bool,
-    seed: int | None,
-    api_key_env: str | None,
-) -> None:
+    name: str, *, model: str | None, opponent: str | None, games: int | None, role: str | None,
+    temperature: float | None, show_reasoning: bool, seed: int | None, api_key_env: str | None,
+) -> None:  # fmt: skip
     """Play a game against a model, or let the model play a match.
 
     GAME is tictactoe, kuhn_poker, negotiation, textarena:ID or your module:Class. Without --model you play
@@ -76,11 +68,8 @@ def play(
     seed = random.SystemRandom().getrandbits(31) if seed is None else seed
     asked: dict[str, Any] = {"temperature": temperature, "key_variable": api_key_env}
     if opponent:
-        contestants = (
-            find_contestant(game, str(model), **asked),
-            find_opponent(game, opponent, **asked),
-        )
-        results = play_match(game, *contestants, games=games or 200, seed=seed)
+        ours, theirs = find_contestant(game, str(model), **asked), find_opponent(game, opponent, **asked)
+        results = play_match(game, ours, theirs, games=games or 200, seed=seed)
         _print_match(f"{game.name}: {model} against {opponent}, seed {seed}", results)
         return
     model = model or game.expert or "random"
@@ -229,10 +218,8 @@ def _print_match(title: str, results: Sequence[RoleResult]) -> None:
     for result in results:
         void = f", {result.void} void" if result.void else ""
         table.add_column(f"as {result.role} ({result.games} games{void})", justify="right")
-    for key, label in (
-        *((key, key) for key in ("won", "drawn", "lost")),
-        ("illegal", "  by an illegal move"),
-    ):
+    for key in ("won", "drawn", "lost", "illegal"):
+        label = "  by an illegal move" if key == "illegal" else key
         shares = [result.estimates.get(key) for result in results]
         table.add_row(label, *(f"{x.value:.1%} [{x.low:.1%}, {x.high:.1%}]" if x else "–" for x in shares))
     console = Console()

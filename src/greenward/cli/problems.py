@@ -21,17 +21,17 @@ def problems() -> None:
 @click.argument("sources", metavar="PATH...", nargs=-1, required=True)
 @folder_option("--out", "Where the problems are written.  [default: mined]")
 @click.option("--limit", type=click.IntRange(min=2), help="Stop at so many problems.")
-@click.option("--held-out", type=FloatRange(0, 1, True, True), default=0.2, show_default=True,
+@click.option("--held-out", type=FloatRange(0, 1, True, True), default=0.2,
               help="Share of the problems that is held out, in files of their own.")  # fmt: skip
 @click.option("--no-suites", is_flag=True, help="Use doctests alone; run no test suite.")
-@click.option("--context", "context_chars", type=click.IntRange(min=0), default=4000, show_default=True,
+@click.option("--context", "context_chars", type=click.IntRange(min=0), default=4000,
               help="Characters of the file that a prompt shows around a function.")  # fmt: skip
 @click.option("--package", "packages", multiple=True,
               help="What the source may import; repeatable.  [default: pytest, if there]")  # fmt: skip
 @click.option("--workers", type=COUNT, help="Runs at a time.  [default: all processors]")
-@click.option("--require", type=LEVEL, default="B", show_default=True,
+@click.option("--require", type=LEVEL, default="B",
               help="Least isolation of the sandbox.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0)
 @json_option
 @quiet_option
 def from_source(
@@ -55,21 +55,11 @@ def from_source(
     from greenward.grading.mining import MiningOptions
     from greenward.recipes.mining import mine_problems
 
-    result = mine_problems(
-        sources,
-        out or Path("mined"),
-        options=MiningOptions(
-            limit=chosen["limit"],
-            suites=not chosen["no_suites"],
-            context_chars=chosen["context_chars"],
-            seed=chosen["seed"],
-        ),
-        held_out=chosen["held_out"],
-        packages=chosen["packages"] or None,
-        workers=chosen["workers"],
-        require=chosen["require"],
-        progress=_show_progress if sys.stderr.isatty() and not quiet else lambda *_: None,
-    )
+    which = {name: chosen.pop(name) for name in ("limit", "context_chars", "seed")}
+    options = MiningOptions(suites=not chosen.pop("no_suites"), **which)
+    chosen["packages"] = chosen["packages"] or None
+    progress = _show_progress if sys.stderr.isatty() and not quiet else lambda *_: None
+    result = mine_problems(sources, out or Path("mined"), options=options, progress=progress, **chosen)
     if as_json:
         counts = {"train": len(result.train), "held_out": len(result.held_out)}
         found = {"folder": str(result.folder), "problems": counts, "functions": result.functions}
@@ -81,13 +71,10 @@ def from_source(
         for reason, count in result.left_out.items():
             click.echo(f"{count:8} {reason}")
         click.echo(f"         line by line: {result.folder / 'left_out.jsonl'}")
-        sides = [
-            f"problems.{side}={result.folder / f'{side}.json'}"
-            for side in ("train", "held_out")
-            if getattr(result, side)
-        ]
-        needed = [f"sandbox.packages=[{','.join(result.packages)}]"] if result.packages else []
-        click.echo(f"Train on them: greenward train grpo_spec {shlex.join([*sides, *needed])}")
+        sides = [side for side in ("train", "held_out") if getattr(result, side)]
+        keys = [f"problems.{side}={result.folder / f'{side}.json'}" for side in sides]
+        keys += [f"sandbox.packages=[{','.join(result.packages)}]"] if result.packages else []
+        click.echo(f"Train on them: greenward train grpo_spec {shlex.join(keys)}")
 
 
 def _show_progress(files: int, of: int, found: int) -> None:

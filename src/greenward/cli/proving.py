@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,15 +31,12 @@ _OUTPUT = folder_option("--output", "Train here.  [default: a folder that is del
 @click.option(
     "--cmd", "-c", "command", required=True, help="The command; {out} in it is a folder of its own."
 )
-@click.option(
-    "--replicas", "-r", type=click.IntRange(2), default=3, show_default=True, help="How often it is run."
-)
-@click.option("--log", default="{out}", show_default=True, help="The log that it writes.")
-@click.option("--tolerance", "-t", type=FloatRange(0), default=1e-6, show_default=True, help="Relative.")
+@click.option("--replicas", "-r", type=click.IntRange(2), default=3, help="How often it is run.")
+@click.option("--log", default="{out}", help="The log that it writes.")
+@click.option("--tolerance", "-t", type=FloatRange(0), default=1e-6, help="Relative.")
 @click.option("--timeout", type=POSITIVE, help="Seconds for each run.")
-@click.pass_context
 def check_determinism(
-    context: click.Context, *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None
+    *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None
 ) -> None:
     """Run a command several times, and name the first step and signal that differ.
 
@@ -57,7 +55,7 @@ def check_determinism(
         )
     if not found:
         click.echo(f"DETERMINISTIC: {replicas} runs logged equal numbers (relative tolerance {tolerance:g}).")
-    context.exit(1 if found else 0)
+    raise SystemExit(1 if found else 0)
 
 
 @click.command()
@@ -65,10 +63,7 @@ def check_determinism(
 @_FINDING
 @_STEPS
 @_OUTPUT
-@click.pass_context
-def replay(
-    context: click.Context, *, run: Path, finding: str | None, steps: int | None, output: Path | None
-) -> None:
+def replay(run: Path, *, finding: str | None, steps: int | None, output: Path | None) -> None:
     """Train RUN again from the last checkpoint before its fault, and see whether the fault returns.
 
     Exit code: 1 it returns, 0 it does not, 2 an error.
@@ -90,7 +85,7 @@ def replay(
         click.echo(
             f"The numbers differ from step {step} on, in {signal}: {first:.6g} in the run, {other:.6g} now."
         )
-    context.exit(0 if found.finding is None else 1)
+    raise SystemExit(0 if found.finding is None else 1)
 
 
 @click.command()
@@ -102,11 +97,7 @@ def replay(
 @_FINDING
 @_STEPS
 @_OUTPUT
-@click.pass_context
-def bisect(
-    context: click.Context, *, run: Path, good: Path | None, keys: tuple[str, ...], finding: str | None,
-    steps: int | None, output: Path | None,
-) -> None:  # fmt: skip
+def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
     """Find the setting that causes the fault of RUN, by short replays in which one is put back at a time.
 
     Exit code: 0 a setting was found that cures the fault, 1 none does alone, 2 an error.
@@ -114,10 +105,7 @@ def bisect(
     from greenward.diagnostics.proof import bisect_settings
 
     with tempfile.TemporaryDirectory() as temporary:
-        folder = output or Path(temporary)
-        found = bisect_settings(
-            run, folder, good=good, finding=finding, steps=steps, keys=keys, say=click.echo
-        )
+        found = bisect_settings(run, output or Path(temporary), say=click.echo, **chosen)
     cure = found.cure
     if not found.returns:
         click.echo("CANNOT TELL: the fault does not return when the run is repeated unchanged.")
@@ -125,7 +113,7 @@ def bisect(
         click.echo(f"NO SINGLE SETTING cures {found.fault.name}; {len(found.trials)} were tried.")
     else:
         click.echo(f"CURED by {cure.key}: {cure.value} caused {found.fault.name}, {cure.reference} does not.")
-    context.exit(0 if cure is not None else 1)
+    raise SystemExit(0 if cure is not None else 1)
 
 
 @click.command("diff-ckpt")

@@ -14,9 +14,7 @@ from greenward.cli.arguments import run_argument
 @click.option(
     "--repo", required=True, metavar="OWNER/NAME", help="The model repository; made if it is missing."
 )
-@click.option(
-    "--checkpoint", default="best", show_default=True, help="best, last or a name such as step_000020."
-)
+@click.option("--checkpoint", default="best", help="best, last or a name such as step_000020.")
 @click.option("--public", is_flag=True, help="Make the repository public; it is private otherwise.")
 @click.option("--dry-run", is_flag=True, help="List the files and print the card; send nothing.")
 def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -74,31 +74,25 @@ def _steps(
 @run_argument
 @click.option("--step", "steps", callback=_steps, help="A step (12) or a range (10-20, 10-, -20).")
 @click.option("--status", "statuses", multiple=True, help="Such as passed, failed, timeout; may be repeated.")
-@click.option("--task", default="", help="A part of the task's id.")
-@click.option("--reward-min", type=float, default=float("-inf"), help="The least reward.")
-@click.option("--reward-max", type=float, default=float("inf"), help="The largest reward.")
-@click.option("--page", type=COUNT, default=1, show_default=True, help="html writes all pages.")
+@click.option("--task", default="", show_default=False, help="A part of the task's id.")
+@click.option("--reward-min", type=float, default=float("-inf"), show_default=False, help="The least reward.")
+@click.option(
+    "--reward-max", type=float, default=float("inf"), show_default=False, help="The largest reward."
+)
+@click.option("--page", type=COUNT, default=1, help="html writes all pages.")
 @click.option(
     "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMS),
-    default="terminal",
-    show_default=True,
-)
+@click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
 def rollouts(
     run: Path,
     *,
     steps: tuple[int | None, int | None],
     statuses: tuple[str, ...],
-    task: str,
-    reward_min: float,
-    reward_max: float,
     page: int,
     page_size: int | None,
     form: Form,
+    **wanted: Any,
 ) -> None:
     """Show the answers that RUN kept while it trained, oldest first.
 
@@ -113,8 +107,9 @@ def rollouts(
     from greenward.reports.write import render
 
     names = tuple(status.replace(" ", "_") for status in statuses)
-    wanted = RolloutFilter(*steps, names, task, reward_min, reward_max)
-    found = Rollouts(run, wanted, page_size or (100 if form == "html" else 10))
+    found = Rollouts(
+        run, RolloutFilter(*steps, names, **wanted), page_size or (100 if form == "html" else 10)
+    )
     if form == "html":
         click.echo(found.write_html(run))
     elif form == "terminal":

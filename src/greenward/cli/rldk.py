@@ -14,7 +14,7 @@ import click
 from greenward import __version__
 from greenward.cli.arguments import PATH, json_option
 from greenward.cli.diagnosing import run_options
-from greenward.cli.main import DIAGNOSING, InOrder, run
+from greenward.cli.main import DIAGNOSING, SETTINGS, InOrder, run
 from greenward.text import visible
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ VIEWS = {
 }
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=InOrder, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s (greenward) %(version)s")
 def rldk() -> None:
     """Diagnose training runs; the same commands as in `greenward`, and views of parts of them."""
@@ -74,7 +74,7 @@ def validate_format(path: Path, mapping: dict[str, str], pick: str | None) -> No
         click.echo(f"! {note}")
 
 
-def _view(context: click.Context, diagnosis: Diagnosis, names: tuple[str, ...]) -> None:
+def _view(diagnosis: Diagnosis, names: tuple[str, ...]) -> NoReturn:
     found = [one for one in diagnosis.findings if one.name.startswith(names)]
     for one in found:
         since = f" from step {one.onset}" if one.onset else ""
@@ -85,15 +85,14 @@ def _view(context: click.Context, diagnosis: Diagnosis, names: tuple[str, ...]) 
         click.echo(
             "Nothing wrong was found." if checked else "Not checked: the run has not logged what it needs."
         )
-    context.exit(1 if any(one.severity != "info" for one in found) else 0)
+    raise SystemExit(1 if any(one.severity != "info" for one in found) else 0)
 
 
 @rldk.command()
 @click.argument("kind", type=click.Choice(("determinism", "drift", "reward")))
 @click.argument("run_a", type=PATH)
 @click.argument("run_b", type=PATH, required=False)
-@click.pass_context
-def card(context: click.Context, kind: str, run_a: Path, run_b: Path | None) -> None:
+def card(kind: str, run_a: Path, run_b: Path | None) -> None:
     """Show one part of a diagnosis of RUN_A, or how RUN_B differs from it.
 
     A card of determinism compares two repetitions. Exit code: 1 findings or a difference, else 0.
@@ -106,20 +105,19 @@ def card(context: click.Context, kind: str, run_a: Path, run_b: Path | None) -> 
 
         found = diff_runs(run_a, run_b)
         click.echo(found.headline)
-        context.exit(DIFF_EXIT_CODES[found.verdict])
+        raise SystemExit(DIFF_EXIT_CODES[found.verdict])
     if kind == "determinism":
         raise click.UsageError("a card of determinism needs RUN_B, or use check-determinism")
-    _view(context, diagnose_run(run_a), VIEWS[kind])
+    _view(diagnose_run(run_a), VIEWS[kind])
 
 
 def _view_command(name: str, about: str) -> None:
     @rldk.command(name, help=about)
     @run_options
-    @click.pass_context
-    def view(context: click.Context, path: Path, mapping: dict[str, str], pick: str | None) -> None:
+    def view(path: Path, mapping: dict[str, str], pick: str | None) -> None:
         from greenward.diagnostics.diagnose import diagnose_run
 
-        _view(context, diagnose_run(path, mapping=mapping, pick=pick), VIEWS[name])
+        _view(diagnose_run(path, mapping=mapping, pick=pick), VIEWS[name])
 
 
 _view_command("length-bias", "Whether the reward of RUN follows the length of answers.")
@@ -130,11 +128,8 @@ _view_command(
 
 @rldk.command("log-scan")
 @run_options
-@click.option("--rules", default="grpo_safe", show_default=True, help="A preset or a YAML file.")
-@click.pass_context
-def log_scan(
-    context: click.Context, path: Path, mapping: dict[str, str], pick: str | None, rules: str
-) -> None:
+@click.option("--rules", default="grpo_safe", help="A preset or a YAML file.")
+def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) -> None:
     """List the alarms that a monitor would have raised over RUN, as JSON lines."""
     from dataclasses import asdict
 
@@ -148,7 +143,7 @@ def log_scan(
         monitor.log(step, signals.row(place))
     for alarm in monitor.found:
         click.echo(dump_json(asdict(alarm)))
-    context.exit(1 if monitor.found else 0)
+    raise SystemExit(1 if monitor.found else 0)
 
 
 @rldk.command("reward-drift")
@@ -159,8 +154,7 @@ def reward_drift(a: Path, b: Path, *, as_json: bool) -> None:
     """Compare the scores that two reward models give to the same prompts.
 
     A and B are JSON lines with `prompt` and `score`. A shift, a change of scale and a change of order are
-    told
-    apart: the last one changes what is learned.
+    told apart: the last one changes what is learned.
     """
     from greenward.diagnostics.reward_drift import compare_scores
 

@@ -27,12 +27,12 @@ _job_command = with_options(
     folder_option("--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]"),
     click.option("--partition", help="The partition, or several with commas between."),
     click.option("--account", help="The account that is charged."),
-    _count("--nodes", default=1, show_default=True),
-    click.option("--gpus", default="0", show_default=True, help="GPUs of each node: 4, or h100:4."),
+    _count("--nodes", default=1),
+    click.option("--gpus", default="0", help="GPUs of each node: 4, or h100:4."),
     _count("--cpus", help="CPU cores of each node."),
     click.option("--memory", help="Memory of each node, such as 32G."),
-    click.option("--time", default="04:00:00", show_default=True, help="The time limit of one session."),
-    _seconds("--stop-before", default=300, show_default=True, help="How long before its end it is stopped."),
+    click.option("--time", default="04:00:00", help="The time limit of one session."),
+    _seconds("--stop-before", default=300, help="How long before its end it is stopped."),
     click.option(
         "--requeues", type=click.IntRange(min=0), help="How often it goes on at most.  [default: 100]"
     ),

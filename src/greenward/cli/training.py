@@ -86,8 +86,8 @@ def train(
 @recipe_argument
 @click.argument("arguments", metavar="[KEY=VALUE | OPTION OF TRAIN]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--processes", type=COUNT, required=True, help="Number, of all machines.")
-@click.option("--config", default="ddp", show_default=True, help="ddp, fsdp2, zero3 or a file of Accelerate.")
-@click.option("--machines", type=COUNT, default=1, show_default=True, help="Their number.")
+@click.option("--config", default="ddp", help="ddp, fsdp2, zero3 or a file of Accelerate.")
+@click.option("--machines", type=COUNT, default=1, help="Their number.")
 @click.option("--machine-rank", type=click.IntRange(min=0), default=0, help="Number of this one, from 0.")
 @click.option("--address", metavar="HOST:PORT", help="Where the processes of several machines meet.")
 def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
@@ -124,7 +124,7 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 
 @click.command()
 @overrides_argument
-@click.option("--seeds", default="0,1", show_default=True, callback=_seeds, help="One run for each seed.")
+@click.option("--seeds", default="0,1", callback=_seeds, help="One run for each seed.")
 @click.option("--quick", is_flag=True, help="A few steps only: shows that everything works, learns nothing.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
 @output_option("runs/demo")
@@ -162,7 +162,7 @@ def demo(
 @recipe_argument
 @overrides_argument
 @folder_option("--output", "The folder of all runs.  [default: runs/sweep]")
-@click.option("--jobs", type=COUNT, default=1, show_default=True, help="Runs at a time.")
+@click.option("--jobs", type=COUNT, default=1, help="Runs at a time.")
 @click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
 @quiet_option
 def sweep(
