@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from greenward.config.sections import (
     ConfigSection,
@@ -18,6 +19,7 @@ from greenward.config.sections import (
 )
 
 MoreThanOne = Annotated[float, Field(gt=1)]
+Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"]
 
 
 class KLConfig(ConfigSection):
@@ -38,14 +40,12 @@ class KLConfig(ConfigSection):
         "training.weight_average keeps; none = never",
     )
 
-    @model_validator(mode="after")
-    def _can_adapt(self) -> KLConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.target is not None and self.coefficient == 0:
-            raise ValueError(
+            yield (
                 "target adapts the coefficient by factors, and coefficient is 0: "
                 "give it a first value above 0 (0.1 is usual)"
             )
-        return self
 
 
 class PPOKLConfig(KLConfig):
@@ -94,21 +94,19 @@ class ImportanceConfig(ConfigSection):
     low: NonNegativeFloat = 0.0
     high: PositiveFloat = 2.0
 
-    @model_validator(mode="after")
-    def _bounds(self) -> ImportanceConfig:
+    def mistakes(self) -> Iterator[str]:
         if not self.low < self.high:
-            raise ValueError(f"low {self.low} must be below high {self.high}")
+            yield f"low {self.low} must be below high {self.high}"
         if self.low > 1 or (self.mode == "mask" and self.high < 1):
-            raise ValueError(
+            yield (
                 f"the bounds [{self.low}, {self.high}] exclude 1, the weight where sampler and trainer agree"
             )
-        return self
 
 
 class AlgorithmConfig(ConfigSection):
     """What the policy-gradient algorithms share: the loss, its clipping, KL and entropy terms."""
 
-    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "dapo"
+    loss: Loss = "dapo"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = Field(0.2, description="DAPO uses 0.28; CISPO's upper bound is 1 + this")
     updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
@@ -125,14 +123,12 @@ class AlgorithmConfig(ConfigSection):
         description="correct for a sampler that is not the trainer; on by itself where `rollouts` make one",
     )
 
-    @model_validator(mode="after")
-    def _can_adapt_entropy(self) -> AlgorithmConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.entropy_target is not None and self.entropy_coefficient == 0:
-            raise ValueError(
+            yield (
                 "entropy_target adapts entropy_coefficient by factors, and entropy_coefficient is 0: "
                 "give it a first value above 0 (0.01 is usual)"
             )
-        return self
 
 
 class GRPOAlgorithmConfig(AlgorithmConfig):
@@ -147,7 +143,7 @@ class PPOAlgorithmConfig(AlgorithmConfig):
     """Policy gradients whose baseline is a critic."""
 
     advantage: Literal["gae"] = "gae"
-    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "ppo"
+    loss: Loss = "ppo"
     critic: CriticConfig = CriticConfig()
     kl: PPOKLConfig = PPOKLConfig()
 

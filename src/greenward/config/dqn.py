@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from greenward.config.sections import (
     ConfigSection,
@@ -67,18 +66,14 @@ class AgentConfig(ConfigSection):
     max_grad_norm: PositiveFloat = Field(10.0, description="gradients are scaled down to this norm")
     weight_decay: NonNegativeFloat = 0.0
 
-    @model_validator(mode="after")
-    def _one_way_of_updating(self) -> AgentConfig:
+    def mistakes(self) -> Iterator[str]:
         if (self.tau is None) == (self.target_update_interval == 0):
-            raise ValueError(
+            yield (
                 "the target network needs either target_update_interval above 0 (hard copies) or tau with "
                 f"target_update_interval: 0 (soft), found {self.target_update_interval} and {self.tau}"
             )
         if self.epsilon_end > self.epsilon_start:
-            raise ValueError(
-                f"epsilon_end {self.epsilon_end} must not be above epsilon_start {self.epsilon_start}"
-            )
-        return self
+            yield f"epsilon_end {self.epsilon_end} must not be above epsilon_start {self.epsilon_start}"
 
     def epsilon(self, episode: int) -> float:
         """The share of random actions in an episode, counted from 0."""
@@ -136,11 +131,9 @@ class TokenEnvironmentConfig(ConfigSection):
     )
     check_reachability: bool = Field(True, description="prove first that each reference can be written")
 
-    @model_validator(mode="after")
-    def _has_a_model(self) -> TokenEnvironmentConfig:
+    def mistakes(self) -> Iterator[str]:
         if (self.embedding == "model") != (self.embedding_model is not None):
-            raise ValueError("embedding_model goes with embedding: model, and that needs it")
-        return self
+            yield "embedding_model goes with embedding: model, and that needs it"
 
 
 class TokenRewardConfig(ConfigSection):
@@ -155,14 +148,12 @@ class TokenRewardConfig(ConfigSection):
     progress_weight: NonNegativeFloat = Field(0.5, description="of the shaping by potential, in every type")
     scale: PositiveFloat = Field(0.1, description="factor of all rewards before they are learned")
 
-    @model_validator(mode="after")
-    def _known(self) -> TokenRewardConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.type not in ("code_quality", "sparse", "curriculum") and ":" not in self.type:
-            raise ValueError(
+            yield (
                 "reward.type: expected code_quality, sparse, curriculum or module:function, "
                 f"found {self.type!r}"
             )
-        return self
 
 
 class DQNTrainingConfig(LoopConfig):
@@ -196,23 +187,15 @@ class DQNEvaluationConfig(EvaluationConfig):
     random_search: bool = Field(True, description="at the end, also search at random for as long")
 
 
-PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-    {
-        "fast": {
-            "training": {"num_episodes": 1000},
-            "agent": {"buffer_capacity": 5000, "batch_size": 32},
-        },
-        "standard": {
-            "training": {"num_episodes": 4000},
-            "agent": {"buffer_capacity": 50_000, "batch_size": 128},
-        },
-        "production": {
-            "training": {"num_episodes": 60_000},
-            "agent": {"buffer_capacity": 100_000, "batch_size": 128, "hidden_dim": 1024},
-        },
-        "none": {},
-    }
-)
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "fast": {"training": {"num_episodes": 1000}, "agent": {"buffer_capacity": 5000, "batch_size": 32}},
+    "standard": {"training": {"num_episodes": 4000}, "agent": {"buffer_capacity": 50_000, "batch_size": 128}},
+    "production": {
+        "training": {"num_episodes": 60_000},
+        "agent": {"buffer_capacity": 100_000, "batch_size": 128, "hidden_dim": 1024},
+    },
+    "none": {},
+}
 
 
 def with_dqn_preset(data: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from greenward.config.explain import field_at
@@ -20,30 +19,28 @@ _BFLOAT16 = {
     "evaluation.num_questions": 100,
     "model.id": "Qwen/Qwen2.5-3B",
 }
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "cpu": {
-            "model.dtype": AUTO,
-            "model.gradient_checkpointing": True,
-            "training.micro_batch_sequences": 4,
-            "evaluation.num_questions": 20,
-            "model.id": "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-        },
-        "v100": {
-            "model.dtype": "float16",
-            "model.gradient_checkpointing": True,
-            "training.micro_batch_sequences": 4,
-            "evaluation.num_questions": 40,
-            "model.id": "Qwen/Qwen2.5-1.5B",
-            "model.cache_dir": "./model_cache",
-            "model.offline": True,
-            "tracking.wandb": None,
-        },
-        "a100": {"training.micro_batch_sequences": 8, **_BFLOAT16},
-        "h100": {"training.micro_batch_sequences": 16, **_BFLOAT16},
-        "none": {},
-    }
-)
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {
+        "model.dtype": AUTO,
+        "model.gradient_checkpointing": True,
+        "training.micro_batch_sequences": 4,
+        "evaluation.num_questions": 20,
+        "model.id": "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+    },
+    "v100": {
+        "model.dtype": "float16",
+        "model.gradient_checkpointing": True,
+        "training.micro_batch_sequences": 4,
+        "evaluation.num_questions": 40,
+        "model.id": "Qwen/Qwen2.5-1.5B",
+        "model.cache_dir": "./model_cache",
+        "model.offline": True,
+        "tracking.wandb": None,
+    },
+    "a100": {"training.micro_batch_sequences": 8, **_BFLOAT16},
+    "h100": {"training.micro_batch_sequences": 16, **_BFLOAT16},
+    "none": {},
+}
 """What each preset gives, by dotted key. `v100`: GPUs without bfloat16, in clusters without a network."""
 
 

@@ -5,13 +5,12 @@ Unknown keys and impossible combinations are errors before anything heavy is loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 
 from greenward.config.algorithm import (
     AlgorithmConfig,
@@ -102,16 +101,11 @@ class ModelRecipe(BaseRecipe):
             rate = float(f"{rate * LORA_RATE_FACTOR:.6g}")
         return section.model_copy(update={"learning_rate": rate})
 
-    @model_validator(mode="after")
-    def _adapter_has_a_base(self) -> ModelRecipe:
-        if self.model.lora is None or self.model.id is not None:
-            return self
-        if self.warm_start is None or self.kind == "sft":
-            raise ValueError(
-                "model.lora adapts a trained model, and there is none: set model.id"
-                + ("" if self.kind == "sft" else ", or give a warm_start, which trains all weights first")
-            )
-        return self
+    def mistakes(self) -> Iterator[str]:
+        has_base = self.model.id is not None or (self.warm_start is not None and self.kind != "sft")
+        if self.model.lora is not None and not has_base:
+            more = "" if self.kind == "sft" else ", or give a warm_start, which trains all weights first"
+            yield f"model.lora adapts a trained model, and there is none: set model.id{more}"
 
 
 class SupervisedRecipe(ModelRecipe):
@@ -144,15 +138,19 @@ class ReinforcementRecipe(ModelRecipe):
             )
         return section
 
-    @model_validator(mode="after")
-    def _fits(self) -> ReinforcementRecipe:
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         length, tokens = self.rollouts.vllm.max_model_len, self.sampling.max_tokens
         if self.rollouts.engine == "vllm" and length is not None and length <= tokens:
-            raise ValueError(
+            yield (
                 f"rollouts.vllm.max_model_len {length} leaves no room for a prompt beside "
                 f"sampling.max_tokens {tokens}"
             )
-        return self
+        if self.rollouts.max_staleness and self.kind in ("self_play", "code_game"):
+            yield (
+                f"rollouts.max_staleness {self.rollouts.max_staleness} does not work with kind: {self.kind}: "
+                "the opponents of a step are known only after the update before it"
+            )
 
 
 class CodeRecipe(ReinforcementRecipe):
@@ -165,27 +163,26 @@ class CodeRecipe(ReinforcementRecipe):
     )
     algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig | RejectionAlgorithmConfig
 
-    @model_validator(mode="after")
-    def _possible(self) -> CodeRecipe:
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         if not self.rewards:
-            raise ValueError("rewards is empty: name at least one reward term")
+            yield "rewards is empty: name at least one reward term"
         environment = self.environment
         if environment.tools and (environment.max_turns > 1 or environment.answer != "function"):
-            raise ValueError(
+            yield (
                 "environment.tools is an agent, whose turns are calls: leave environment.max_turns and "
                 "environment.answer out"
             )
         if environment.tools and self.sandbox.backend == "http":
-            raise ValueError("environment.tools needs workspaces: sandbox.backend must be local or ray")
+            yield "environment.tools needs workspaces: sandbox.backend must be local or ray"
         if environment.tools and environment.tools.call_reward and self.kind != "grpo":
-            raise ValueError("environment.tools.call_reward needs kind: grpo")
+            yield "environment.tools.call_reward needs kind: grpo"
         buffer = self.algorithm.overlong.penalty_buffer
         if buffer >= self.sampling.max_tokens:
-            raise ValueError(
+            yield (
                 f"algorithm.overlong.penalty_buffer {buffer} must be below "
                 f"sampling.max_tokens {self.sampling.max_tokens}"
             )
-        return self
 
 
 class PolicyGradientRecipe(CodeRecipe):
@@ -194,41 +191,34 @@ class PolicyGradientRecipe(CodeRecipe):
     algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig
     faults: FaultsConfig = FaultsConfig()
 
-    @model_validator(mode="after")
-    def _possible_update(self) -> PolicyGradientRecipe:
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         if self.algorithm.minibatches > self.training.prompts_per_step:
-            raise ValueError(
+            yield (
                 f"algorithm.minibatches {self.algorithm.minibatches} is more than "
                 f"training.prompts_per_step {self.training.prompts_per_step}: a group cannot be split"
             )
         if (self.sampling.top_p < 1 or self.sampling.top_k > 0) and self.algorithm.importance is None:
-            raise ValueError(
+            yield (
                 "sampling.top_p or sampling.top_k draws from another distribution than the one that is "
                 "trained: set algorithm.importance={high: 2} to correct for it, or leave both off"
             )
         if self.faults.reward_overconfidence is not None and self.reward_model is None:
-            raise ValueError(
-                "faults.reward_overconfidence needs the section reward_model (reward_model: {} is enough)"
-            )
+            yield "faults.reward_overconfidence needs the section reward_model (reward_model: {} is enough)"
         explosion = self.faults.gradient_explosion
         if explosion is not None and explosion.after_step >= self.training.max_steps:
-            raise ValueError(
+            yield (
                 f"faults.gradient_explosion.after_step {explosion.after_step} must be below "
                 f"training.max_steps {self.training.max_steps}, or nothing explodes"
             )
-        return self
 
 
-Grouped = TypeVar("Grouped", "GRPORecipe", "CodeGameRecipe")
-
-
-def _has_groups(recipe: Grouped) -> Grouped:
+def _without_groups(recipe: GRPORecipe | CodeGameRecipe) -> Iterator[str]:
     if recipe.training.num_generations < 2:
-        raise ValueError(
+        yield (
             f"training.num_generations {recipe.training.num_generations}: {recipe.algorithm.advantage} "
             "compares the answers of a group and needs at least 2 (kind: ppo works with 1)"
         )
-    return recipe
 
 
 class GRPORecipe(PolicyGradientRecipe):
@@ -237,7 +227,9 @@ class GRPORecipe(PolicyGradientRecipe):
     kind: Literal["grpo"] = "grpo"
     algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
 
-    _grouped = model_validator(mode="after")(_has_groups)
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
+        yield from _without_groups(self)
 
 
 class PPORecipe(PolicyGradientRecipe):
@@ -255,26 +247,12 @@ class RejectionRecipe(CodeRecipe):
     rejection: RejectionConfig = RejectionConfig()
 
 
-Played = TypeVar("Played", "SelfPlayRecipe", "CodeGameRecipe")
-
-
-def _in_step(recipe: Played) -> Played:
-    if recipe.rollouts.max_staleness:
-        raise ValueError(
-            f"rollouts.max_staleness {recipe.rollouts.max_staleness} does not work with kind: {recipe.kind}: "
-            "the opponents of a step are known only after the update before it"
-        )
-    return recipe
-
-
 class SelfPlayRecipe(ReinforcementRecipe):
     """`kind: self_play`: two-player games against itself, earlier versions and scripted players."""
 
     kind: Literal["self_play"] = "self_play"
     self_play: SelfPlayConfig = SelfPlayConfig()
     algorithm: SelfPlayAlgorithmConfig = Field(SelfPlayAlgorithmConfig(), validate_default=True)
-
-    _together = model_validator(mode="after")(_in_step)
 
 
 class CodeGameRecipe(ReinforcementRecipe):
@@ -284,16 +262,11 @@ class CodeGameRecipe(ReinforcementRecipe):
     code_game: CodeGameConfig = CodeGameConfig()
     algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
 
-    _grouped = model_validator(mode="after")(_has_groups)
-    _together = model_validator(mode="after")(_in_step)
-
-    @model_validator(mode="after")
-    def _judges_here(self) -> CodeGameRecipe:
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
+        yield from _without_groups(self)
         if self.sandbox.backend != "local":
-            raise ValueError(
-                "kind code_game runs programs under two hash seeds: sandbox.backend must be local"
-            )
-        return self
+            yield "kind code_game runs programs under two hash seeds: sandbox.backend must be local"
 
 
 class DQNRecipe(BaseRecipe):
@@ -318,17 +291,9 @@ Recipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRec
 """A recipe that trains a language model."""
 AnyRecipe = Recipe | DQNRecipe
 RECIPE: TypeAdapter[AnyRecipe] = TypeAdapter(Annotated[AnyRecipe, Field(discriminator="kind")])
-KINDS: Mapping[str, type[BaseRecipe]] = MappingProxyType(
-    {
-        "grpo": GRPORecipe,
-        "ppo": PPORecipe,
-        "rejection": RejectionRecipe,
-        "self_play": SelfPlayRecipe,
-        "code_game": CodeGameRecipe,
-        "sft": SupervisedRecipe,
-        "dqn": DQNRecipe,
-    }
-)
+KINDS: Mapping[str, type[BaseRecipe]] = {
+    str(recipe.model_fields["kind"].default): recipe for recipe in get_args(AnyRecipe)
+}
 """The recipe class of each kind."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from greenward.config.sections import (
     ConfigSection,
@@ -60,31 +61,27 @@ class RolloutsConfig(ConfigSection):
         0, description="1 = sample for the next step during the update, with weights one update old"
     )
 
-    @model_validator(mode="after")
-    def _possible(self) -> RolloutsConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.max_staleness > 1:
-            raise ValueError(
+            yield (
                 f"max_staleness {self.max_staleness} is more than the correction covers: 1 is the most, "
                 "since samples that are several updates old say too little about the policy"
             )
         if self.engine == "server" and self.server.base_url is None:
-            raise ValueError("engine: server needs server.base_url, such as http://localhost:8000")
+            yield "engine: server needs server.base_url, such as http://localhost:8000"
         if self.engine != "server" and self.server.base_url is not None:
-            raise ValueError(f"server.base_url is given, but engine is {self.engine}: set engine=server")
+            yield f"server.base_url is given, but engine is {self.engine}: set engine=server"
         if self.transfer != "file" and self.engine == "native":
-            raise ValueError(f"transfer: {self.transfer} sends weights to vLLM, but engine is native")
+            yield f"transfer: {self.transfer} sends weights to vLLM, but engine is native"
         if self.transfer == "ipc" and self.engine == "server":
-            raise ValueError(
-                "transfer: ipc shares a GPU's memory with engine: vllm; a server needs file or nccl"
-            )
+            yield "transfer: ipc shares a GPU's memory with engine: vllm; a server needs file or nccl"
         if self.transfer == "nccl" and self.engine == "vllm":
-            raise ValueError(
+            yield (
                 "transfer: nccl needs a GPU for vLLM alone, and engine: vllm shares that of the training: "
                 "use file or ipc, or engine=server"
             )
         if self.vllm.sleep and self.engine != "vllm":
-            raise ValueError(f"vllm.sleep needs engine: vllm, found {self.engine}")
-        return self
+            yield f"vllm.sleep needs engine: vllm, found {self.engine}"
 
     @property
     def differs(self) -> bool:

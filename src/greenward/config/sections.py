@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -34,6 +35,16 @@ class ConfigSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
+    @model_validator(mode="after")
+    def _is_possible(self) -> ConfigSection:
+        for mistake in self.mistakes():
+            raise ValueError(mistake)
+        return self
+
+    def mistakes(self) -> Iterator[str]:
+        """What is wrong with values that are possible one by one; the first is the error that users see."""
+        yield from ()
+
 
 class ShapeConfig(ConfigSection):
     """Shape of a decoder made from random weights (used when `model.id` is not set)."""
@@ -46,13 +57,11 @@ class ShapeConfig(ConfigSection):
     max_positions: PositiveInt = 512
     vocab_size: PositiveInt = Field(1024, description="upper bound; the trained tokenizer may be smaller")
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ShapeConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}")
+            yield f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"
         if self.heads % self.kv_heads:
-            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
-        return self
+            yield f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}"
 
 
 class LoraConfig(ConfigSection):
@@ -89,11 +98,9 @@ class ModelConfig(ConfigSection):
     )
     system_prompt: str | None = None
 
-    @model_validator(mode="after")
-    def _trainable(self) -> ModelConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.dtype == "float16" and self.device == "cpu":
-            raise ValueError("dtype float16 does not train on cpu; use float32 or bfloat16")
-        return self
+            yield "dtype float16 does not train on cpu; use float32 or bfloat16"
 
 
 class FamiliesConfig(ConfigSection):
@@ -326,13 +333,9 @@ class EvaluationConfig(ConfigSection):
         Annotated[SuiteConfig, BeforeValidator(named, json_schema_input_type=str | SuiteConfig)], ...
     ] = Field((), description="public suites to evaluate as well: names or sections")
 
-    @model_validator(mode="after")
-    def _enough_samples(self) -> EvaluationConfig:
+    def mistakes(self) -> Iterator[str]:
         if max(self.k) > self.samples:
-            raise ValueError(
-                f"k={max(self.k)} needs at least as many samples per problem; samples is {self.samples}"
-            )
-        return self
+            yield f"k={max(self.k)} needs at least as many samples per problem; samples is {self.samples}"
 
 
 class RaySandboxConfig(ConfigSection):
@@ -369,8 +372,6 @@ class SandboxConfig(ConfigSection):
     )
     packages: tuple[str, ...] = Field((), description="what answers may import besides the standard library")
 
-    @model_validator(mode="after")
-    def _has_servers(self) -> SandboxConfig:
+    def mistakes(self) -> Iterator[str]:
         if (self.backend == "http") is (self.http is None):
-            raise ValueError(f"http.urls are for backend http, and it needs them; backend is {self.backend}")
-        return self
+            yield f"http.urls are for backend http, and it needs them; backend is {self.backend}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from greenward.config.algorithm import AlgorithmConfig
+from greenward.config.algorithm import AlgorithmConfig, Loss
 from greenward.config.sections import (
     ConfigSection,
     Fraction,
@@ -61,14 +62,12 @@ class SelfPlayConfig(ConfigSection):
     )
     evaluation_games: PositiveInt = Field(2000, description="games of each match of an evaluation")
 
-    @model_validator(mode="after")
-    def _somebody_to_play(self) -> SelfPlayConfig:
+    def mistakes(self) -> Iterator[str]:
         if not sum(self.opponents.values()) > 0:
-            raise ValueError("opponents: give at least one of them a share above 0, such as {self: 1}")
+            yield "opponents: give at least one of them a share above 0, such as {self: 1}"
         names = [game.name for game in self.games]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"games names {twice[0]} twice; give it a weight instead")
-        return self
+            yield f"games names {twice[0]} twice; give it a weight instead"
 
 
 class CodeGameConfig(ConfigSection):
@@ -92,19 +91,17 @@ class CodeGameConfig(ConfigSection):
     max_operations: PositiveInt = Field(10_000, description="a program that takes more loses")
     evaluation_games: PositiveInt = Field(500, description="games of each pair in an evaluation")
 
-    @model_validator(mode="after")
-    def _can_alternate(self) -> CodeGameConfig:
+    def mistakes(self) -> Iterator[str]:
         if self.phases and self.predictor not in ("frozen", "league"):
-            raise ValueError(f"phases need predictor: frozen or league; {self.predictor} has none")
+            yield f"phases need predictor: frozen or league; {self.predictor} has none"
         if self.predictor == "league" and not self.phases:
-            raise ValueError("predictor: league needs phases: a version joins in each")
-        return self
+            yield "predictor: league needs phases: a version joins in each"
 
 
 class SelfPlayAlgorithmConfig(AlgorithmConfig):
     """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
 
-    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"] = "ppo"
+    loss: Loss = "ppo"
     advantage: Literal["role_baseline", "group_mean", "position_mean", "none"] = Field(
         "role_baseline",
         description="what is subtracted from the return of a role; position_mean is the mean of the step's "

@@ -16,30 +16,27 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from greenward.runs.machine import available_mb, control_groups
 
-EXTRAS = MappingProxyType(
-    {
-        "hf": ("transformers",),
-        "hub": ("datasets",),
-        "peft": ("peft",),
-        "vllm": ("vllm",),
-        "ray": ("ray",),
-        "distributed": ("accelerate", "deepspeed"),
-        "wandb": ("wandb",),
-        "tensorboard": ("tensorboard",),
-        "trackio": ("trackio",),
-        "mlflow": ("mlflow",),
-        "games": ("pettingzoo", "textarena"),
-    }
-)
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "hf": ("transformers",),
+    "hub": ("datasets",),
+    "peft": ("peft",),
+    "vllm": ("vllm",),
+    "ray": ("ray",),
+    "distributed": ("accelerate", "deepspeed"),
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard",),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+    "games": ("pettingzoo", "textarena"),
+}
 """The packages of each extra."""
-OFFLINE_SITES = MappingProxyType({"MIT Supercloud": ("gridsan", "supercloud")})
+OFFLINE_SITES = {"MIT Supercloud": ("gridsan", "supercloud")}
 """Clusters whose nodes have no connection, with words of which host name, home or folder contain one."""
 NEARLY_FULL_GB = 10
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from greenward.policies.decoder import DecoderShape
 from greenward.policies.decoding import CACHE_BYTES
@@ -116,9 +115,9 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
     gradients = _FLOAT32 * learnt // work.shards
     training = {"gradients": gradients, "activations and logits": _training(shape, work, gradients)}
     return MemoryEstimate(
-        MappingProxyType({name: size for name, size in state.items() if size}),
+        {name: size for name, size in state.items() if size},
         _sampling(shape, work, rows) if samples_itself else 0,
-        MappingProxyType(training),
+        training,
     )
 
 

@@ -10,10 +10,10 @@ one. The ranges of utilisation are assumptions: training reaches 20 to 50 % of t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from types import MappingProxyType
 
 from greenward.errors import ConfigError
 from greenward.platforms.detection import Gpu
@@ -38,20 +38,18 @@ class GpuModel:
         return Gpu("", self.memory << 10, self.capability).preset
 
 
-GPUS: Mapping[str, GpuModel] = MappingProxyType(
-    {
-        "v100": GpuModel(32, 125, 900, 7.0),
-        "v100-16": GpuModel(16, 125, 900, 7.0),
-        "t4": GpuModel(16, 65, 320, 7.5),
-        "a100": GpuModel(80, 312, 2039, 8.0),
-        "a100-40": GpuModel(40, 312, 1555, 8.0),
-        "4090": GpuModel(24, 165, 1008, 8.9),
-        "l4": GpuModel(24, 121, 300, 8.9),
-        "l40s": GpuModel(48, 362, 864, 8.9),
-        "h100": GpuModel(80, 989, 3350, 9.0),
-        "h200": GpuModel(141, 989, 4800, 9.0),
-    }
-)
+GPUS: Mapping[str, GpuModel] = {
+    "v100": GpuModel(32, 125, 900, 7.0),
+    "v100-16": GpuModel(16, 125, 900, 7.0),
+    "t4": GpuModel(16, 65, 320, 7.5),
+    "a100": GpuModel(80, 312, 2039, 8.0),
+    "a100-40": GpuModel(40, 312, 1555, 8.0),
+    "4090": GpuModel(24, 165, 1008, 8.9),
+    "l4": GpuModel(24, 121, 300, 8.9),
+    "l40s": GpuModel(48, 362, 864, 8.9),
+    "h100": GpuModel(80, 989, 3350, 9.0),
+    "h200": GpuModel(141, 989, 4800, 9.0),
+}
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ class Plan:
 
 def find_gpu(name: str) -> GpuModel:
     """The GPU of that name, however it is written. Raises `ConfigError` naming the nearest."""
-    key = (
-        name.lower().replace("nvidia", "").replace("rtx", "").replace("gb", "").strip(" -_").replace(" ", "-")
-    )
+    key = re.sub("nvidia|rtx|gb", "", name.lower()).strip(" -_").replace(" ", "-")
     key = {"a100-80": "a100", "v100-32": "v100", "h100-80": "h100", "h200-141": "h200"}.get(key, key)
     if key not in GPUS:
         near = get_close_matches(key, GPUS, n=1, cutoff=0.4)
