@@ -44,7 +44,6 @@ def main() -> None:
     options = parser.parse_args()
     with LocalExecutor(2) as executor:
         executor.open({}).close()
-        assert executor.workspaces is not None
         figures: dict[str, Any] = {"layers": list(executor.workspaces.layers), "cores": os.cpu_count()}
         figures |= measure(executor, options.open, options.calls)
         figures["soak"] = soak(executor, options.episodes)
@@ -67,7 +66,6 @@ def measure(executor: LocalExecutor, open_at_once: int, calls: int) -> dict[str,
     assert all(one.result().exit_code == 0 for one in futures)
     rate = calls / (time.perf_counter() - began)
     used.append(cpu_seconds())
-    assert executor.workspaces is not None
     count = executor.workspaces.open_count
     for one in opened:
         one.close()
@@ -120,7 +118,6 @@ def episode(executor: LocalExecutor, number: int) -> None:
 def state(executor: LocalExecutor) -> dict[str, int]:
     """Processes, descriptors and memory of this process and of its workers, and bytes of their folder."""
     pool = executor.workspaces
-    assert pool is not None
     end = time.monotonic() + 10
     while pool.open_count and time.monotonic() < end:
         time.sleep(0.01)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -37,13 +38,6 @@ def shuffled_index(size: int, position: int, *, seed: int) -> int:
     return int(_permutation(size, step_seed(seed, epoch, "order"))[offset])
 
 
-_PERMUTATIONS: dict[tuple[int, int], np.ndarray] = {}
-
-
+@lru_cache(maxsize=8)
 def _permutation(size: int, seed: int) -> np.ndarray:
-    key = (size, seed)
-    if key not in _PERMUTATIONS:
-        if len(_PERMUTATIONS) >= 8:
-            _PERMUTATIONS.pop(next(iter(_PERMUTATIONS)))
-        _PERMUTATIONS[key] = np.random.default_rng(seed).permutation(size)
-    return _PERMUTATIONS[key]
+    return np.random.default_rng(seed).permutation(size)

@@ -68,8 +68,8 @@ class LocalExecutor(Closing["LocalExecutor"]):
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="greenward-sandbox")
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        self._opening = threading.Lock()
-        self._workspaces: WorkspacePool | None = None
+        start_for_commands = partial(self._start_process, commands=True)
+        self.workspaces = WorkspacePool(start_for_commands, lambda: self._layers, workers)
         self._running_thread: int | None = None
         self._closed = False
         self._size = workers
@@ -98,7 +98,6 @@ class LocalExecutor(Closing["LocalExecutor"]):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the workers."""
         return tuple(worker.pid for slot in (*self._idle, *self._busy) for worker in slot.workers)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, RunResult]]:
@@ -125,26 +124,14 @@ class LocalExecutor(Closing["LocalExecutor"]):
 
         Raises `SandboxError`, also at a level below B.
         """
-        with self._opening:
-            if self._closed:
-                raise SandboxError("this executor is closed.")
-            if self._workspaces is None:
-                start = partial(self._start_process, commands=True)
-                self._workspaces = WorkspacePool(start, self._layers, self._size)
-        return self._workspaces.open(files, limits)
-
-    @property
-    def workspaces(self) -> WorkspacePool | None:
-        """The workers that hold workspaces, once one was opened."""
-        return self._workspaces
+        return self.workspaces.open(files, limits)
 
     def close(self) -> None:
         """Ends every worker and removes every file. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        if self._workspaces is not None:
-            self._workspaces.close()
+        self.workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
         self._idle, self._busy = [], []

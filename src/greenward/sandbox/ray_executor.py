@@ -40,41 +40,28 @@ class RayExecutor(RemoteExecutor):
         packages: Sequence[str] = (),
         **others: Any,
     ) -> None:
-        self._ray = ray = _import_ray()
-        self._packages = tuple(packages)
-        self._opening = threading.Lock()
-        self._workspaces: WorkspacePool | None = None
+        ray, packages = _import_ray(), tuple(packages)
         self._leave = ray.shutdown if _connect(ray, address) else lambda: None
         try:
-            self._hosts = _place(ray, workers_per_node, {"packages": self._packages})
-            super().__init__(self._hosts, **others)
+            hosts = _place(ray, workers_per_node, {"packages": packages})
+            self.workspaces = WorkspacePool(
+                lambda layers: RayWorker(ray, layers, packages),
+                lambda: self.isolation.layers,
+                sum(host.size for host in hosts),
+            )
+            super().__init__(hosts, **others)
         except BaseException:
             self._leave()
             raise
 
     def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
         """As `LocalExecutor.open`, spread over the nodes, with as many workers as there are for answers."""
-        with self._opening:
-            if self._closed.is_set():
-                raise SandboxError("this executor is closed.")
-            if self._workspaces is None:
-                self._workspaces = WorkspacePool(
-                    lambda layers: RayWorker(self._ray, layers, self._packages),
-                    self.isolation.layers,
-                    sum(host.size for host in self._hosts),
-                )
-        return self._workspaces.open(files, limits)
-
-    @property
-    def workspaces(self) -> WorkspacePool | None:
-        """The workers that hold workspaces, once one was opened."""
-        return self._workspaces
+        return self.workspaces.open(files, limits)
 
     def close(self) -> None:
         """Ends the actors, and the connection if it was made here. Safe to call twice."""
         super().close()
-        if self._workspaces is not None:
-            self._workspaces.close()
+        self.workspaces.close()
         self._leave()
 
 

@@ -179,16 +179,12 @@ class _Home:
     """A worker with workspaces, and the thread in which functions are called with them."""
 
     def __init__(self, start: Callable[[], CommandWorker]) -> None:
-        self._start, self._worker = start, start()
-        self._worker.wait_ready()
+        self._start, self.worker = start, start()
+        self.worker.wait_ready()
         self._lock = threading.RLock()
         self.names: set[str] = set()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="greenward-workspaces")
         self.is_closed = self._is_lost = False
-
-    @property
-    def worker(self) -> CommandWorker:
-        return self._worker
 
     def ask(
         self,
@@ -213,7 +209,7 @@ class _Home:
             if self.is_closed or self._is_lost or not (is_new or name in self.names):
                 raise WorkspaceError("the worker of this workspace has ended.", Outcome.INFRASTRUCTURE)
             try:
-                report, blobs = self._worker.ask(header, payload, limits.call_seconds)
+                report, blobs = self.worker.ask(header, payload, limits.call_seconds)
             except WorkerLost as error:
                 self._replace()
                 if is_new and not is_repeated:  # there was nothing in it yet
@@ -245,7 +241,7 @@ class _Home:
                 return
             self.names.discard(name)
             try:
-                self._worker.ask({"name": name, "is": "old"}, b"", _SECONDS_TO_REMOVE)
+                self.worker.ask({"name": name, "is": "old"}, b"", _SECONDS_TO_REMOVE)
             except WorkerLost:
                 self._replace()
 
@@ -255,13 +251,13 @@ class _Home:
         A cluster may place it on the node that was just lost, so a start that fails is tried again.
         """
         if not self._is_lost:
-            self._worker.kill()
+            self.worker.kill()
         self.names.clear()
         for pause in _PAUSES:
             time.sleep(pause)
             try:
-                self._worker = self._start()
-                self._worker.wait_ready()
+                self.worker = self._start()
+                self.worker.wait_ready()
             except WorkerNotStarted:
                 self._is_lost = True
             else:
@@ -272,58 +268,48 @@ class _Home:
         self.thread.shutdown(cancel_futures=True)
         with self._lock:
             if not (self.is_closed or self._is_lost):
-                self._worker.kill()
+                self.worker.kill()
             self.is_closed = True
 
 
 class WorkspacePool:
-    """The workers that hold the workspaces of an executor. `start` starts one on layers of isolation.
+    """The workers that hold the workspaces of an executor, once one was opened.
 
-    Raises `SandboxError` where commands would not be contained at level B.
+    `start` starts one on layers of isolation, at first on what `layers` gives then.
     """
 
     def __init__(
-        self, start: Callable[[Collection[Layer]], CommandWorker], layers: Collection[Layer], workers: int
+        self,
+        start: Callable[[Collection[Layer]], CommandWorker],
+        layers: Callable[[], Collection[Layer]],
+        workers: int,
     ) -> None:
+        self._start, self._layers, self._size = start, layers, workers
         self._homes: list[_Home] = []
-        try:
-            self._homes += [_Home(partial(start, layers))]
-        except NoNamespaces:
-            layers = frozenset(layers) - {Layer.NAMESPACES}
-        more = workers - len(self._homes)
-        with ThreadPoolExecutor(more or 1) as threads:
-            self._homes += threads.map(_Home, [partial(start, layers)] * more)
         self._opened: dict[str, tuple[float, weakref.ref[Workspace]]] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        found = self._homes[0].worker
-        if not frozenset(found.layers) >= CORE_LAYERS:
-            level, missing = level_of(found.layers).value, found.missing
-            self.close()
-            raise SandboxError(
-                f"workspaces need isolation of level B or A, and commands reach level {level} here.",
-                remedy=f"Missing: {missing}. See `greenward doctor`.",
-            )
+        self._is_closed = False
 
     @property
     def layers(self) -> Collection[str]:
-        """The layers of isolation around commands."""
         return tuple(layer.value for layer in self._homes[0].worker.layers)
 
     @property
     def worker_pids(self) -> Sequence[int]:
-        """Process ids of the workers."""
         return [home.worker.pid for home in self._homes]
 
     @property
     def open_count(self) -> int:
-        """How many workspaces are open."""
         return sum(len(home.names) for home in self._homes)
 
     def open(self, files: Mapping[str, str], limits: WorkspaceLimits) -> Workspace:
-        """A new workspace that holds `files`. Raises `SandboxError`."""
+        """A new workspace. Raises `SandboxError`, also where commands would not be contained at level B."""
         check_files(files, limits.file_bytes)
         with self._lock:
+            if self._is_closed:
+                raise SandboxError("this executor is closed.")
+            self._homes = self._homes or self._start_homes()
             self._collect()
             if len(self._opened) >= MAX_OPEN:
                 raise SandboxError(f"{MAX_OPEN} workspaces are open, and no more can be: close some of them.")
@@ -333,6 +319,26 @@ class WorkspacePool:
             self._opened[name] = time.monotonic() + limits.lifetime_seconds, weakref.ref(workspace)
         workspace._opening = home.thread.submit(workspace._answer, "open", dict(files))
         return workspace
+
+    def _start_homes(self) -> list[_Home]:
+        layers, homes = self._layers(), list[_Home]()
+        try:
+            homes.append(_Home(partial(self._start, layers)))
+        except NoNamespaces:
+            layers = frozenset(layers) - {Layer.NAMESPACES}
+        more = self._size - len(homes)
+        with ThreadPoolExecutor(more or 1) as threads:
+            homes += threads.map(_Home, [partial(self._start, layers)] * more)
+        found = homes[0].worker
+        if not frozenset(found.layers) >= CORE_LAYERS:
+            for home in homes:
+                home.close()
+            raise SandboxError(
+                "workspaces need isolation of level B or A, and commands reach level "
+                f"{level_of(found.layers).value} here.",
+                remedy=f"Missing: {found.missing}. See `greenward doctor`.",
+            )
+        return homes
 
     def _collect(self) -> None:
         now = time.monotonic()
@@ -345,5 +351,6 @@ class WorkspacePool:
 
     def close(self) -> None:
         """Ends all workspaces and their workers."""
+        self._is_closed = True
         for home in self._homes:
             home.close()
