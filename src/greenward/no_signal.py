@@ -36,7 +36,6 @@ class Spell:
 
     @property
     def steps(self) -> int:
-        """How many they are."""
         return self.last_step - self.first_step + 1
 
     def to_json(self) -> dict[str, Any]:

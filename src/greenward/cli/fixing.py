@@ -63,15 +63,18 @@ def fix(
     name = endpoint_name(base_url, model) if base_url else model
     repair = find_repair(file, tests, name, FixOptions(**chosen))
     best = repair.selection.verdict if repair.selection else None
+    verdicts = repair.selection.verdicts if repair.selection else ()
+    total, passed_before = len(repair.before.tests_passed), sum(repair.before.tests_passed)
+    answers_passed = sum(one.passed for one in verdicts)
     if as_json:
         record = {
             "passed": repair.passed,
             "before": repair.before.status.value,
-            "tests": len(repair.before.tests_passed),
-            "tests_passed_before": sum(repair.before.tests_passed),
+            "tests": total,
+            "tests_passed_before": passed_before,
             "tests_passed": sum((best or repair.before).tests_passed),
-            "answers": len(repair.selection.answers) if repair.selection else 0,
-            "answers_passed": sum(one.passed for one in repair.selection.verdicts) if repair.selection else 0,
+            "answers": len(verdicts),
+            "answers_passed": answers_passed,
             "diff": repair.diff(),
             "applied": bool(repair.changes) and yes,
         }
@@ -79,20 +82,15 @@ def fix(
             repair.apply()
         click.echo(json.dumps(record))
     elif repair.selection is None:
-        click.echo(f"{file}: all {len(repair.before.tests_passed)} tests pass. There is nothing to repair.")
+        click.echo(f"{file}: all {total} tests pass. There is nothing to repair.")
     else:
-        total = len(repair.before.tests_passed)
-        click.echo(f"{file}: {sum(repair.before.tests_passed)} of {total} tests pass.")
-        click.echo(f"  {repair.failure}")
-        passed = sum(one.passed for one in repair.selection.verdicts)
-        click.echo(f"{passed} of {len(repair.selection.answers)} answers pass all tests.")
+        click.echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
+        click.echo(f"{answers_passed} of {len(verdicts)} answers pass all tests.")
         if best is None or not repair.changes:
             click.echo("No answer passes more tests than the file itself.")
         else:
-            diff = visible(repair.diff(), 1 << 20)
-            click.echo(
-                f"\n{diff}\nBest: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass."
-            )
+            click.echo(f"\n{visible(repair.diff(), 1 << 20)}")
+            click.echo(f"Best: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass.")
             if not yes and not sys.stdin.isatty():
                 click.echo("Nothing was changed (--yes applies the repair).")
             elif yes or click.confirm("Apply it?"):

@@ -222,6 +222,4 @@ def _print_match(title: str, results: Sequence[RoleResult]) -> None:
         label = "  by an illegal move" if key == "illegal" else key
         shares = [result.estimates.get(key) for result in results]
         table.add_row(label, *(f"{x.value:.1%} [{x.low:.1%}, {x.high:.1%}]" if x else "–" for x in shares))
-    console = Console()
-    console.print(Text(visible(title), style="bold"))
-    console.print(table)
+    Console().print(Text(visible(title), style="bold"), table, sep="\n")

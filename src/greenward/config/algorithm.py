@@ -229,6 +229,5 @@ class FaultsConfig(ConfigSection):
 
     @property
     def planted(self) -> dict[str, ConfigSection]:
-        """The sections of the planted faults, by name."""
         sections = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: section for name, section in sections.items() if section is not None}

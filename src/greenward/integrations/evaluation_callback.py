@@ -67,15 +67,12 @@ class EvaluationCallback(TrainerCallback):
         return result
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Evaluates before a trainer's first step."""
         self._on_step(state, given)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Evaluates after a trainer's step when that is due."""
         self._on_step(state, given)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Evaluates after a trainer's last step."""
         self._on_step(state, given, last=True)
 
     def _on_step(self, state: Any, given: Mapping[str, Any], *, last: bool = False) -> None:

@@ -35,7 +35,6 @@ class GameSession:
 
     @property
     def role(self) -> str:
-        """The name of the role that the model plays."""
         return self._game.roles[self._seat]
 
     @property

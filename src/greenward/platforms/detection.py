@@ -87,7 +87,6 @@ class Machine:
 
     @property
     def warnings(self) -> list[str]:
-        """What will get in the way."""
         found = []
         if self.gpus and not self.torch_cuda:
             found.append("torch is a CPU build and will not use the GPU: install a CUDA build of torch.")

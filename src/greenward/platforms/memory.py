@@ -61,7 +61,6 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """The peak."""
         return sum(self.state.values()) + max(self.sampling, sum(self.training.values()))
 
 
@@ -232,6 +231,5 @@ def _qkv(shape: DecoderShape) -> int:
 
 
 def _matrices(shape: DecoderShape) -> int:
-    """The weights of a layer's matrices."""
     E, F = shape.hidden_size, shape.intermediate_size
     return E * (_qkv(shape) + shape.heads * shape.head_dim) + 3 * E * F

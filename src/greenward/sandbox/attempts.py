@@ -67,7 +67,6 @@ class Attempt:
 
     @property
     def header(self) -> dict[str, Any]:
-        """What the worker must know."""
         job = self.job
         return {
             **vars(job.limits),

@@ -79,7 +79,6 @@ class HttpHost:
             raise SandboxError(error.message, remedy=remedy if error.status in (401, 403) else None) from None
 
     def close(self) -> None:
-        """Ends the connections."""
         self._client.close()
 
     def _run_code(self, request: wire.Json, seconds: float) -> Any:
@@ -108,7 +107,6 @@ class HttpHost:
 
 @cache
 def _archive() -> bytes:
-    """The sandbox's source as a zip file."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, source in wire.source_files().items():

@@ -77,7 +77,6 @@ class SandboxServer(ThreadingHTTPServer):
             return has_room
 
     def leave(self, count: int) -> None:
-        """So many jobs have ended."""
         with self._lock:
             self._running -= count
 
@@ -113,7 +112,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_SECONDS
 
     def do_POST(self) -> None:
-        """Runs code."""
         forms = {JOBS_PATH: self._run_jobs, RUN_CODE_PATH: self._run_code}
         self._answer(lambda: forms.get(self.path, self._unknown)(self._body()))
 
@@ -139,11 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, content = 503, {"detail": "the server is closing"}
         data = json.dumps(content).encode("ascii")
         self.send_response(status)
-        for name, value in {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(data)),
-            **headers,
-        }.items():
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
+        for name, value in headers.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -229,14 +224,11 @@ def _program(request: Any, memory_bytes: int) -> Job:
         _refuse(422, f"language: only python runs here, not {str(request.get('language'))[:100]!r}")
     if request.get("files") or request.get("fetch_files"):
         _refuse(422, "files, fetch_files: a program has no files here")
-    stdin, seconds, megabytes = (
-        request.get("stdin"),
-        request.get("run_timeout", 10),
-        request.get("memory_limit_MB", -1),
-    )
+    stdin = request.get("stdin")
     try:
-        seconds = min(float(seconds), MAX_RUN_SECONDS)
-        memory_bytes = min(int(megabytes) << 20, memory_bytes) if int(megabytes) > 0 else memory_bytes
+        seconds = min(float(request.get("run_timeout", 10)), MAX_RUN_SECONDS)
+        if (megabytes := int(request.get("memory_limit_MB", -1))) > 0:
+            memory_bytes = min(megabytes << 20, memory_bytes)
         limits = Limits(seconds, seconds, memory_bytes, OUTPUT_BYTES)
         return Job(request["code"], stdins=("" if stdin is None else stdin,), limits=limits)
     except (TypeError, ValueError, SandboxError) as error:
@@ -244,7 +236,6 @@ def _program(request: Any, memory_bytes: int) -> Job:
 
 
 def _as_in_sandbox_fusion(result: RunResult) -> wire.Json:
-    """A RunCodeResponse."""
     outcome, code = result.outcome, _return_code(result)
     run_status = {Outcome.TIMEOUT: "TimeLimitExceeded", Outcome.INFRASTRUCTURE: "Error"}.get(
         outcome, "Finished"

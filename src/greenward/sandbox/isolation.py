@@ -102,7 +102,6 @@ class Isolation:
         return {"level": self.level.value, "layers": [layer.value for layer in self.layers]}
 
     def reason(self, layer: Layer) -> str:
-        """Why a layer is not in force."""
         return self.missing.get(layer.value, "it was left out")
 
     def demand(self, required: Level) -> None:

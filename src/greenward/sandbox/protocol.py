@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,11 +32,10 @@ class CheckedLimits:
     """Limits that are finite and above 0. Raises `SandboxError` for the first one that is not."""
 
     def __post_init__(self) -> None:
-        for name in (one.name for one in fields(self)):
-            value, least = getattr(self, name), MIN_MEMORY_BYTES if name == "memory_bytes" else 0
+        for name, value in vars(self).items():
+            least = MIN_MEMORY_BYTES if name == "memory_bytes" else 0
             if not (math.isfinite(value) and value > least):
-                message = f"the limit {name} must be a finite number above {least}, not {value!r}."
-                raise SandboxError(message)
+                raise SandboxError(f"the limit {name} must be a finite number above {least}, not {value!r}.")
 
 
 @dataclass(frozen=True)

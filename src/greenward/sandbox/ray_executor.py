@@ -93,7 +93,6 @@ class RayHost:
             raise HostLost(" ".join(str(error).split())[:500]) from None
 
     def close(self) -> None:
-        """Ends the actor."""
         with contextlib.suppress(Exception):  # its node, or the whole cluster, is gone
             self._ray.kill(self._actor)
 

@@ -81,7 +81,6 @@ class WorkspaceActor:
         self._folder = tempfile.TemporaryDirectory(prefix="greenward-sandbox-")
 
     def start(self, layers: Sequence[str]) -> dict[str, Any]:
-        """Starts the worker."""
         import ray
 
         folder = Path(self._folder.name, "worker")

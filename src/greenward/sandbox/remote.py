@@ -169,11 +169,8 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
         with ThreadPoolExecutor(max(1, len(self._lines))) as threads:
             found = list(threads.map(ask, self._lines))
         replies = [reply for reply in found if isinstance(reply, wire.Reply)]
-        silent = [
-            (line, error)
-            for line, error in zip(self._lines, found, strict=True)
-            if isinstance(error, HostLost)
-        ]
+        asked = zip(self._lines, found, strict=True)
+        silent = [(line, error) for line, error in asked if isinstance(error, HostLost)]
         reasons = "; ".join(f"{line.host.name}: {error}" for line, error in silent)
         if not replies:
             raise SandboxError(f"no host of the sandbox answers. {reasons}.")
@@ -182,9 +179,8 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
         for line, _ in silent:
             self._lose(line)
         layers = tuple(layer for layer in Layer if all(layer in one.isolation.layers for one in replies))
-        return Isolation(
-            layers, {name: why for one in replies for name, why in one.isolation.missing.items()}
-        )
+        missing = {name: why for one in replies for name, why in one.isolation.missing.items()}
+        return Isolation(layers, missing)
 
     def _admit(self, line: _Line, seconds: float) -> wire.Reply:
         """What a host is. Raises `HostLost`, and `SandboxError` if it may not be used."""

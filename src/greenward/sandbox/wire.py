@@ -53,17 +53,9 @@ def write_job(job: Job) -> tuple[Json, int]:
         calls = [call.text for call in job.calls]
     except PlainDataError as error:
         raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
-    texts = (
-        job.code,
-        job.preamble,
-        job.setup_code,
-        job.check_setup,
-        *job.expressions,
-        *job.checks,
-        *job.stdins,
-        *job.files.values(),
-    )
-    if (chars := sum(map(len, (*texts, *calls)))) > MAX_JOB_CHARS:
+    texts = [job.code, job.preamble, job.setup_code, job.check_setup, *job.expressions, *job.checks]
+    texts += [*job.stdins, *job.files.values(), *calls]
+    if (chars := sum(map(len, texts))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
     parts = {one.name: getattr(job, one.name) for one in fields(Job)}
     return parts | {"calls": calls, "limits": asdict(job.limits), "files": dict(job.files)}, chars

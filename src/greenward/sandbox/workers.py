@@ -141,7 +141,6 @@ class WorkerProcess:
             self.deadline = time.monotonic()
 
     def expect(self, attempt: Attempt) -> None:
-        """Sets the deadline of the next report."""
         self.deadline = time.monotonic() + attempt.job.limits.wall_seconds + GRACE_SECONDS
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
@@ -208,7 +207,6 @@ class WorkerSlot:
 
     @property
     def is_alone(self) -> bool:
-        """Whether its attempt runs while no other runs."""
         return self.attempt is not None and self.attempt.alone
 
     def assign(self, attempt: Attempt) -> None:
