@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from greenward.config.sections import (
-    ConfigSection,
-    Fraction,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveFraction,
-    PositiveInt,
-    Share,
-)
+from greenward.config.sections import ConfigSection, Fraction, PositiveFraction, Share
 
 MoreThanOne = Annotated[float, Field(gt=1)]
 Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"]

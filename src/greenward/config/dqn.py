@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from greenward.config.sections import (
     ConfigSection,
     EvaluationConfig,
     Fraction,
     LoopConfig,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
     PositiveFraction,
-    PositiveInt,
     ProblemsConfig,
     Share,
 )

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from greenward.config.sections import (
-    ConfigSection,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveFraction,
-    PositiveInt,
-)
+from greenward.config.sections import ConfigSection, PositiveFraction
 
 
 class VLLMConfig(ConfigSection):

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from greenward.config.algorithm import AlgorithmConfig, Loss
-from greenward.config.sections import (
-    ConfigSection,
-    Fraction,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveFraction,
-    PositiveInt,
-    named,
-)
+from greenward.config.sections import ConfigSection, Fraction, PositiveFraction, named
 
 
 class GameConfig(ConfigSection):

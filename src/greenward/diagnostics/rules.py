@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from greenward.config.sections import ConfigSection, NonNegativeInt, PositiveInt
+from greenward.config.sections import ConfigSection
 from greenward.errors import DiagnosticsError
 from greenward.user_text import parse_yaml_text
 
