@@ -17,7 +17,6 @@ from pydantic import (
     PositiveInt,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch take
@@ -35,11 +34,9 @@ class ConfigSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
-    @model_validator(mode="after")
-    def _is_possible(self) -> ConfigSection:
+    def model_post_init(self, context: Any, /) -> None:
         for mistake in self.mistakes():
             raise ValueError(mistake)
-        return self
 
     def mistakes(self) -> Iterator[str]:
         """What is wrong with values that are possible one by one; the first is the error that users see."""
