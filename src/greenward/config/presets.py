@@ -13,6 +13,7 @@ from greenward.config.source import RecipeText, key_path
 from greenward.errors import ConfigError
 
 AUTO = "auto"
+_ABSENT = object()
 _BFLOAT16 = {
     "model.dtype": "bfloat16",
     "model.gradient_checkpointing": True,
@@ -65,8 +66,8 @@ def with_preset(
     given = set(earlier)
     for key in dict.fromkeys(key for preset in PRESETS.values() for key in preset):
         chosen_anew = key in earlier and text.is_overridden(("preset",))
-        asked = AUTO if chosen_anew else _value(text.data, key)
-        if asked not in (None, AUTO) or (asked is None and _is_there(text.data, key)):
+        asked = AUTO if chosen_anew else _value(text.data, key, absent=_ABSENT)
+        if asked not in (_ABSENT, AUTO):
             continue
         path = key_path(key)
         if key in values and field_at(kind, path) is not None:
@@ -86,20 +87,13 @@ def with_preset(
     return text
 
 
-def _value(data: Any, key: str) -> Any:
+def _value(data: Any, key: str, *, absent: Any = None) -> Any:
+    """The value of a key, None in a section that is null, and `absent` where the recipe does not name it."""
     for part in key.split("."):
-        data = data.get(part) if isinstance(data, dict) else None
-    return data
-
-
-def _is_there(data: Any, key: str) -> bool:
-    """Whether the recipe names the key, or leaves out a section that would hold it."""
-    *sections, last = key.split(".")
-    for part in sections:
         if not isinstance(data, dict) or part not in data:
-            return False
+            return None if data is None else absent
         data = data[part]
-    return data is None or (isinstance(data, dict) and last in data)
+    return data
 
 
 def _without(data: dict[str, Any], section: str, key: str) -> dict[str, Any]:
