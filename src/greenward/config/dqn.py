@@ -203,7 +203,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "agent": {"buffer_capacity": 5000, "batch_size": 32},
         },
         "standard": {
-            "training": {"num_episodes": 4000},
+            "training": {"num_episodes": 8000},
             "agent": {"buffer_capacity": 50_000, "batch_size": 128},
         },
         "production": {
