@@ -107,7 +107,6 @@ class DQNTrainer:
     progress_weight: float = 0.5
     reward_scale: float = 0.1
     curriculum: bool = True
-    test_whole_programs: bool = False
     verbose: bool = False
     seed: int = 0
 
@@ -186,8 +185,7 @@ class DQNTrainer:
         self, problems: Sequence[TokenProblem], choose: Choose, head_starts: Sequence[int] | None = None
     ) -> list[Attempt]:
         progress = (self.progress_weight, self.policy.config.gamma)
-        grading = self.grading if self.test_whole_programs else None
-        return write(self.mdp, problems, choose, progress=progress, grading=grading, head_starts=head_starts)
+        return write(self.mdp, problems, choose, self.grading, progress=progress, head_starts=head_starts)
 
     def _greedy(
         self, writings: Sequence[Writing], observations_BD: np.ndarray, legal_BA: np.ndarray

@@ -185,7 +185,7 @@ class DQNEvaluationConfig(EvaluationConfig):
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "fast": {"training": {"num_episodes": 1000}, "agent": {"buffer_capacity": 5000, "batch_size": 32}},
-    "standard": {"training": {"num_episodes": 4000}, "agent": {"buffer_capacity": 50_000, "batch_size": 128}},
+    "standard": {"training": {"num_episodes": 8000}, "agent": {"buffer_capacity": 50_000, "batch_size": 128}},
     "production": {
         "training": {"num_episodes": 60_000},
         "agent": {"buffer_capacity": 100_000, "batch_size": 128, "hidden_dim": 1024},

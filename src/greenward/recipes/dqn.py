@@ -23,7 +23,7 @@ from greenward.environments.token_mdp.embeddings import make_embeddings
 from greenward.environments.token_mdp.mdp import TokenMDP, TokenSettings
 from greenward.environments.token_mdp.problems import TokenProblem
 from greenward.environments.token_mdp.rewards import Weights, make_program_reward
-from greenward.environments.token_mdp.rounds import Attempt, Choose, CodeGrading, by_prior, write
+from greenward.environments.token_mdp.rounds import Attempt, Choose, CodeGrading, by_prior, note_tests, write
 from greenward.environments.token_mdp.vocabulary import Vocabulary
 from greenward.errors import ConfigError
 from greenward.evaluation.rows import EvaluationRow, Sample
@@ -54,7 +54,9 @@ def build_mdp(recipe: DQNRecipe, problems: Sequence[Any], *, training: bool = Fa
     """
     section = recipe.environment
     vocabulary = Vocabulary(section.vocab_size, section.extra_tokens)
-    settings = TokenSettings(section.max_steps, section.grammar_mask, section.delete)
+    settings = TokenSettings(
+        section.max_steps, section.grammar_mask, section.delete, test_whole=section.test_when == "whole"
+    )
     with_corpus = training and (recipe.exploration.prior or recipe.problems.generated)
     return TokenMDP(
         problems, vocabulary, settings, check=training and section.check_reachability,
@@ -119,7 +121,6 @@ class DQNTasks:
             progress_weight=reward.progress_weight,
             reward_scale=reward.scale,
             curriculum=recipe.training.curriculum,
-            test_whole_programs=recipe.environment.test_when == "whole",
             verbose=recipe.training.verbose,
             seed=recipe.seed,
         )
@@ -141,7 +142,7 @@ class DQNTasks:
 
     def compare(self, run: RunDirectory, trainer: DQNTrainer, progress: Progress) -> None:
         """Write the replay of greedy episodes, and search at random for as many episodes and as long."""
-        write_replay(run.path / REPLAY, greedy_steps(trainer.policy, self.mdp))
+        write_replay(run.path / REPLAY, greedy_steps(trainer.policy, self.mdp, self.grading))
         if self.recipe.evaluation.random_search:
             progress.message("Random search by the same mask and token prior, as many episodes and as long.")
             rows = read_metrics(run.path / "metrics.jsonl").rows
@@ -197,9 +198,9 @@ def evaluate_agent(
     started = time.perf_counter()
     rng = np.random.default_rng(step_seed(section.seed, 0, "evaluation"))
 
-    greedy_rows = judged(write(mdp, problems, greedily(agent)), grading)
+    greedy_rows = judged(write(mdp, problems, greedily(agent), grading), grading)
     each = [one for one in problems for _ in range(section.samples)]
-    rows = judged(write(mdp, each, with_epsilon(agent, section.epsilon, rng)), grading)
+    rows = judged(write(mdp, each, with_epsilon(agent, section.epsilon, rng), grading), grading)
     figures = summarise([row for row, _ in rows], section.k, problems=len(problems))
     first = summarise([row for row, _ in greedy_rows], (1,), problems=len(problems))
     figures["metrics"]["greedy_pass@1"] = first["metrics"]["pass@1"]
@@ -231,7 +232,7 @@ def _with_code(rows: Sequence[tuple[EvaluationRow, str]]) -> list[dict[str, Any]
     return [{**row.to_json(), "code": code} for row, code in rows]
 
 
-def greedy_steps(agent: DQNAgent, mdp: TokenMDP) -> list[dict[str, Any]]:
+def greedy_steps(agent: DQNAgent, mdp: TokenMDP, grading: CodeGrading) -> list[dict[str, Any]]:
     """A greedy episode of each problem, step by step: the code so far and the values of the best tokens."""
     found = []
     for one in mdp.problems[:MOST_REPLAYED]:
@@ -241,6 +242,7 @@ def greedy_steps(agent: DQNAgent, mdp: TokenMDP) -> list[dict[str, Any]]:
             best = np.argsort(-values)[:5]
             best = best[np.isfinite(values[best])]
             writing.act(int(best[0]))
+            note_tests([writing], grading)
             shown = [(mdp.vocabulary.lexemes[action], round(float(values[action]), 3)) for action in best]
             steps.append({"code": writing.code, "tokens": shown})
         found.append({"task_id": one.task_id, "prompt": one.problem.prompt, "steps": steps})
@@ -280,7 +282,7 @@ def random_search(
     used = 0.0
     while tried < episodes or used < seconds:
         wanted: list[TokenProblem] = [one for one in mdp.problems for _ in range(each)]
-        attempts = write(mdp, wanted, choose, head_starts=mdp.head_starts(len(wanted), rng))
+        attempts = write(mdp, wanted, choose, grading, head_starts=mdp.head_starts(len(wanted), rng))
         verdicts = grading([(one.writing.one.problem, one.code) for one in attempts])
         tried, used = tried + len(attempts), time.perf_counter() - started
         for attempt, verdict in zip(attempts, verdicts, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import DQNRecipe
-from greenward.environments.token_mdp.rounds import Attempt, write
+from greenward.environments.token_mdp.rounds import Attempt, CodeGrading, write
 from greenward.errors import CheckpointError, ConfigError
 from greenward.evaluation.engine import Seconds
 from greenward.evaluation.folder import EvaluationFolder
@@ -91,12 +91,14 @@ class ProgramEvaluation(EvaluationSession):
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
     ) -> Iterable[list[Sample]]:
+        grading = CodeGrading(self.grader)
         for number, one in enumerate(self._mdp.problems):
             if all((one.task_id, sample) in folder.samples for sample in range(1 + self._episodes)):
                 continue
             rng = np.random.default_rng(step_seed(self._seed, number, "evaluation"))
-            written = write(self._mdp, [one], greedily(self._agent))
-            written += write(self._mdp, [one] * self._episodes, with_epsilon(self._agent, self._epsilon, rng))
+            written = write(self._mdp, [one], greedily(self._agent), grading)
+            choose = with_epsilon(self._agent, self._epsilon, rng)
+            written += write(self._mdp, [one] * self._episodes, choose, grading)
             samples = [_sample(attempt, problems, sample) for sample, attempt in enumerate(written)]
             folder.add_new(samples)
             yield [folder.samples[sample.key] for sample in samples if sample.key not in folder.rows]

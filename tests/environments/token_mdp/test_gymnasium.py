@@ -11,7 +11,7 @@ import pytest
 import greenward.environments  # registers the ids
 from greenward.environments.token_mdp import features
 from greenward.environments.token_mdp.mdp import TokenMDP, TokenSettings
-from greenward.environments.token_mdp.rounds import by_prior, write
+from greenward.environments.token_mdp.rounds import CodeGrading, by_prior, write, written_out
 from greenward.environments.token_mdp.vocabulary import Vocabulary
 from greenward.errors import ConfigError
 from greenward.problems.catalog import load_suite
@@ -128,6 +128,18 @@ def test_tests_run_whenever_the_program_is_whole_by_a_switch(make) -> None:
     assert 0 < shares[1] < 1  # `return n` passes what is not negative
 
 
+@pytest.mark.parametrize("test_whole", [False, True])
+def test_rounds_tell_how_a_whole_program_did_by_the_same_switch(grader, test_whole) -> None:
+    problem = load_suite("classic_training").by_id("absolute_value")
+    mdp = TokenMDP([problem], Vocabulary(), TokenSettings(max_steps=32, test_whole=test_whole))
+    program = [mdp.vocabulary.index[lexeme] for lexeme in mdp.references["absolute_value"]]
+    (attempt,) = write(mdp, mdp.problems, written_out({mdp.problems[0]: program}), CodeGrading(grader))
+    tested = np.array(attempt.observations)[:, -4:-1]  # tests were run, share passed, all passed
+    assert tested.any() == test_whole
+    if test_whole:
+        assert any(0 < share < 1 for share in tested[:, 1])  # `return n`, on the way, passes what is positive
+
+
 def test_environments_side_by_side_begin_anew_after_an_end(make) -> None:
     many = make(3)
     observations, info = many.reset(seed=1)
@@ -187,10 +199,12 @@ def test_observations_are_the_same_in_every_process() -> None:
     assert found[0] == found[1] != ""
 
 
-def test_different_problems_and_programs_look_different(classics) -> None:
+def test_different_problems_and_programs_look_different(classics, grader) -> None:
     embeddings = [tuple(classics.embedding(one)) for one in classics.problems]
     assert len(set(embeddings)) == len(embeddings)
-    attempts = write(classics, classics.problems * 8, by_prior(classics, np.random.default_rng(0)))
+    attempts = write(
+        classics, classics.problems * 8, by_prior(classics, np.random.default_rng(0)), CodeGrading(grader)
+    )
     last = {tuple(one.observations[-1]) for one in attempts}
     assert len(last) >= len({(one.code, one.writing.one.task_id) for one in attempts}) * 0.8
 
@@ -239,10 +253,10 @@ def test_a_code_model_embeds_problems_and_programs(tmp_path) -> None:
         make_embeddings("model", str(tmp_path / "none"), vocabulary)
 
 
-def test_a_mask_leaves_room_for_the_shortest_end() -> None:
+def test_a_mask_leaves_room_for_the_shortest_end(grader) -> None:
     mdp = TokenMDP(
         list(load_suite("classic_training")), Vocabulary(), TokenSettings(max_steps=12), check=False
     )
-    attempts = write(mdp, mdp.problems * 12, by_prior(mdp, np.random.default_rng(0)))
+    attempts = write(mdp, mdp.problems * 12, by_prior(mdp, np.random.default_rng(0)), CodeGrading(grader))
     assert {one.writing.outcome for one in attempts} == {"ended"}
     assert max(len(one.writing.tokens) for one in attempts) <= 12

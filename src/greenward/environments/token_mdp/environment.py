@@ -71,7 +71,8 @@ class TokenMDPVectorEnv(VectorEnv):
         weights = weights or Weights()
         loaded = load_suite(problems) if isinstance(problems, str) else problems
         vocabulary = Vocabulary() if vocab_size is None else Vocabulary(vocab_size)
-        self.mdp = TokenMDP(list(loaded), vocabulary, TokenSettings(max_steps, grammar_mask, delete))
+        settings = TokenSettings(max_steps, grammar_mask, delete, test_whole=test_when == "whole")
+        self.mdp = TokenMDP(list(loaded), vocabulary, settings)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (features.SIZE,), np.float32)
         self.single_action_space = spaces.Discrete(len(vocabulary))
@@ -81,7 +82,7 @@ class TokenMDPVectorEnv(VectorEnv):
         self._grading = CodeGrading(grader or self._owned)  # type: ignore[arg-type]
         self._reward = make_program_reward(reward, weights, self._grading.grader)
         self._progress, self._gamma = weights.progress, gamma
-        self._raises, self._tests_whole = illegal_actions == "error", test_when == "whole"
+        self._raises = illegal_actions == "error"
         self.writings: list[Writing] = []
         self._over = np.zeros(num_envs, bool)
 
@@ -119,7 +120,7 @@ class TokenMDPVectorEnv(VectorEnv):
                 )
             writing.skip() if illegal[place] else writing.act(action)
             rewards[place] = self._progress * (self._gamma * potential(writing) - before)
-            if writing.outcome or (self._tests_whole and writing.complete):
+            if writing.outcome or (self.mdp.settings.test_whole and writing.complete):
                 tested.append(place)
         verdicts = self._grade(tested, rewards)
         self._over = np.array([bool(one.outcome) for one in self.writings])

@@ -27,12 +27,14 @@ class TokenSettings:
 
     `grammar_mask`: only what can become a program is legal.
     With the mask, a token that is the only legal one is written without asking. `delete` allows to take
-    back the newest decision.
+    back the newest decision. `test_whole`: the visible tests run whenever the program is whole, and the next
+    observation tells how it did; else they run at its end alone.
     """
 
     max_steps: int = 50
     grammar_mask: bool = True
     delete: bool = False
+    test_whole: bool = False
 
 
 class TokenMDP:

@@ -70,15 +70,15 @@ def write(
     mdp: TokenMDP,
     problems: Sequence[TokenProblem],
     choose: Choose,
+    grading: CodeGrading,
     *,
     progress: tuple[float, float] | None = None,
-    grading: CodeGrading | None = None,
     head_starts: Sequence[int] | None = None,
 ) -> list[Attempt]:
     """An episode for each of the problems, all side by side.
 
-    `progress` is the weight of the potential and the discount, for shaping. With `grading`, a program is
-    tested whenever it is whole, so that its metadata tell how it did.
+    `progress` is the weight of the potential and the discount, for shaping. `grading` runs the tests of
+    programs that are whole, where the settings ask for it.
     """
     starts = head_starts or [0] * len(problems)
     attempts = [Attempt(mdp.start(*one)) for one in zip(problems, starts, strict=True)]
@@ -97,15 +97,19 @@ def write(
             writing.act(int(actions_B[row]))
             shaping = progress[0] * (progress[1] * potential(writing) - before) if progress else 0.0
             attempt.rewards.append(shaping)
-        if grading is not None:
-            whole = [one.writing for one in running if one.writing.complete]
-            verdicts = grading([(one.one.problem, tidied(one.code)) for one in whole])
-            for writing, verdict in zip(whole, verdicts, strict=True):
-                writing.tested = verdict.fraction_passed
+        note_tests([one.writing for one in running], grading)
         running = [one for one in running if not one.writing.outcome]
     for attempt in attempts:
         attempt.code = tidied(attempt.writing.code)
     return attempts
+
+
+def note_tests(writings: Sequence[Writing], grading: CodeGrading) -> None:
+    """Run the visible tests of whole programs and note the results, where the settings ask for it."""
+    whole = [one for one in writings if one.mdp.settings.test_whole and one.complete]
+    verdicts = grading([(one.one.problem, tidied(one.code)) for one in whole])
+    for writing, verdict in zip(whole, verdicts, strict=True):
+        writing.tested = verdict.fraction_passed
 
 
 def grade(
