@@ -1,6 +1,5 @@
 """Tests of the update: what is clipped, which rate it has, how far the sampler is from the learner, and
-whether
-anything is learned at all.
+whether anything is learned at all.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from greenward.diagnostics.signal_tests import (
     Test,
     Thresholds,
     find_signal_change,
+    late_mean,
     median_of_part,
     not_made,
+    onset_of,
 )
 from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Bools, RunSignals
 from greenward.intervals import Z_95
@@ -172,8 +173,7 @@ def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test:
     """A value above a limit (or farther than `above` from `off`) at more than `over` of the steps of the
-    whole
-    run or of its second half; dated by the first step from which on most are.
+    whole run or of its second half; dated by the first step from which on most are.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -181,15 +181,28 @@ def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test
         bad = (values if off is None else np.abs(values - off)) > above
         half = len(values) // 2
         share = max(float(bad.mean()), float(bad[half:].mean()))
-        numbers = {
-            "signal": signal,
-            "share": share,
-            "median": float(np.median(values[bad])) if bad.any() else 0.0,
-        }
+        limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
+        median = float(np.median(values[bad])) if bad.any() else 0.0
+        numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
         onset = exactly(steps[_first_frequent(bad)]) if bad.any() else None
         return Result(share > over, numbers, onset=onset)
 
     return test
+
+
+def clip_signals(run: RunSignals) -> list[str]:
+    """The share of clipped tokens, or those of both sides where they were logged apart."""
+    sides = [name for name in ("clip/high", "clip/low") if len(run.series(name)[1])]
+    return sides if sides and not len(run.series("clip/fraction")[1]) else ["clip/fraction"]
+
+
+def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Answers that are cut off late in the run, dated by where their share changed."""
+    found = late_mean(above=0.2, dated=True)(run, signal, limits)
+    values = run.series(signal)[1]
+    if found.found and values[: max(5, len(values) // 20)].mean() < 0.2:
+        return Result(True, found.numbers, onset=onset_of(run, signal) or found.onset)
+    return found
 
 
 def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -198,9 +211,7 @@ def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
     if not 0 < 1.5 * start < end or learned(run)[0] > 0:
         return Result()
-    change = find_signal_change(run, signal)
-    onset = change.onset if change else None
-    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset)
+    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal))
 
 
 def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
