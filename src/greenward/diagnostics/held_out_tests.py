@@ -16,7 +16,6 @@ import numpy as np
 
 from greenward.diagnostics.change_points import exactly, find_bend, find_change_point
 from greenward.diagnostics.findings import Gap
-from greenward.diagnostics.learning_tests import onset_between
 from greenward.diagnostics.signal_tests import Result, Thresholds, not_made, rise_since
 from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
 from greenward.intervals import Z_95, Estimate
@@ -123,16 +122,8 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
     if rise is None:
         return Result()
-    before, after = rise
-    last = best.value + change.value
-    numbers = {
-        "signal": name,
-        "first": before,
-        "last": after,
-        "best": best.value,
-        "end": last,
-        "step": best.step,
-    }
+    figures = {"first": rise[0], "last": rise[1], "best": best.value, "end": best.value + change.value}
+    numbers = {"signal": name, "step": best.step, **figures}
     return Result(True, numbers, onset=onset)
 
 
@@ -166,8 +157,8 @@ def _begin(run: RunSignals, points: list[Point]) -> Onset:
         if change is not None and change.p_value < 0.01:
             at = int(trained[inside][change.onset.step])
             if low <= at <= high:
-                return onset_between(low, high, at)
-    return onset_between(low, high, points[place].step)
+                return Onset(at, low, high)
+    return Onset(points[place].step, low, high)
 
 
 def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -32,7 +32,7 @@ from greenward.diagnostics.reward_tests import (
     reward_terms,
     tested_rewards,
 )
-from greenward.diagnostics.signal_tests import ALPHA, Thresholds, falls_to, share_of_steps
+from greenward.diagnostics.signal_tests import ALPHA, Thresholds, falls_to, late_share
 from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, TRUNCATED, RunSignals
 from greenward.diagnostics.training_tests import (
     explosion,
@@ -104,9 +104,7 @@ POLICY = Topic(
         Check("clip-fraction-high", beyond(above=0.3), clip_signals),
         Check("truncated-answers", truncated, (TRUNCATED,)),
         # a constant prediction explains nothing: 0
-        Check(
-            "value-function-useless", share_of_steps("<", 0.01, over=0.75, start=0.5), ("explained_variance",)
-        ),
+        Check("value-function-useless", late_share(below=0.01, over=0.75), ("explained_variance",)),
         Check("learning-rate-jump", rate_jumps, ("learning_rate",), optional=True),
         Check("stale-policy", beyond(above=2.0), ("rollouts/staleness",), optional=True),
         Check("sampler-mismatch", beyond(above=0.05), ("importance/difference",), optional=True),

@@ -32,7 +32,6 @@ _OUTSIDE = 2.5
 _LASTING = 12
 _LATER_PARTS = (0.33, 0.5, 0.67)
 _AROUND = 20  # steps that are averaged
-_COMPARISONS = {"<": np.less, ">": np.greater, "==": np.equal}
 
 
 @dataclass(frozen=True)
@@ -190,19 +189,14 @@ def rise_since(run: RunSignals, name: str, step: int) -> tuple[float, float] | N
     return (before, after) if after - before > max(3 * error, least, 1e-9) else None
 
 
-def share_of_steps(
-    comparison: str, limit: float, *, over: float, start: float = 0.0, dated: bool = False
-) -> Test:
-    """Values below, above or equal to `limit` at more than `over` of the steps from the share `start` on."""
+def late_share(*, below: float, over: float) -> Test:
+    """Values below a limit at more than the share `over` of the steps of the second half."""
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        steps, values = run.series(signal)
-        late = int(start * len(values))
-        bad = _COMPARISONS[comparison](values[late:], limit)
-        share = float(bad.mean())
-        numbers = {"share": share, "median": float(np.median(values[late:])), "count": len(values)}
-        onset = exactly(steps[late:][bad][0]) if dated and bad.any() else None
-        return Result(share > over, numbers, onset=onset)
+        values = run.series(signal)[1]
+        late = values[len(values) // 2 :]
+        share = float((late < below).mean())
+        return Result(share > over, {"share": share, "median": float(np.median(late))})
 
     return test
 
@@ -229,9 +223,8 @@ def falls_to(*, below: float) -> Test:
         start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
         if not (start > 0 and end < below * start):
             return Result()
-        return Result(
-            True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal)
-        )
+        numbers = {"before": start, "after": end, "ratio": end / start}
+        return Result(True, numbers, onset=onset_of(run, signal))
 
     return test
 

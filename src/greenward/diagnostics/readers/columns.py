@@ -49,7 +49,7 @@ class Columns:
                     continue
             if not whole.take(row, len(written)):
                 for name, cell in row.items():
-                    number = cell if type(cell) is float else _number(cell)
+                    number = cell if type(cell) is float else as_number(cell)
                     if number is None:
                         continue
                     column = columns.get(name)
@@ -137,7 +137,8 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
     return itertools.chain(first, rows), keys[counts.index(best)] if best else None
 
 
-def _number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
+    """The number that a cell of a log means, None where it is none; one beyond a float is infinite."""
     value = from_json_number(value)
     if not isinstance(value, (int, float)):
         return None

@@ -7,7 +7,7 @@ OpenRLHF, prime-rl, Tinker cookbook and Stable-Baselines3.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from greenward.diagnostics.signals import HELD_OUT
@@ -154,8 +154,3 @@ def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
     if _KEPT.fullmatch(name):
         return name, 0
     return None, 0
-
-
-def known_names() -> Sequence[str]:
-    """greenward's names that checks know."""
-    return tuple(_THEIRS)

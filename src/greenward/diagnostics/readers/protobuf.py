@@ -36,11 +36,6 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             raise ValueError(f"wire type {wire} is not known")
 
 
-def texts(message: bytes, number: int) -> list[str]:
-    """The values of a field of text."""
-    return [value.decode("utf-8", "replace") for value in messages(message, number)]
-
-
 def messages(message: bytes, number: int) -> list[bytes]:
     """The values of a field of bytes, which may be messages."""
     return [value for field, value in fields(message) if field == number and isinstance(value, bytes)]
