@@ -19,12 +19,10 @@ from greenward.diagnostics.held_out_tests import (
     CRITICAL_LOSS,
     Record,
     contaminated,
-    estimate_of,
     held_out_points,
     regression_from_best,
     reward_hacking,
     sound_evaluations,
-    with_sound_rows,
 )
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import (
@@ -42,7 +40,7 @@ from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, 
 from greenward.errors import DiagnosticsError
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Table
 from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent, points
-from greenward.reports.results import paired_difference
+from greenward.reports.results import paired_difference, pooled
 from greenward.runs.reading import evaluated_suites
 from greenward.runs.trackers import tracker_name
 
@@ -72,7 +70,7 @@ def regression_on(suite: str | None) -> Test:
             enable = "Set evaluation.at_start, or evaluation.eval_interval_steps."
             reason = "there is one evaluation only, so nothing can be compared"
             return not_made(Gap(subject, reason, enable), **shown)
-        gain = paired_difference(with_sound_rows(records[0]), with_sound_rows(records[-1]))
+        gain = paired_difference(records[:1], records[-1:])
         evaluations = [{"step": record["step"], "metrics": dict(record["metrics"])} for record in records]
         shown["data"] = {"evaluations": evaluations, "paired_change": None if gain is None else asdict(gain)}
         if gain is None:
@@ -100,7 +98,7 @@ def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Resu
     records = sound_evaluations(run, None)
     if len(records) < 2:
         return Result(made=False)
-    before, after = estimate_of(records[0], PRIMARY), estimate_of(records[-1], PRIMARY)
+    before, after = (pooled([records[place]], PRIMARY) for place in (0, -1))
     rates = run.series(PASS_RATE)[1]
     change = find_signal_change(run, PASS_RATE)
     if before is None or after is None or change is None:
@@ -119,7 +117,7 @@ def _table(records: Sequence[Record]) -> Table:
         (
             str(record["step"]),
             str(record.get("problems", NOTHING)),
-            *(percent(estimate_of(record, metric)) for metric in metrics),
+            *(percent(pooled([record], metric)) for metric in metrics),
         )
         for record in records
     )
@@ -130,7 +128,7 @@ def _table(records: Sequence[Record]) -> Table:
 def _charts(records: Sequence[Record], suite: str | None) -> tuple[Chart, ...]:
     """The first metric over the steps, where it was measured at least twice."""
     for metric in _metrics(records)[:1]:
-        known = [(float(r["step"]), found) for r in records if (found := estimate_of(r, metric))]
+        known = [(float(r["step"]), found) for r in records if (found := pooled([r], metric))]
         if len(known) > 1:
             points = tuple((step, estimate.value) for step, estimate in known)
             band = tuple((step, estimate.low, estimate.high) for step, estimate in known)

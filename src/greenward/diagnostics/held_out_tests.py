@@ -21,8 +21,8 @@ from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignal
 from greenward.intervals import Z_95, Estimate
 from greenward.reports.document import Onset
 from greenward.reports.figures import PRIMARY
-from greenward.reports.results import paired_difference
-from greenward.runs.reading import read_evaluations
+from greenward.reports.results import paired_difference, pooled
+from greenward.runs.reading import read_evaluations, sound_evaluation
 
 Record = Mapping[str, Any]
 
@@ -51,32 +51,13 @@ def sound_evaluations(run: RunSignals, suite: str | None) -> list[Record]:
         RunError: an evaluation cannot be read.
     """
     records = read_evaluations(run.path, suite) if run.path.is_dir() else []
-    return [r for r in records if isinstance(r.get("metrics"), dict) and isinstance(r.get("step"), int)]
-
-
-def estimate_of(record: Record, metric: str) -> Estimate | None:
-    """A metric of an evaluation; None where it is missing or broken."""
-    found = record["metrics"].get(metric)
-    bounds = [found.get(key) for key in ("value", "low", "high")] if isinstance(found, dict) else []
-    known = [float(b) for b in bounds if isinstance(b, (int, float)) and np.isfinite(b)]
-    return Estimate(*known) if len(known) == 3 else None
-
-
-def with_sound_rows(record: Record) -> list[Record]:
-    """The record with those rows that count answers."""
-    rows = [
-        row
-        for row in (record["rows"] if isinstance(record.get("rows"), list) else ())
-        if isinstance(row, dict)
-        and all(isinstance(row.get(key), (int, float)) for key in ("passed", "samples"))
-    ]
-    return [{**record, "rows": rows}]
+    return list(filter(None, map(sound_evaluation, records)))
 
 
 def held_out_points(run: RunSignals) -> list[Point]:
     """The held-out results of a run over its steps; empty where there are fewer than two."""
     records = sound_evaluations(run, None)
-    found = [(record, estimate) for record in records if (estimate := estimate_of(record, PRIMARY))]
+    found = [(record, estimate) for record in records if (estimate := pooled([record], PRIMARY))]
     if len(found) > 1:
         error = 2 * Z_95
         return [Point(r["step"], e.value, (e.high - e.low) / error, r) for r, e in found]
@@ -96,7 +77,7 @@ def fall(run: RunSignals, points: list[Point]) -> tuple[Point, Estimate] | None:
     *earlier, last = points
     best = max(earlier, key=lambda point: point.value)
     if best.record is not None and last.record is not None:
-        change = paired_difference(with_sound_rows(best.record), with_sound_rows(last.record))
+        change = paired_difference([best.record], [last.record])
         if change is None:
             return None
     else:

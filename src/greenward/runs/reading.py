@@ -202,12 +202,11 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
         record = lenient(read_json, file, file)
         if record is None:
             continue
-        if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
+        if (evaluation := sound_evaluation(record)) is None:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
             continue
         suite = file.name.removeprefix(step_name(step)).removesuffix("json").strip(".") or None
-        estimates = {key: _estimates(record.get(key)) for key in ("metrics", "rates")}
-        evaluations.setdefault(suite, []).append({**by_problem(record), **estimates})
+        evaluations.setdefault(suite, []).append(evaluation)
     return RecordedRun(
         path=path,
         config=lenient(read_config, path / CONFIG, path) or {},
@@ -232,14 +231,21 @@ def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any
     return tuple(kept)
 
 
-def _estimates(found: Any) -> dict[str, dict[str, float]]:
+def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record by problem, with the metrics and rates that are estimates; None without metrics or step."""
+    if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
+        return None
+    return {**by_problem(record), **{key: _estimates(record.get(key)) for key in ("metrics", "rates")}}
+
+
+def _estimates(found: Any) -> dict[str, dict[str, Any]]:
     """The entries that are estimates with finite bounds."""
     kept = {}
     for name, estimate in found.items() if isinstance(found, dict) else ():
         if isinstance(estimate, dict):
             bounds = {key: from_json_number(estimate.get(key)) for key in ("value", "low", "high")}
             if all(isinstance(bound, (int, float)) and math.isfinite(bound) for bound in bounds.values()):
-                kept[name] = bounds
+                kept[name] = {**estimate, **bounds}
     return kept
 
 
