@@ -17,13 +17,7 @@ import numpy.typing as npt
 
 from greenward.diagnostics.change_points import ChangePoint, holm
 from greenward.diagnostics.findings import Card, by_severity, finding_texts, gap_of
-from greenward.diagnostics.signal_tests import (
-    Result,
-    Test,
-    Thresholds,
-    median_of_part,
-    not_made,
-)
+from greenward.diagnostics.signal_tests import Result, Test, Thresholds, median_of_part, not_made
 from greenward.diagnostics.signals import (
     Floats,
     RunSignals,

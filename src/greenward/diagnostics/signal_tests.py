@@ -12,13 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from greenward.diagnostics.calibration import WARNING_SCORE
-from greenward.diagnostics.change_points import (
-    MIN_POINTS,
-    ChangePoint,
-    exactly,
-    find_change_point,
-    onset_at,
-)
+from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, exactly, find_change_point, onset_at
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals
 from greenward.reports.document import Chart, Fact, Onset, Severity, Table

@@ -56,12 +56,7 @@ from greenward.reports.results import (
 )
 from greenward.reports.study import Evaluation, Study, finite_values, read_study
 from greenward.reports.token_programs import program_sections
-from greenward.reports.training_charts import (
-    held_out_charts,
-    step_charts,
-    suite_charts,
-    warm_start_charts,
-)
+from greenward.reports.training_charts import held_out_charts, step_charts, suite_charts, warm_start_charts
 from greenward.runs.reading import RecordedRun
 
 NEGLIGIBLE_SECONDS = 0.05
