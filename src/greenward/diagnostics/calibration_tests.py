@@ -1,6 +1,4 @@
-"""Tests of a reward model: whether its probabilities come true, and whether it tells good from bad
-answers.
-"""
+"""Tests of a reward model: whether its probabilities come true, and whether it ranks good answers first."""
 
 from __future__ import annotations
 

@@ -147,9 +147,7 @@ class Monitor:
                 self._say(visible(f"Step {alarm.step}: {what} failed: {error}", 300))
 
     def hf_callback(self) -> Any:
-        """A `TrainerCallback` for TRL and transformers; a rule with `stop` ends the training after the
-        step.
-        """
+        """A `TrainerCallback` for TRL and transformers; a rule with `stop` ends the training."""
         from transformers import TrainerCallback
 
         monitor = self

@@ -138,9 +138,7 @@ def group_signals(run: RunSignals) -> list[str]:
 
 
 def _dead_share(run: RunSignals, signal: str) -> Result:
-    """Groups without signal where their share was logged; right and wrong ones are told apart by the
-    reward.
-    """
+    """Groups without signal where their share was logged; the reward says whether they pass."""
     values = run.series(signal)[1]
     late = values[int(LATE * len(values)) :]
     known = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]

@@ -71,9 +71,7 @@ class Rule(ConfigSection):
 
 
 class Rules(ConfigSection):
-    """A file of rules. `tests` turns the statistical tests of changes on; `alpha` is their level for a
-    run.
-    """
+    """A file of rules. `tests` turns the tests of changes on; `alpha` is their level for a run."""
 
     rules: tuple[Rule, ...] = ()
     tests: bool = True
