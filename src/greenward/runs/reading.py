@@ -22,6 +22,7 @@ from greenward.user_text import parse_yaml_text, with_present_names
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
+WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.(\w+))??(?:\.jsonl?)?")
