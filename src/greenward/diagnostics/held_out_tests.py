@@ -19,6 +19,7 @@ from greenward.diagnostics.findings import Gap
 from greenward.diagnostics.signal_tests import Result, Thresholds, not_made, rise_since
 from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
 from greenward.intervals import Z_95, Estimate
+from greenward.reports import figures
 from greenward.reports.document import Onset
 from greenward.reports.figures import PRIMARY
 from greenward.reports.results import paired_difference, pooled
@@ -115,11 +116,7 @@ def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Re
     if found is None:
         return Result(made=len(points) > 1)
     best, change = found
-    numbers = {
-        "points": f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]",
-        "first": best.step,
-        "last": points[-1].step,
-    }
+    numbers = {"points": figures.points(change), "first": best.step, "last": points[-1].step}
     severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
     return Result(True, numbers, severity, _begin(run, points))  # type: ignore[arg-type]
 

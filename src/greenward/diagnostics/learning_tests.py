@@ -16,12 +16,13 @@ from greenward.diagnostics.signal_tests import (
     Test,
     Thresholds,
     find_signal_change,
+    first_frequent,
     late_mean,
     median_of_part,
     not_made,
     onset_of,
 )
-from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Bools, Floats, RunSignals
+from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.intervals import Z_95
 from greenward.runs.reading import flattened
 
@@ -50,7 +51,7 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     for first in (0, len(norms) // 2):  # a fault of the second half is not outvoted by the first
         if zero[first:].mean() > 0.4:
             text = f"{signal} is 0 at {zero[first:].mean():.0%} of {len(norms) - first} steps."
-            return Result(True, {"text": text}, onset=exactly(steps[_first_frequent(zero)]))
+            return Result(True, {"text": text}, onset=exactly(steps[first_frequent(zero) or zero.argmax()]))
     change = find_signal_change(run, signal)
     if change is None:
         return not_made(gap_of(run, signal))
@@ -60,14 +61,6 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     found = before > 0 and last < VANISHED * before
     text = f"{signal} fell from {before:.3g} to {last:.3g}, {last / before if before else 0:.1%} of it."
     return Result(found, {"text": text}, onset=change.onset, p_value=change.p_value, change=change)
-
-
-def _first_frequent(bad: Bools) -> int:
-    """The first place from which on most values are bad."""
-    for place in np.flatnonzero(bad):
-        if bad[place : place + _AROUND].mean() > 0.5:
-            return int(place)
-    return int(bad.argmax())
 
 
 def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -171,7 +164,7 @@ def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test
         limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
         median = float(np.median(values[bad])) if bad.any() else 0.0
         numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
-        onset = exactly(steps[_first_frequent(bad)]) if bad.any() else None
+        onset = exactly(steps[first_frequent(bad) or bad.argmax()]) if bad.any() else None
         return Result(share > over, numbers, onset=onset)
 
     return test

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from greenward.diagnostics.checks import Check, SignalChart, Topic
-from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, late_mean
+from greenward.diagnostics.signal_tests import Result, Thresholds, late_mean, late_part
 from greenward.diagnostics.signals import RunSignals
 
 OVERESTIMATION, STALENESS, EPSILON = "q/overestimation", "replay/staleness", "epsilon"
@@ -14,7 +14,7 @@ LEAST_EPSILON, ENOUGH_SOLVED = 0.02, 0.5
 def dead_epsilon(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Next to no random tokens in the last quarter, while less than half of the greedy programs pass."""
     epsilon, solved = (run.series(name)[1] for name in (signal, SOLVED))
-    late, passed = (float(values[int(LATE * len(values)) :].mean()) for values in (epsilon, solved))
+    late, passed = (float(late_part(values).mean()) for values in (epsilon, solved))
     return Result(late < LEAST_EPSILON and passed < ENOUGH_SOLVED, {"late": late, "solved": passed})
 
 

@@ -14,12 +14,13 @@ import numpy as np
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, exactly, find_change_point, onset_at
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals
+from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Bools, Floats, RunSignals
 from greenward.reports.document import Chart, Fact, Onset, Severity, Table
 
 ALPHA = 0.05
 LEAST_RISE = 0.08  # of a rate, or of a reward's size, that counts as one
-LATE = 0.75  # from this share of the run on it is late
+_LATE = 0.75  # from this share of the run on it is late
+_FREQUENT = 15  # values of which most must be bad
 _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
 _OUTSIDE = 2.5
@@ -121,6 +122,17 @@ def departure(values: Floats, onset: Onset) -> Onset:
     return Onset(first, min(first, onset.low), max(first, onset.high))
 
 
+def late_part(values: Floats) -> Floats:
+    """The last quarter of the values."""
+    return values[int(_LATE * len(values)) :]
+
+
+def first_frequent(bad: Bools) -> int | None:
+    """The first place from which on most of the next 15 values are bad."""
+    frequent = (place for place in np.flatnonzero(bad) if bad[place : place + _FREQUENT].mean() > 0.5)
+    return next(map(int, frequent), None)
+
+
 def median_of_part(values: Floats, first: float, last: float) -> float:
     """The median of the values between two shares of the series, at least one value."""
     start = min(int(first * len(values)), len(values) - 1)
@@ -200,7 +212,7 @@ def late_mean(*, above: float, dated: bool = False) -> Test:
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
-        late = float(values[int(LATE * len(values)) :].mean())
+        late = float(late_part(values).mean())
         onset = exactly(steps[values > above][0]) if dated and (values > above).any() else None
         return Result(late > above, {"late": late}, onset=onset)
 
