@@ -164,10 +164,6 @@ class LiveTests:
         self._told |= {one.name for one in new}
         return list({one.name: one for one in reversed(new)}.values())
 
-    def forget(self, name: str) -> None:
-        """Tell a name again when it is suspected again."""
-        self._told.discard(name)
-
     def _look(self, watched: Watched, level: float) -> Suspicion | None:
         held = self._values.get(watched.signal)
         if watched.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
