@@ -145,9 +145,8 @@ def _shares(evaluations: Sequence[Evaluation], name: str) -> dict[str, float]:
     """Task id -> the metric on this problem alone, averaged over the evaluations that have it."""
     shares: dict[str, list[float]] = {}
     for evaluation in evaluations:
-        rows = evaluation.get("rows")
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, dict) and (share := _share(row, name)) is not None:
+        for row in evaluation.get("rows", ()):
+            if (share := _share(row, name)) is not None:
                 shares.setdefault(str(row.get("task_id")), []).append(share)
     return {task: fmean(values) for task, values in shares.items()}
 
@@ -157,10 +156,8 @@ def _share(row: Evaluation, name: str) -> float | None:
     if name == GREEDY:
         passed = row.get("greedy_passed")
         return None if passed is None else float(passed)
-    k, samples, passed = name.removeprefix("pass@"), row.get("samples"), row.get("passed")
-    if isinstance(samples, int) and isinstance(passed, int) and samples and k.isdecimal():
-        return intervals.pass_at_k(samples, passed, int(k))
-    return None
+    k, samples = name.removeprefix("pass@"), row["samples"]
+    return intervals.pass_at_k(samples, row["passed"], int(k)) if samples and k.isdecimal() else None
 
 
 def headline(study: Study, results: Results) -> str:

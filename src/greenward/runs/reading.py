@@ -233,10 +233,20 @@ def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any
 
 
 def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record by problem, with the metrics and rates that are estimates; None without metrics or step."""
+    """The record by problem, with what in it is sound; None without metrics or step.
+
+    Kept are the metrics and rates that are estimates, and the rows that count the answers to a problem.
+    """
     if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
         return None
-    return {**by_problem(record), **{key: _estimates(record.get(key)) for key in ("metrics", "rates")}}
+    found = by_problem(record)
+    rows = found["rows"] if isinstance(found.get("rows"), list) else ()
+    sound = {key: _estimates(found.get(key)) for key in ("metrics", "rates")}
+    return {**found, **sound, "rows": [row for row in rows if isinstance(row, dict) and _counts(row)]}
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    return "task_id" in row and all(isinstance(row.get(key), int) for key in ("samples", "passed"))
 
 
 def _estimates(found: Any) -> dict[str, dict[str, Any]]:
