@@ -8,6 +8,7 @@ from pathlib import Path
 from greenward.diagnostics.causes import EXPLAINS
 from greenward.diagnostics.checks import Check
 from greenward.diagnostics.diagnose import topics_of
+from greenward.diagnostics.findings import finding_texts
 from greenward.diagnostics.live import WATCHED
 
 DOCS = Path(__file__).parent
@@ -33,23 +34,20 @@ def limits() -> dict[str, tuple[str, str]]:
 
 def page(name: str, found: list[Check]) -> str:
     """The page of a finding."""
-    title, rest = found[0].text.split("\n", 1)
-    sentence, *actions, confirm = (
-        " ".join(part.split()) for part in re.split(r"\n\s*(?:- |Confirm: )", rest)
-    )
+    text = finding_texts()[name]
     severity, limit = limits()[name]
     signals = sorted({one for check in found if not callable(check.signals) for one in check.signals if one})
-    lines = [f"# {title}", "", f"`{name}` · {severity}", ""]
+    lines = [f"# {text['title']}", "", f"`{name}` · {severity}", ""]
     if signals:
         lines += [f"Read from {', '.join(f'`{one}`' for one in signals)}.", ""]
     lines += ["## When it is found", "", f"{limit[:1].upper()}{limit[1:]}.", ""]
     if any(one.name == name for one in WATCHED):
         lines += ["A [monitor](../monitor.md) raises an alarm of this name while the training runs.", ""]
-    if sentence != "{text}":
-        shown = re.sub(r"\{[^}]*\}", "…", sentence)
+    if text["measured"] != "{text}":
+        shown = re.sub(r"\{[^}]*\}", "…", text["measured"])
         lines += ["The report says:", "", f"> {shown}", ""]
-    lines += ["## What to do", "", *(f"{i}. {one}" for i, one in enumerate(actions, start=1)), ""]
-    lines += ["## What confirms it", "", confirm, ""]
+    lines += ["## What to do", "", *(f"{i}. {one}" for i, one in enumerate(text["actions"], start=1)), ""]
+    lines += ["## What confirms it", "", text["confirm"], ""]
     effects = sorted(EXPLAINS.get(name, ()))
     causes = sorted(cause for cause, all_effects in EXPLAINS.items() if name in all_effects)
     for heading, names in (("Often follows from it", effects), ("Often a consequence of", causes)):

@@ -13,6 +13,7 @@ from greenward import intervals
 from greenward.errors import RunError
 from greenward.reports.results import compare, headline
 from greenward.reports.study import max_lost_share, read_study
+from greenward.reports.training import training_report
 
 
 def evaluation(folder, step):
@@ -189,6 +190,13 @@ def test_an_unfinished_run_a_torn_line_and_broken_files_are_notes(run):
         "not finished: 81 steps",
     ):
         assert expected in notes
+
+
+@pytest.mark.parametrize("rows", [7, [None, {"task_id": 1}], [{"task_id": 1, "samples": "x", "passed": 1}]])
+def test_broken_rows_of_an_evaluation_are_left_out_of_a_report(run, rows):
+    file = run / "evaluations/step_000000.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rows": rows}))
+    assert training_report(run).title
 
 
 def test_neither_run_nor_study_is_an_error(tmp_path):

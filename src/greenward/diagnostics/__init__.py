@@ -1,6 +1,4 @@
-"""Fault finding: readers of logs, checks, causes, differences of runs, and a monitor for any training
-loop.
-"""
+"""Fault finding: readers of logs, checks, causes, differences of runs, and a monitor of any training."""
 
 from __future__ import annotations
 

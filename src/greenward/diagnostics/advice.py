@@ -1,6 +1,4 @@
-"""Advice that reads the run: present values of settings, their names in other trainers, and commands to
-paste.
-"""
+"""Advice that reads the run: present values of settings, their names in other trainers, and commands."""
 
 from __future__ import annotations
 
@@ -46,33 +44,30 @@ _GO_ON = re.compile(r"^(Go on from|Use) (the|a) (last )?checkpoint")
 def filled_in(finding: Finding, run: RunSignals) -> Finding:
     """The finding with advice for this run."""
     config = dict(flattened(run.config or {}))
-    own = run.format == "greenward"
-    actions = [
-        _with_settings(one, config, own, run)
-        for one in finding.actions
-        if _applies(one, finding, run, config)
-    ]
-    checkpoint = _checkpoint_command(finding, run, config) if any(map(_GO_ON.match, finding.actions)) else ""
-    measured = finding.measured + _rate_there(finding, run)
-    return replace(
-        finding, actions=(*actions, checkpoint) if checkpoint else tuple(actions), measured=measured
-    )
+    applying = (one for one in finding.actions if _applies(one, finding, run, config))
+    actions = [_with_settings(one, config, run) for one in applying]
+    if any(map(_GO_ON.match, finding.actions)):
+        actions += filter(None, [_checkpoint_command(finding, run, config)])
+    return replace(finding, actions=tuple(actions), measured=finding.measured + _rate_there(finding, run))
 
 
-def _with_settings(action: str, config: Mapping[str, Any], own: bool, run: RunSignals) -> str:
+def _with_settings(action: str, config: Mapping[str, Any], run: RunSignals) -> str:
     """The action with the present value of each setting, under the name that the trainer of the run uses."""
     text = re.sub(r" \(1\.0\)", "", action) if "training.max_grad_norm" in config else action
 
     def shown(match: re.Match[str]) -> str:
         key = match[0]
         value = config.get(key)
-        if own:
+        if run.format == "greenward":
             known = isinstance(value, (int, float, str))
             return f"{key} (now {visible(str(value), 40)})" if known else key
-        is_verl = any(_VERL.match(theirs) for theirs in run.theirs.values())
-        return _THEIRS.get(key, (key, key))[is_verl]
+        return _THEIRS.get(key, (key, key))[_is_verl(run)]
 
     return _SETTING.sub(shown, text)
+
+
+def _is_verl(run: RunSignals) -> bool:
+    return any(map(_VERL.match, run.theirs.values()))
 
 
 def _applies(action: str, finding: Finding, run: RunSignals, config: Mapping[str, Any]) -> bool:
@@ -96,12 +91,8 @@ def _rates_around(finding: Finding, run: RunSignals) -> tuple[float, float] | No
 
 
 def _rate_there(finding: Finding, run: RunSignals) -> str:
-    around = (
-        _rates_around(finding, run)
-        if finding.name in ("gradient-explosion", "non-finite", "reward-drop")
-        else None
-    )
-    if around is None:
+    around = _rates_around(finding, run)
+    if around is None or finding.name not in ("gradient-explosion", "non-finite", "reward-drop"):
         return ""
     before, after = around
     if before > 0 and (after > 1.2 * before or after < before / 1.2):
@@ -123,6 +114,6 @@ def _checkpoint_command(finding: Finding, run: RunSignals, config: Mapping[str, 
         change = f" training.learning_rate={rate / 3:.3g}" if isinstance(rate, (int, float)) else ""
         command = f"greenward train {run.path}/config.yaml model={path} warm_start=null{change}"
         return f"To paste: {command} --output {run.path}_again"
-    if any(_VERL.match(theirs) for theirs in run.theirs.values()):
+    if _is_verl(run):
         return f"To paste: trainer.resume_mode=resume_path trainer.resume_from_path={path}"
     return f'To paste: trainer.train(resume_from_checkpoint="{path}")'

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from greenward.diagnostics.change_points import Floats
 from greenward.errors import DiagnosticsError
 from greenward.intervals import Z_95, wilson
 from greenward.logistic import fit_recalibration
-
-Floats = npt.NDArray[np.float64]
 
 WARNING_SCORE = 0.7
 BINS = 10

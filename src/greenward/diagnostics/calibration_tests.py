@@ -1,6 +1,4 @@
-"""Tests of a reward model: whether its probabilities come true, and whether it tells good from bad
-answers.
-"""
+"""Tests of a reward model: whether its probabilities come true, and whether it ranks good answers first."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from greenward.diagnostics.calibration import (
 )
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.findings import Gap
+from greenward.diagnostics.reward_drift import ranks
 from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
 from greenward.diagnostics.signals import Floats, RunSignals
 from greenward.errors import DiagnosticsError
@@ -136,10 +135,8 @@ def no_discrimination(run: RunSignals, signal: str, limits: Thresholds) -> Resul
     good, bad = int(passed.sum()), int(len(passed) - passed.sum())
     if min(good, bad) < MIN_POINTS:
         return Result(made=False)
-    # Ranks with ties in the middle (Mann-Whitney).
-    _, inverse, counts = np.unique(predicted, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    auc = float((ranks[passed == 1].sum() - good * (good + 1) / 2) / (good * bad))
+    # By ranks (Mann-Whitney).
+    auc = float((ranks(predicted)[passed == 1].sum() - good * (good + 1) / 2) / (good * bad))
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     variance = (auc * (1 - auc) + (good - 1) * (q1 - auc**2) + (bad - 1) * (q2 - auc**2)) / (good * bad)
     high = auc + Z_95 * math.sqrt(max(variance, 0.0))

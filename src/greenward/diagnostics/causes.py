@@ -45,8 +45,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "cheating": f"reward-hacking train-held-out-gap {_WORSE} failing-answers-rise diversity-loss "
         "poor-calibration",
         "reward-hacking": f"{_WORSE} train-held-out-gap length-growth kl-runaway diversity-loss "
-        "entropy-collapse "
-        "length-bias poor-calibration cheating group-signal-fades truncated-answers "
+        "entropy-collapse length-bias poor-calibration cheating group-signal-fades truncated-answers "
         "calibration-no-discrimination",
         "large-policy-steps": f"{_DAMAGE} gradient-spikes",
         "clip-fraction-high": f"{_WORSE} large-policy-steps kl-runaway",
@@ -95,8 +94,8 @@ class Cause:
         onset = self.finding.onset
         if onset is not None:
             text += f" from step {onset.step}"
-        named = {self.finding.name}
-        later = [one for one in self.consequences if one.name not in named and not named.add(one.name)]  # type: ignore[func-returns-value]
+        first_of = {one.name: one for one in reversed(self.consequences) if one.name != self.finding.name}
+        later = [one for one in self.consequences if first_of.get(one.name) is one]
         for one in later[:2]:
             brief = one.brief or one.title
             text += f"; {brief[:1].lower()}{brief[1:]}"
@@ -120,9 +119,8 @@ def causes_of(findings: Sequence[Finding], steps: int) -> tuple[Cause, ...]:
     def in_time(cause: Finding, effect: Finding) -> bool:
         if cause.onset is None or effect.onset is None:
             return True
-        apart = max(
-            2 * slack, effect.onset.high - effect.onset.low
-        )  # an onset is as sure as its interval is short
+        # An onset is as sure as its interval is short.
+        apart = max(2 * slack, effect.onset.high - effect.onset.low)
         late_enough = effect.onset.step >= cause.onset.step - apart
         return late_enough and effect.onset.high >= cause.onset.low - slack
 
@@ -159,9 +157,8 @@ def causes_of(findings: Sequence[Finding], steps: int) -> tuple[Cause, ...]:
         others = groups[one.name] if top is not one else groups[one.name][1:]
         below.setdefault(top.name, []).extend(others)
     found = [Cause(groups[name][0], tuple(sorted(effects, key=begin))) for name, effects in below.items()]
-    return tuple(
-        sorted(
-            found,
-            key=lambda one: (-SEVERITIES.index(one.severity), -len(one.consequences), begin(one.finding)),
-        )
-    )
+
+    def rank(one: Cause) -> tuple[int, int, tuple[float, int]]:
+        return -SEVERITIES.index(one.severity), -len(one.consequences), begin(one.finding)
+
+    return tuple(sorted(found, key=rank))

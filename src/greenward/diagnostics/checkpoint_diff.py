@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from greenward.errors import CheckpointError
 from greenward.reports.document import Fact, Report, Table, section
 from greenward.runs.files import to_json
 
-_TYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "U8": "u1",
-    "BOOL": "?",
-}
-_MOST_HEADER = 100 << 20
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _SHOWN = 20
 
 
@@ -45,52 +33,40 @@ class TensorChange:
         return self.change / self.norm if self.norm else math.inf if self.change else 0.0
 
 
-def read_weights(path: Path) -> Iterator[tuple[str, Any]]:
-    """(name, values) of the floating tensors of a safetensors file, or of those in a folder.
+def read_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """(name, values) of the tensors of a safetensors file, or of those in a folder, one at a time.
 
     Raises:
         CheckpointError: there are none, or a file is not what it seems.
     """
+    from safetensors import SafetensorError, safe_open
+
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{path} holds no safetensors file")
     for file in files:
         try:
-            with open(file, "rb") as opened:
-                (size,) = struct.unpack("<Q", opened.read(8))
-                if size > _MOST_HEADER:
-                    raise ValueError("its header is too large")
-                header = json.loads(opened.read(size))
-            for name, entry in sorted(header.items()):
-                if name == "__metadata__" or entry["dtype"] not in _TYPES:
-                    continue
-                first, last = entry["data_offsets"]
-                kind = np.dtype(_TYPES[entry["dtype"]])
-                count = (last - first) // kind.itemsize
-                values = (
-                    np.memmap(file, kind, "r", 8 + size + first, (count,)) if count else np.zeros(0, kind)
-                )
-                if entry["dtype"] == "BF16":
-                    values = (values.astype(np.uint32) << 16).view(np.float32)
-                yield name, values
-        except (ValueError, KeyError, TypeError, struct.error, OSError) as error:
+            with safe_open(file, framework="pt") as opened:
+                for name in sorted(opened.keys()):
+                    yield name, opened.get_tensor(name)
+        except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file} is not a sound safetensors file: {str(error)[:200]}") from None
 
 
 def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
     """(changes, the largest relative first; names that only one has, or that differ in size)."""
-    other: Mapping[str, Any] = dict(read_weights(b))
+    other = dict(read_weights(b))
     changes, unmatched, seen = [], [], set()
     for name, left in read_weights(a):
         seen.add(name)
         right = other.get(name)
-        if right is None or right.shape != left.shape:
+        if right is None or right.numel() != left.numel():
             unmatched.append(name)
             continue
-        x, y = np.asarray(left, np.float64), np.asarray(right, np.float64)
-        norms = float(np.linalg.norm(x)), float(np.linalg.norm(y))
-        cosine = float(x @ y) / (norms[0] * norms[1]) if all(norms) else math.nan
-        changes.append(TensorChange(name, x.size, norms[0], float(np.linalg.norm(y - x)), cosine))
+        x, y = left.double().flatten(), right.double().flatten()
+        norm, norms = float(x.norm()), float(x.norm() * y.norm())
+        cosine = float(x @ y) / norms if norms else math.nan
+        changes.append(TensorChange(name, x.numel(), norm, float((y - x).norm()), cosine))
     unmatched += [name for name in other if name not in seen]
     return sorted(changes, key=lambda one: -one.relative), unmatched
 

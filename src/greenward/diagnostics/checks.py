@@ -1,14 +1,13 @@
 """Checks: what a row of the tables of checks says, and how a run is examined by them.
 
-A row names the test with its thresholds, the text of the finding, and the signals. The tables are in
-`reward_health` and `evals`; a check for something new is one row there. The name of a finding is its anchor
-in docs/diagnostics.md.
+A row names the finding, the test with its thresholds, and the signals. The tables are in `reward_health`,
+`evals`, `q_learning` and `diagnose`; a check for something new is one row there, and its text in
+findings.yaml. The name of a finding is its anchor in docs/diagnostics.md.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -17,14 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.diagnostics.change_points import ChangePoint, holm
-from greenward.diagnostics.findings import Card, by_severity, gap_of
-from greenward.diagnostics.signal_tests import (
-    Result,
-    Test,
-    Thresholds,
-    median_of_part,
-    not_made,
-)
+from greenward.diagnostics.findings import Card, by_severity, finding_texts, gap_of
+from greenward.diagnostics.signal_tests import Result, Test, Thresholds, median_of_part, not_made
 from greenward.diagnostics.signals import (
     Floats,
     RunSignals,
@@ -60,40 +53,33 @@ Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
 class Check:
     """A row of a table of checks: `test` is made of each of `signals`, and each that fails is a finding.
 
-    `text` has the title of the finding in its first line, then the sentence that the measured numbers fill,
-    what to do (each action after "- ") and, after "Confirm: ", what would confirm it; other line breaks are
-    spaces. `brief` says the same in a few words with the size, for the headline. An `optional` check
-    is not missed where its signal was not logged. Where a signal in `needs`, or the one that is tested,
-    has too few values, the check is left out,
-    which is said. A check of the run as a whole has the signal "". `critical` tests are corrected for their
-    number apart from the others.
+    `finding` is its name; what it says is in findings.yaml. An `optional` check is not missed where its
+    signal was not logged. Where a signal in `needs`, or the one that is tested, has too few values, the check
+    is left out, which is said. A check of the run as a whole has the signal "". `critical` tests are
+    corrected for their number apart from the others.
     """
 
     finding: str
     test: Test
-    text: str
     signals: Signals = ("",)
     severity: Severity = "warning"
     critical: bool = False
     needs: tuple[str, ...] = ()
-    brief: str = ""
     optional: bool = False
 
     def finding_of(self, result: Result) -> Finding:
         """The finding that `result` means."""
-        title, rest = self.text.split("\n", 1)
-        parts = (" ".join(part.split()) for part in re.split(r"\n\s*(?:- |Confirm: )", rest))
-        sentence, *actions, confirm = parts
+        text = finding_texts()[self.finding]
         return Finding(
             self.finding,
             result.severity or self.severity,
-            title,
-            sentence.format(**result.numbers),
-            tuple(actions),
-            confirm,
+            text["title"],
+            text["measured"].format(**result.numbers),
+            tuple(text["actions"]),
+            text["confirm"],
             result.onset,
             result.p_value,
-            self.brief.format(**result.numbers) or title,
+            text.get("brief", text["title"]).format(**result.numbers),
         )
 
 

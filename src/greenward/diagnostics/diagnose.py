@@ -24,42 +24,9 @@ ROLLOUTS = Topic(
     "rollouts",
     "Kept answers",
     (
-        Check(
-            "length-bias",
-            length_bias,
-            """The reward follows the length of answers
-            Among answers to one task that fare alike, {direction} ones earn more: a correlation of
-            {correlation:+.2f}
-            over {count} answers.
-            - Look for a term that counts characters, lines or steps, or a judge that prefers length.
-            - Divide by length, or pay for it only where the answer passes.
-            Confirm: The same answers with padding earn more.""",
-            brief="Reward and length correlate by {correlation:+.2f}",
-        ),
-        Check(
-            "dominant-answer",
-            dominant_answer,
-            """One answer is given to most tasks
-            {share:.0%} of the tasks of the last steps were answered by the same text: {answer!r}
-            - Go on from the last checkpoint before the onset with a higher algorithm.clip_high or
-              sampling.temperature.
-            - See what the text earns: a partial reward for nothing is easily found.
-            Confirm: greenward rollouts shows it under most problems.""",
-            severity="critical",
-            brief="One answer to {share:.0%} of the tasks",
-        ),
-        Check(
-            "flaky-grades",
-            flaky_grades,
-            """Equal answers are graded differently
-            {differ} of {repeated} answers that had been graded before got another grade.
-            - Grade one answer a hundred times: greenward grade. Tests that depend on time, order or chance
-            are
-              to be repaired or left out.
-            - On a loaded machine, lower sandbox.workers or raise the time limit.
-            Confirm: The same answers are graded alike on an idle machine.""",
-            brief="{differ} equal answers graded differently",
-        ),
+        Check("length-bias", length_bias),
+        Check("dominant-answer", dominant_answer, severity="critical"),
+        Check("flaky-grades", flaky_grades),
     ),
 )
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from greenward.diagnostics.signals import RunSignals
-from greenward.runs.reading import flattened
+from greenward.runs.reading import WITHOUT_EFFECT, flattened
 
-_WITHOUT_EFFECT = ("name", "output")  # where a run lies and what it is called changes no number in it
 PROVENANCE = "provenance."  # begins the keys of what a run was made with, as its config does not say
 
 
@@ -111,18 +110,21 @@ def different_settings(a: RunSignals, b: RunSignals) -> tuple[list[SettingDiffer
     if a.config is None or b.config is None:
         notes.append("the configs were not compared: config.yaml is missing")
     else:
-        settings += _setting_differences(a.config, b.config, "")
+        settings += setting_differences(a.config, b.config)
     if a.session and b.session:
-        settings += _setting_differences(a.session, b.session, PROVENANCE)
+        settings += setting_differences(a.session, b.session, PROVENANCE)
     else:
         notes.append("the versions were not compared: provenance.json is missing")
     return settings, notes
 
 
-def _setting_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str) -> list[SettingDifference]:
+def setting_differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = ""
+) -> list[SettingDifference]:
+    """The dotted keys of two configs or sessions whose values differ, each after `prefix`."""
     before, after = dict(flattened(a)), dict(flattened(b))
     return [
         SettingDifference(f"{prefix}{key}", before.get(key), after.get(key))
         for key in {**before, **after}
-        if before.get(key) != after.get(key) and key not in (*_WITHOUT_EFFECT, "started_at")
+        if before.get(key) != after.get(key) and key not in (*WITHOUT_EFFECT, "started_at")
     ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from greenward.diagnostics.diff_causes import setting_differences
 from greenward.errors import DiagnosticsError
 from greenward.runs.reading import flattened, is_run, read_config, read_sessions
 
@@ -32,10 +34,8 @@ def audit_environment(path: Path) -> Iterator[str]:
     if not sessions:
         yield "provenance.json is missing: versions and machine of the run are not known."
     for number, (before, after) in enumerate(pairwise(sessions), start=2):
-        old, new = dict(flattened(before)), dict(flattened(after))
-        for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key) and not key.startswith("started"):
-                yield f"session {number}: {key} {_shown(old.get(key))} -> {_shown(new.get(key))}"
+        for one in sorted(setting_differences(before, after), key=attrgetter("key")):
+            yield f"session {number}: {one.key} {_shown(one.a)} -> {_shown(one.b)}"
     if sessions:
         for key, value in sorted(flattened(sessions[-1])):
             yield f"{key}: {_shown(value)}"

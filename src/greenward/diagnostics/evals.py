@@ -19,12 +19,10 @@ from greenward.diagnostics.held_out_tests import (
     CRITICAL_LOSS,
     Record,
     contaminated,
-    estimate_of,
     held_out_points,
     regression_from_best,
     reward_hacking,
     sound_evaluations,
-    with_sound_rows,
 )
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import (
@@ -42,7 +40,7 @@ from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, 
 from greenward.errors import DiagnosticsError
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Table
 from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent, points
-from greenward.reports.results import paired_difference
+from greenward.reports.results import paired_difference, pooled
 from greenward.runs.reading import evaluated_suites
 from greenward.runs.trackers import tracker_name
 
@@ -72,7 +70,7 @@ def regression_on(suite: str | None) -> Test:
             enable = "Set evaluation.at_start, or evaluation.eval_interval_steps."
             reason = "there is one evaluation only, so nothing can be compared"
             return not_made(Gap(subject, reason, enable), **shown)
-        gain = paired_difference(with_sound_rows(records[0]), with_sound_rows(records[-1]))
+        gain = paired_difference(records[:1], records[-1:])
         evaluations = [{"step": record["step"], "metrics": dict(record["metrics"])} for record in records]
         shown["data"] = {"evaluations": evaluations, "paired_change": None if gain is None else asdict(gain)}
         if gain is None:
@@ -100,7 +98,7 @@ def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Resu
     records = sound_evaluations(run, None)
     if len(records) < 2:
         return Result(made=False)
-    before, after = estimate_of(records[0], PRIMARY), estimate_of(records[-1], PRIMARY)
+    before, after = (pooled([records[place]], PRIMARY) for place in (0, -1))
     rates = run.series(PASS_RATE)[1]
     change = find_signal_change(run, PASS_RATE)
     if before is None or after is None or change is None:
@@ -119,7 +117,7 @@ def _table(records: Sequence[Record]) -> Table:
         (
             str(record["step"]),
             str(record.get("problems", NOTHING)),
-            *(percent(estimate_of(record, metric)) for metric in metrics),
+            *(percent(pooled([record], metric)) for metric in metrics),
         )
         for record in records
     )
@@ -130,7 +128,7 @@ def _table(records: Sequence[Record]) -> Table:
 def _charts(records: Sequence[Record], suite: str | None) -> tuple[Chart, ...]:
     """The first metric over the steps, where it was measured at least twice."""
     for metric in _metrics(records)[:1]:
-        known = [(float(r["step"]), found) for r in records if (found := estimate_of(r, metric))]
+        known = [(float(r["step"]), found) for r in records if (found := pooled([r], metric))]
         if len(known) > 1:
             points = tuple((step, estimate.value) for step, estimate in known)
             band = tuple((step, estimate.low, estimate.high) for step, estimate in known)
@@ -179,86 +177,19 @@ ANSWERS = Topic(
     "answers",
     "Answers in training",
     (
-        Check(
-            "quality-drop",
-            lasting_change(by_sign=-1),
-            """A measure of the answers' quality fell and did not recover
-            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
-            - Use a checkpoint from before the onset.
-            - Give the measure a weight in rewards, or a larger one.
-            Confirm: The rollouts before and after the onset show the difference.""",
-            QUALITY,
-        ),
-        Check(
-            "failing-answers-rise",
-            lasting_change(rise=0.05),
-            """One way to fail became more frequent and stayed so
-            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
-            - Read answers with this status in rollouts/ after the onset.
-            - Go back to a checkpoint from before the onset.
-            Confirm: Graded again on an idle machine, the answers have the same status.""",
-            worse_answers,
-            brief="{signal} from {before:.0%} to {after:.0%}",
-        ),
-        Check(
-            "sandbox-timeouts",
-            lasting_change(rise=0.05),
-            """More answers run out of time, and go on doing so
-            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
-            - See whether the machine was loaded (time/grading, perf/*) before blaming the policy: lower
-              sandbox.workers to the number of free cores, or raise the time limit.
-            - If it was not: read answers with this status in rollouts/ after the onset.
-            Confirm: Graded again on an idle machine, the answers pass or fail within the limit.""",
-            (TIMEOUTS,),
-            optional=True,
-            brief="Timeouts from {before:.0%} to {after:.0%}",
-        ),
+        Check("quality-drop", lasting_change(by_sign=-1), QUALITY),
+        Check("failing-answers-rise", lasting_change(rise=0.05), worse_answers),
+        Check("sandbox-timeouts", lasting_change(rise=0.05), (TIMEOUTS,), optional=True),
         Check(
             "length-collapse",
             lasting_change(below=0.4, if_passing_more="no finding"),
-            """Answers became short without becoming better
-            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
-            - Go on from the last checkpoint before the onset with a lower training.learning_rate.
-            - In self-play, compare algorithm.advantage=role_baseline: without it reasoning disappears.
-            - Pay for nothing that an empty answer gets, too: a term for brevity or for format alone.
-            Confirm: The newest rollouts are empty or end at once.""",
             (LENGTH,),
             optional=True,
-            brief="Length of answers from {before:.3g} to {after:.3g}",
         ),
-        Check(
-            "length-growth",
-            lasting_change(above=1.5, if_passing_more="no finding"),
-            """Answers become longer without becoming better
-            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
-            - Use a loss that does not favour length (algorithm.loss dr_grpo or dapo).
-            - Set algorithm.overlong.penalty.
-            Confirm: The longest answers of the newest rollouts repeat themselves.""",
-            (LENGTH,),
-        ),
-        Check(
-            # Right answers to an easy problem are alike; copies that fail are what ends learning.
-            "diversity-loss",
-            lasting_change(below=0.5, if_passing_more="info", ruins=0.3),
-            """Answers to one problem became copies of each other
-            {signal} went from {before:.3g} to {after:.3g} from step {onset} on.
-            - Raise sampling.temperature or algorithm.clip_high.
-            - Stop earlier, if pass@k for k > 1 matters.
-            Confirm: pass@8 falls towards pass@1 in the evaluations.""",
-            (UNIQUE,),
-        ),
-        Check(
-            "cheating",
-            cheating_late,
-            """Answers try to fool the tests
-            In the last quarter of the run {late:.1%} of the answers try to fool the tests.
-            - Read these answers in rollouts/; the grader gives them no reward.
-            - Strengthen the tests of the problems where they occur; greenward audit helps.
-            - Keep sandbox.require at the strictest level that the machine has.
-            Confirm: Their share falls when the problems they exploit leave the training set.""",
-            (CHEATING,),
-            brief="{late:.0%} of the answers try to fool the tests",
-        ),
+        Check("length-growth", lasting_change(above=1.5, if_passing_more="no finding"), (LENGTH,)),
+        # Right answers to an easy problem are alike; copies that fail are what ends learning.
+        Check("diversity-loss", lasting_change(below=0.5, if_passing_more="info", ruins=0.3), (UNIQUE,)),
+        Check("cheating", cheating_late, (CHEATING,)),
     ),
     (
         SignalChart("Quality of the answers in training", QUALITY, "share"),
@@ -267,71 +198,17 @@ ANSWERS = Topic(
         SignalChart("How answers fail", failures, "share"),
     ),
 )
-TRAIN_HELD_OUT_GAP = Check(
-    "train-held-out-gap",
-    train_held_out_gap,
-    """Training problems improve, held-out ones do not follow
-                         The pass rate in training rose from {first:.0%} to {last:.0%}; held-out pass@1 went
-                         from {before} to {after}.
-                         - Train on more, or more varied, problems (problems.train, problems.families.limit).
-                         - Stop at the step from which held-out results are flat.
-                         - Search the rollouts for answers that fit the tests only.
-                         Confirm: An evaluation on training problems is as good as their pass rate says.""",
-)
-
-
-REWARD_HACKING = Check(
-    "reward-hacking",
-    reward_hacking,
-    """Training results rise while held-out results fall: the reward is hacked
-                     {signal} went from {first:.3g} to {last:.3g} since step {step}, while the held-out
-                     score fell from
-                     {best:.3g} to {end:.3g}.
-                     - Use the checkpoint of the best evaluation.
-                     - Read the answers with the highest reward after the onset: what do they have that
-                     good ones
-                       have not? greenward audit tries the known tricks on the grader.
-                     - Close the gap in the reward, or add a penalty for leaving the reference:
-                       algorithm.kl.coefficient.
-                     Confirm: Answers from after the onset that earn the full reward fail tests that they have
-                       not seen.""",
-    severity="critical",
-    brief="Training rose to {last:.3g} while held-out fell from {best:.3g} to {end:.3g}",
-)
-CONTAMINATED_EVALUATION = Check(
-    "evaluation-contaminated",
-    contaminated,
-    """Held-out results are better than those in training from the beginning
-                              Held-out pass@1 is {held_out:.0%} where the pass rate in training is
-                              {training:.0%}
-                              (step {step}), and stays above it.
-                              - Search the training data, the corpus of the warm start and the base model's
-                              for the
-                                held-out problems: greenward audit --contamination.
-                              - See whether both are sampled and graded alike: temperature, token limit,
-                              prompts.
-                              Confirm: On problems made after the data was collected the difference is
-                              gone.""",
-    brief="Held-out pass@1 {held_out:.0%} against {training:.0%} in training",
-)
 
 
 def evaluation_topic(suite: str | None) -> Topic:
     """The evaluations on a suite, or on what the run holds out."""
-    regression = Check(
-        "held-out-regression",
-        regression_on(suite),
-        """Training made held-out results worse
-                     pass@1 changed by {points} points from step {first} to step {last}, paired by problem.
-                     - Use the checkpoint of the best evaluation.
-                     - Go on from it with a lower training.learning_rate or a larger algorithm.kl.coefficient.
-                     - Compare training and held-out problems: greenward audit.
-                     Confirm: greenward compare of both checkpoints on the same suite says the same.""",
-    )
-    if suite is None:
-        checks = (REWARD_HACKING, regression, TRAIN_HELD_OUT_GAP, CONTAMINATED_EVALUATION)
-        return Topic("held_out", "Held-out problems", checks)
-    return Topic(f"suite_{suite}", f"Suite {suite}", (regression,))
+    regression = Check("held-out-regression", regression_on(suite))
+    if suite is not None:
+        return Topic(f"suite_{suite}", f"Suite {suite}", (regression,))
+    hacking = Check("reward-hacking", reward_hacking, severity="critical")
+    gap = Check("train-held-out-gap", train_held_out_gap)
+    contamination = Check("evaluation-contaminated", contaminated)
+    return Topic("held_out", "Held-out problems", (hacking, regression, gap, contamination))
 
 
 def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Diagnosis:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
 
 from greenward.diagnostics.change_points import MIN_POINTS
 from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
@@ -118,6 +122,15 @@ class Diagnosis:
         if any(SEVERITIES.index(f.severity) >= SEVERITIES.index(fail_on) for f in self.findings):
             return 1
         return 0 if self.unanswered is None else 2
+
+
+@cache
+def finding_texts() -> dict[str, dict[str, Any]]:
+    """Name of a finding -> its texts: title, measured, brief (else the title), actions and confirm."""
+    texts: dict[str, dict[str, Any]] = yaml.safe_load(
+        (files("greenward.diagnostics") / "findings.yaml").read_text(encoding="utf-8")
+    )
+    return texts
 
 
 def gap_of(run: RunSignals, name: str) -> Gap:

@@ -230,20 +230,15 @@ class Burst:
 
 
 def find_burst(steps: Steps, norms: Floats) -> Burst | None:
-    """The longest stretch of norms above 4 times the median of the run, of 5 steps or more and under a
-    half.
-    """
+    """The longest stretch of norms above 4 times the median of the run: 5 steps or more, under a half."""
     positive = norms > 0
     steps, norms = steps[positive], norms[positive]
     if len(norms) < MIN_POINTS:
         return None
     middle = float(np.median(norms))
-    kernel = np.ones(3) / 3
-    high = (
-        np.convolve(norms > _BURST_RATIO * middle, kernel, "same") > 0.5
-    )  # one norm in between may be usual
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], high.astype(int), [0]))))
-    stretches = edges.reshape(-1, 2)
+    # One norm in between may be usual.
+    high = np.convolve(norms > _BURST_RATIO * middle, np.ones(3) / 3, "same") > 0.5
+    stretches = np.flatnonzero(np.diff(high.astype(int), prepend=0, append=0)).reshape(-1, 2)
     if not len(stretches):
         return None
     first, end = max(stretches.tolist(), key=lambda one: one[1] - one[0])

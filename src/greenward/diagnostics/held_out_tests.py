@@ -16,14 +16,14 @@ import numpy as np
 
 from greenward.diagnostics.change_points import exactly, find_bend, find_change_point
 from greenward.diagnostics.findings import Gap
-from greenward.diagnostics.learning_tests import onset_between
 from greenward.diagnostics.signal_tests import Result, Thresholds, not_made, rise_since
 from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
 from greenward.intervals import Z_95, Estimate
+from greenward.reports import figures
 from greenward.reports.document import Onset
 from greenward.reports.figures import PRIMARY
-from greenward.reports.results import paired_difference
-from greenward.runs.reading import read_evaluations
+from greenward.reports.results import paired_difference, pooled
+from greenward.runs.reading import read_evaluations, sound_evaluation
 
 Record = Mapping[str, Any]
 
@@ -52,32 +52,13 @@ def sound_evaluations(run: RunSignals, suite: str | None) -> list[Record]:
         RunError: an evaluation cannot be read.
     """
     records = read_evaluations(run.path, suite) if run.path.is_dir() else []
-    return [r for r in records if isinstance(r.get("metrics"), dict) and isinstance(r.get("step"), int)]
-
-
-def estimate_of(record: Record, metric: str) -> Estimate | None:
-    """A metric of an evaluation; None where it is missing or broken."""
-    found = record["metrics"].get(metric)
-    bounds = [found.get(key) for key in ("value", "low", "high")] if isinstance(found, dict) else []
-    known = [float(b) for b in bounds if isinstance(b, (int, float)) and np.isfinite(b)]
-    return Estimate(*known) if len(known) == 3 else None
-
-
-def with_sound_rows(record: Record) -> list[Record]:
-    """The record with those rows that count answers."""
-    rows = [
-        row
-        for row in (record["rows"] if isinstance(record.get("rows"), list) else ())
-        if isinstance(row, dict)
-        and all(isinstance(row.get(key), (int, float)) for key in ("passed", "samples"))
-    ]
-    return [{**record, "rows": rows}]
+    return list(filter(None, map(sound_evaluation, records)))
 
 
 def held_out_points(run: RunSignals) -> list[Point]:
     """The held-out results of a run over its steps; empty where there are fewer than two."""
     records = sound_evaluations(run, None)
-    found = [(record, estimate) for record in records if (estimate := estimate_of(record, PRIMARY))]
+    found = [(record, estimate) for record in records if (estimate := pooled([record], PRIMARY))]
     if len(found) > 1:
         error = 2 * Z_95
         return [Point(r["step"], e.value, (e.high - e.low) / error, r) for r, e in found]
@@ -97,7 +78,7 @@ def fall(run: RunSignals, points: list[Point]) -> tuple[Point, Estimate] | None:
     *earlier, last = points
     best = max(earlier, key=lambda point: point.value)
     if best.record is not None and last.record is not None:
-        change = paired_difference(with_sound_rows(best.record), with_sound_rows(last.record))
+        change = paired_difference([best.record], [last.record])
         if change is None:
             return None
     else:
@@ -123,16 +104,8 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
     if rise is None:
         return Result()
-    before, after = rise
-    last = best.value + change.value
-    numbers = {
-        "signal": name,
-        "first": before,
-        "last": after,
-        "best": best.value,
-        "end": last,
-        "step": best.step,
-    }
+    figures = {"first": rise[0], "last": rise[1], "best": best.value, "end": best.value + change.value}
+    numbers = {"signal": name, "step": best.step, **figures}
     return Result(True, numbers, onset=onset)
 
 
@@ -143,11 +116,7 @@ def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Re
     if found is None:
         return Result(made=len(points) > 1)
     best, change = found
-    numbers = {
-        "points": f"{100 * change.value:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]",
-        "first": best.step,
-        "last": points[-1].step,
-    }
+    numbers = {"points": figures.points(change), "first": best.step, "last": points[-1].step}
     severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
     return Result(True, numbers, severity, _begin(run, points))  # type: ignore[arg-type]
 
@@ -166,8 +135,8 @@ def _begin(run: RunSignals, points: list[Point]) -> Onset:
         if change is not None and change.p_value < 0.01:
             at = int(trained[inside][change.onset.step])
             if low <= at <= high:
-                return onset_between(low, high, at)
-    return onset_between(low, high, points[place].step)
+                return Onset(at, low, high)
+    return Onset(points[place].step, low, high)
 
 
 def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -1,6 +1,5 @@
 """Tests of the update: what is clipped, which rate it has, how far the sampler is from the learner, and
-whether
-anything is learned at all.
+whether anything is learned at all.
 """
 
 from __future__ import annotations
@@ -17,12 +16,15 @@ from greenward.diagnostics.signal_tests import (
     Test,
     Thresholds,
     find_signal_change,
+    first_frequent,
+    late_mean,
     median_of_part,
     not_made,
+    onset_of,
 )
-from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Bools, RunSignals
+from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.intervals import Z_95
-from greenward.reports.document import Onset
+from greenward.runs.reading import flattened
 
 CLIPPED_SHARE, CLIPPED_RATIO = 0.98, 2.0  # of the steps; of the median norm to the limit
 VANISHED = 0.05  # of the norm before
@@ -38,13 +40,8 @@ _AROUND = 15  # steps on both sides of a jump
 
 def setting(run: RunSignals, *keys: str) -> Any:
     """The value of the first of the dotted keys that the config has, None for none."""
-    for key in keys:
-        found: Any = run.config or {}
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        if found is not None:
-            return found
-    return None
+    config = dict(flattened(run.config or {}))
+    return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
 def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -54,26 +51,16 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     for first in (0, len(norms) // 2):  # a fault of the second half is not outvoted by the first
         if zero[first:].mean() > 0.4:
             text = f"{signal} is 0 at {zero[first:].mean():.0%} of {len(norms) - first} steps."
-            return Result(True, {"text": text}, onset=exactly(steps[_first_frequent(zero)]))
+            return Result(True, {"text": text}, onset=exactly(steps[first_frequent(zero) or zero.argmax()]))
     change = find_signal_change(run, signal)
     if change is None:
         return not_made(gap_of(run, signal))
     earlier = norms[(steps < change.onset.step) & (norms > 0)]
-    last, before = (
-        median_of_part(norms[norms > 0], 0.9, 1),
-        float(np.median(earlier)) if len(earlier) else 0.0,
-    )
+    last = median_of_part(norms[norms > 0], 0.9, 1)
+    before = float(np.median(earlier)) if len(earlier) else 0.0
     found = before > 0 and last < VANISHED * before
     text = f"{signal} fell from {before:.3g} to {last:.3g}, {last / before if before else 0:.1%} of it."
     return Result(found, {"text": text}, onset=change.onset, p_value=change.p_value, change=change)
-
-
-def _first_frequent(bad: Bools) -> int:
-    """The first place from which on most values are bad."""
-    for place in np.flatnonzero(bad):
-        if bad[place : place + _AROUND].mean() > 0.5:
-            return int(place)
-    return int(bad.argmax())
 
 
 def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -124,56 +111,49 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(True, numbers, onset=exactly(steps[place]))
 
 
-def _stride(count: int) -> int:
-    """Between the windows that are looked at: all of a short series, about 2,000 of a long one."""
-    return min(max(1, count // 2000), _AROUND)
-
-
 def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Rewards whose size changes at once by a factor, while as many answers pass as before."""
     steps, values = run.series(signal)
-    positive = np.maximum(np.abs(values), 1e-12)
-    logs = np.log(positive)
+    logs = np.log(np.maximum(np.abs(values), 1e-12))
     if len(logs) < 2 * _AROUND:
         return Result()
-    medians = np.median(
-        np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[:: _stride(len(logs))], axis=1
-    )
-    apart = max(_AROUND // _stride(len(logs)), 1)
+    # All windows of a short series are looked at, about 2,000 of a long one.
+    stride = min(max(1, len(logs) // 2000), _AROUND)
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[::stride], axis=1)
+    apart = max(_AROUND // stride, 1)
     moves = medians[apart:] - medians[:-apart]
     place = int(np.abs(moves).argmax())
-    best, place = float(moves[place]), (place + apart) * _stride(len(logs))
+    best, place = float(moves[place]), (place + apart) * stride
     if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
         return Result()
     spread = 1.4826 * float(np.median(np.abs(np.diff(logs)))) or 1e-9
-    at = (
-        place - 3 + int(np.argmax(np.sign(best) * np.diff(logs[place - 4 : place + 4])))
-    )  # the largest step there
+    steepest = int(np.argmax(np.sign(best) * np.diff(logs[place - 4 : place + 4])))
+    at = place - 3 + steepest
     later, earlier = logs[at:], logs[max(0, at - 4 * _AROUND) : at]
     stays = np.sign(best) * (np.median(later) - np.median(earlier)) > 0.6 * abs(best)
-    passing_steps, passing = run.series(PASS_RATE)
-    at_pass = int(np.searchsorted(passing_steps, steps[at]))
-    around = passing[max(0, at_pass - _AROUND) : at_pass], passing[at_pass : at_pass + _AROUND]
-    shift = abs(float(np.median(around[1]) - np.median(around[0]))) if all(map(len, around)) else 0.0
-    means_steps, means = run.series(REWARD)
-    at_mean = int(np.searchsorted(means_steps, steps[at]))
+    before, after = _beside(run, PASS_RATE, int(steps[at]))
+    shift = abs(float(np.median(after) - np.median(before))) if len(before) and len(after) else 0.0
     sizes = [
-        float(np.abs(np.mean(one)))
-        for one in (means[max(0, at_mean - _AROUND) : at_mean], means[at_mean : at_mean + _AROUND])
-        if len(one)
+        max(float(np.abs(np.mean(one))), 1e-12) for one in _beside(run, REWARD, int(steps[at])) if len(one)
     ]
     # A spread that shrinks because all answers pass leaves the mean as it is.
-    grew = math.log(max(sizes[1], 1e-12) / max(sizes[0], 1e-12)) if len(sizes) == 2 else best
+    grew = math.log(sizes[1] / sizes[0]) if len(sizes) == 2 else best
     stays = stays and np.sign(best) * grew > 0.5 * abs(best)
     found = bool(stays and abs(best) > 6 * spread and shift < 0.1)
     numbers = {"signal": signal, "factor": math.exp(best), "passing": shift}
     return Result(found, numbers, onset=exactly(steps[at]))
 
 
+def _beside(run: RunSignals, name: str, step: int) -> tuple[Floats, Floats]:
+    """The values of a signal directly before a step, and from it on."""
+    steps, values = run.series(name)
+    place = int(np.searchsorted(steps, step))
+    return values[max(0, place - _AROUND) : place], values[place : place + _AROUND]
+
+
 def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test:
     """A value above a limit (or farther than `above` from `off`) at more than `over` of the steps of the
-    whole
-    run or of its second half; dated by the first step from which on most are.
+    whole run or of its second half; dated by the first step from which on most are.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -181,15 +161,28 @@ def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test
         bad = (values if off is None else np.abs(values - off)) > above
         half = len(values) // 2
         share = max(float(bad.mean()), float(bad[half:].mean()))
-        numbers = {
-            "signal": signal,
-            "share": share,
-            "median": float(np.median(values[bad])) if bad.any() else 0.0,
-        }
-        onset = exactly(steps[_first_frequent(bad)]) if bad.any() else None
+        limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
+        median = float(np.median(values[bad])) if bad.any() else 0.0
+        numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
+        onset = exactly(steps[first_frequent(bad) or bad.argmax()]) if bad.any() else None
         return Result(share > over, numbers, onset=onset)
 
     return test
+
+
+def clip_signals(run: RunSignals) -> list[str]:
+    """The share of clipped tokens, or those of both sides where they were logged apart."""
+    sides = [name for name in ("clip/high", "clip/low") if len(run.series(name)[1])]
+    return sides if sides and not len(run.series("clip/fraction")[1]) else ["clip/fraction"]
+
+
+def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Answers that are cut off late in the run, dated by where their share changed."""
+    found = late_mean(above=0.2, dated=True)(run, signal, limits)
+    values = run.series(signal)[1]
+    if found.found and values[: max(5, len(values) // 20)].mean() < 0.2:
+        return Result(True, found.numbers, onset=onset_of(run, signal) or found.onset)
+    return found
 
 
 def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -198,9 +191,7 @@ def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
     if not 0 < 1.5 * start < end or learned(run)[0] > 0:
         return Result()
-    change = find_signal_change(run, signal)
-    onset = change.onset if change else None
-    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset)
+    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal))
 
 
 def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
@@ -259,14 +250,6 @@ def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Resu
     values = run.series(signal)[1]
     last = median_of_part(values, 0.85, 1)
     found = change.is_large and change.after < change.before and last < 0.5 * change.before
-    numbers = {
-        "before": change.before,
-        "after": last,
-        "ratio": last / change.before if change.before else 0.0,
-    }
+    ratio = last / change.before if change.before else 0.0
+    numbers = {"before": change.before, "after": last, "ratio": ratio}
     return Result(found, numbers, onset=change.onset, p_value=change.p_value, change=change)
-
-
-def onset_between(low: int, high: int, step: int | None = None) -> Onset:
-    """An onset that is known to be between two steps; its place is `step`, or their middle."""
-    return Onset((low + high) // 2 if step is None else step, low, high)

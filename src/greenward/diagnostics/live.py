@@ -1,11 +1,9 @@
 """Has a signal changed just now? Tests of the newest steps that may be repeated at every look.
 
 Looking again and again finds something by chance at last. The level of a run is therefore spent over its
-looks:
-look k tests at alpha / (k (k + 1)), divided by the number of signals, and these levels add up to alpha. A
-test
-is made only where the newest values differ from those before by enough to matter, and is that of
-`change_points` on the last steps, so that neighbouring values count for what they are worth.
+looks: look k tests at alpha / (k (k + 1)), divided by the number of signals, and these levels add up to
+alpha. A test is made only where the newest values differ from those before by enough to matter, and is that
+of `change_points` on the last steps, so that neighbouring values count for what they are worth.
 """
 
 from __future__ import annotations
@@ -41,9 +39,8 @@ NEWEST = 8  # values that must differ from those before
 _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
 _EDGE = 1e-12
-_PER_CPU_SECOND = (
-    "tokens per second of CPU time"  # in place of throughput: other work on the machine is no fault
-)
+# In place of throughput: other work on the machine is no fault.
+_PER_CPU_SECOND = "tokens per second of CPU time"
 
 
 @dataclass(frozen=True)
@@ -167,10 +164,6 @@ class LiveTests:
         self._told |= {one.name for one in new}
         return list({one.name: one for one in reversed(new)}.values())
 
-    def forget(self, name: str) -> None:
-        """Tell a name again when it is suspected again."""
-        self._told.discard(name)
-
     def _look(self, watched: Watched, level: float) -> Suspicion | None:
         held = self._values.get(watched.signal)
         if watched.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
@@ -184,26 +177,21 @@ class LiveTests:
         if change is None or change.p_value > level or not change.is_large:
             return None
         onset = int(steps[change.onset.step])
-        return Suspicion(
-            watched.name, watched.severity, watched.signal, onset, before, newest, change.p_value
-        )
+        name, severity, signal = watched.name, watched.severity, watched.signal
+        return Suspicion(name, severity, signal, onset, before, newest, change.p_value)
 
     def _memory_leaks(self) -> list[Suspicion]:
         found = []
         for name, held in self._memory.items():
-            steps, values = (
-                np.array(column) for column in zip(*held[:: -(-len(held) // _MEMORY_POINTS)], strict=True)
-            )
+            thinned = held[:: -(-len(held) // _MEMORY_POINTS)]
+            steps, values = (np.array(column) for column in zip(*thinned, strict=True))
             looks = self._logged // _MEMORY_LOOKS
-            growth = measure_memory_growth(
-                steps, values.astype(float), alpha=self.alpha / (looks * (looks + 1))
-            )
+            level = self.alpha / (looks * (looks + 1))
+            growth = measure_memory_growth(steps, values.astype(float), alpha=level)
             if growth is not None and growth.is_leak and len(values) >= 2 * MIN_POINTS:
-                last = growth.at_start * growth.factor
-                onset = growth.onset.step
-                found.append(
-                    Suspicion("memory-leak", "warning", name, onset, growth.at_start, last, growth.p_value)
-                )
+                start, last = growth.at_start, growth.at_start * growth.factor
+                onset, p_value = growth.onset.step, growth.p_value
+                found.append(Suspicion("memory-leak", "warning", name, onset, start, last, p_value))
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -221,10 +209,9 @@ class LiveTests:
         """Restore `state`, which is empty for a run of a version that did not save it."""
         self.looks = state.get("looks", 0)
         self._step, self._logged = state.get("step", -1), state.get("logged", EVERY * self.looks)
-        pairs = {
-            part: {name: [(int(step), float(value)) for step, value in one] for name, one in held.items()}
-            for part, held in (("values", state.get("values", {})), ("memory", state.get("memory", {})))
-        }
-        self._values = {name: deque(one, maxlen=WINDOW) for name, one in pairs["values"].items()}
-        self._memory = pairs["memory"]
+        values, self._memory = (
+            {name: [(int(step), float(value)) for step, value in one] for name, one in held.items()}
+            for held in (state.get("values", {}), state.get("memory", {}))
+        )
+        self._values = {name: deque(one, maxlen=WINDOW) for name, one in values.items()}
         self._told = set(state.get("told", ()))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.diagnostics.live import LiveTests
+from greenward.diagnostics.readers.columns import as_number
 from greenward.diagnostics.readers.names import renamed
 from greenward.diagnostics.rules import Action, Rule, Rules, Run, Webhook, load_rules
 from greenward.reports.document import Severity
@@ -146,9 +147,7 @@ class Monitor:
                 self._say(visible(f"Step {alarm.step}: {what} failed: {error}", 300))
 
     def hf_callback(self) -> Any:
-        """A `TrainerCallback` for TRL and transformers; a rule with `stop` ends the training after the
-        step.
-        """
+        """A `TrainerCallback` for TRL and transformers; a rule with `stop` ends the training."""
         from transformers import TrainerCallback
 
         monitor = self
@@ -202,9 +201,4 @@ def _post(url: str, record: str) -> None:
 def _number(value: Any) -> float | None:
     if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    return None if isinstance(value, (bool, str)) else as_number(value)

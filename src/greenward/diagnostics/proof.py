@@ -1,5 +1,4 @@
-"""Proof of a cause by training again: is a command deterministic, does a fault return, which setting cures
-it.
+"""Proof of a cause by training again: is a command deterministic, does a fault return, what cures it.
 
 Trainings run as commands in processes of their own, in folders of their own.
 """
@@ -155,12 +154,10 @@ def replay(
     onset = fault.onset.low if fault.onset else 0
     begin = max((step for step, _ in steps_in(run / CHECKPOINTS) if step < onset), default=0)
     # From the beginning, as far as the fault was to be seen; from a checkpoint, beyond the onset.
-    late = (
-        fault.onset.high + max(HORIZON, int(0.1 * len(signals.steps)))
-        if begin and fault.onset
-        else int(signals.steps[-1])
-    )
-    last = min(steps or late, int(signals.steps[-1]))
+    late = last = int(signals.steps[-1])
+    if begin and fault.onset:
+        late = fault.onset.high + max(HORIZON, int(0.1 * len(signals.steps)))
+    last = min(steps or late, last)
     fork_run(run, begin, target, changes)
     training = [sys.executable, "-m", "greenward", "train", str(target / "config.yaml")]
     options = [f"training.max_steps={last}", "--output", str(target), "--resume", "--quiet"]
@@ -253,9 +250,7 @@ def bisect_settings(
 
 
 def _reference(run: Path, good: Path | None) -> dict[str, Any]:
-    """The config to compare with: of a good run, else of the shipped recipe of that name, else the
-    defaults.
-    """
+    """The config to compare with: of a good run, else of the shipped recipe of that name, or defaults."""
     if good is not None:
         return read_config(good)
     from greenward.config.loading import load_recipe, shipped_recipes

@@ -109,11 +109,7 @@ def _report(
         headline=found.headline,
         facts=facts,
         notes=notes,
-        sections=(
-            *_finding_sections(found, run),
-            *details,
-            section("What could not be checked", missing),
-        ),
+        sections=(*_finding_sections(found, run), *details, section("What could not be checked", missing)),
         footer=_FOOTER,
         data=to_json(data),
     )

@@ -62,7 +62,7 @@ def compare_scores(a: Path, b: Path) -> RewardDrift:
     return RewardDrift(
         len(common),
         float(np.corrcoef(x, y)[0, 1]),
-        float(np.corrcoef(_ranks(x), _ranks(y))[0, 1]),
+        float(np.corrcoef(ranks(x), ranks(y))[0, 1]),
         float((y - x).mean()),
         float(y.std() / x.std()),
         float((order[ranked] < 0).mean()) if ranked.any() else 0.0,
@@ -78,6 +78,7 @@ def _scores(path: Path) -> dict[str, float]:
     }
 
 
-def _ranks(values: npt.ArrayLike) -> Floats:
+def ranks(values: npt.ArrayLike) -> Floats:
+    """The ranks from 1 on, with those of ties in their middle."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse], float)

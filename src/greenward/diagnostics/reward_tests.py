@@ -11,7 +11,14 @@ import numpy as np
 
 from greenward.diagnostics.change_points import MIN_POINTS, Steps, exactly
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signal_tests import LATE, Result, Thresholds, lasting_change, not_made
+from greenward.diagnostics.signal_tests import (
+    Result,
+    Thresholds,
+    first_frequent,
+    lasting_change,
+    late_part,
+    not_made,
+)
 from greenward.diagnostics.signals import REWARD, Floats, RunSignals
 from greenward.reports.document import Onset, Table
 
@@ -138,27 +145,22 @@ def group_signals(run: RunSignals) -> list[str]:
 
 
 def _dead_share(run: RunSignals, signal: str) -> Result:
-    """Groups without signal where their share was logged; right and wrong ones are told apart by the
-    reward.
-    """
-    values = run.series(signal)[1]
-    late = values[int(LATE * len(values)) :]
+    """Groups without signal where their share was logged; the reward says whether they pass."""
+    dead = float(late_part(run.series(signal)[1]).mean())
     known = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]
-    dead = float(late.mean())
     if all(map(len, known)):
-        passed, failed = (float(one[int(LATE * len(one)) :].mean()) for one in known)
+        passed, failed = (float(late_part(one).mean()) for one in known)
     else:
         rewards = run.series(REWARD)[1]
-        end = float(rewards[int(LATE * len(rewards)) :].mean())
+        end = float(late_part(rewards).mean())
         passed, failed = (dead, 0.0) if end > np.median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
     numbers = {"dead": dead, "passed": passed, "failed": failed}
     return Result(dead > DEAD, numbers, onset=_dead_since(*run.series(signal)))
 
 
 def _dead_since(steps: Steps, dead: Floats) -> Onset | None:
-    places = np.flatnonzero(dead > DEAD)
-    frequent = [place for place in places if (dead[place : place + 15] > DEAD).mean() > DOMINANT]
-    return exactly(steps[frequent[0]]) if frequent else None
+    place = first_frequent(dead > DEAD)
+    return None if place is None else exactly(steps[place])
 
 
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -172,7 +174,7 @@ def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     counts = counts[:, kept]
     if counts.shape[1] < MIN_POINTS:
         return not_made(gap_of(run, signal))
-    late = counts[:, int(LATE * counts.shape[1]) :].sum(axis=1)
+    late = late_part(counts.T).sum(axis=0)
     with_signal, passed, failed = (late / late.sum()).tolist()
     numbers = {"dead": 1 - with_signal, "passed": passed, "failed": failed}
     onset = _dead_since(run.steps[kept], 1 - counts[0] / counts.sum(axis=0))

@@ -1,6 +1,4 @@
-"""Tests of the answers that a run kept: length bias of the reward, one answer for everything, flaky
-grades.
-"""
+"""Tests of the answers that a run kept: reward by length, one answer for everything, flaky grades."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     rewards: list[float] = []
     lengths: list[float] = []
     groups = 0
-    for _step, answers in sampled.items():
+    for answers in sampled.values():
         by_task = defaultdict(list)
         for answer in answers:
             if answer.reward is not None and answer.length and answer.length > 0:
@@ -79,16 +77,11 @@ def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return Result(numbers={"correlation": 0.0, "count": len(x)}, p_value=1.0)
     correlation = float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum()))
     z = math.atanh(min(max(correlation, -0.999999), 0.999999)) * math.sqrt(max(free - 3, 1))
-    numbers = {
-        "correlation": correlation,
-        "count": len(x),
-        "direction": "longer" if correlation > 0 else "shorter",
-    }
+    direction = "longer" if correlation > 0 else "shorter"
+    numbers = {"correlation": correlation, "count": len(x), "direction": direction}
+    p_value = math.erfc(abs(z) / math.sqrt(2))
     return Result(
-        abs(correlation) > LENGTH_CORRELATION,
-        numbers,
-        p_value=math.erfc(abs(z) / math.sqrt(2)),
-        data={"length_bias": numbers},
+        abs(correlation) > LENGTH_CORRELATION, numbers, p_value=p_value, data={"length_bias": numbers}
     )
 
 
@@ -123,9 +116,8 @@ def flaky_grades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
             differ += len(found) - max(Counter(found).values())
     if repeated < _FEWEST // 4:
         return Result(made=False)
-    return Result(
-        differ >= _FLAKY_CASES and differ > FLAKY * repeated, {"differ": differ, "repeated": repeated}
-    )
+    is_flaky = differ >= _FLAKY_CASES and differ > FLAKY * repeated
+    return Result(is_flaky, {"differ": differ, "repeated": repeated})
 
 
 def answers_around(run: RunSignals, step: int) -> Answers | None:

@@ -8,7 +8,7 @@ rules:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
@@ -71,9 +71,7 @@ class Rule(ConfigSection):
 
 
 class Rules(ConfigSection):
-    """A file of rules. `tests` turns the statistical tests of changes on; `alpha` is their level for a
-    run.
-    """
+    """A file of rules. `tests` turns the tests of changes on; `alpha` is their level for a run."""
 
     rules: tuple[Rule, ...] = ()
     tests: bool = True
@@ -88,30 +86,27 @@ class Rules(ConfigSection):
         return self
 
 
-def _rule(id: str, signal: str, **limits: Any) -> Rule:
-    return Rule(id=id, signal=signal, **limits)
+_KL = Rule(id="kl", signal="kl", above=0.3, window=3, grace=10)
+_DEAD = Rule(id="dead groups", signal="groups/without_signal", above=0.9, window=10, grace=10)
+_CUT = Rule(id="truncation", signal="completion/truncated", above=0.5, window=5, grace=10)
+_STEP = Rule(id="step KL", signal="approx_kl", above=0.05, window=3, severity="critical")
+_VALUE = Rule(
+    id="value function", signal="explained_variance", below=0.0, window=30, aggregate="mean", grace=100
+)
+_MISMATCH = Rule(id="mismatch", signal="importance/difference", above=0.05, window=5)
+_GRPO, _PPO = (_KL, _DEAD, _CUT, _MISMATCH), (_KL, _STEP, _VALUE, _CUT)
 
 
-_KL = _rule("kl", "kl", above=0.3, window=3, grace=10)
-_DEAD = _rule("dead groups", "groups/without_signal", above=0.9, window=10, grace=10)
-_CUT = _rule("truncation", "completion/truncated", above=0.5, window=5, grace=10)
-_STEP = _rule("step KL", "approx_kl", above=0.05, window=3, severity="critical")
-_VALUE = _rule("value function", "explained_variance", below=0.0, window=30, aggregate="mean", grace=100)
-_MISMATCH = _rule("mismatch", "importance/difference", above=0.05, window=5)
+def _stopping(rules: tuple[Rule, ...]) -> Rules:
+    return Rules(rules=tuple(rule.model_copy(update={"actions": ("warn", "stop")}) for rule in rules))
+
+
 PRESETS = {
     "default": Rules(),
-    "grpo_safe": Rules(rules=(_KL, _DEAD, _CUT, _MISMATCH)),
-    "grpo_strict": Rules(
-        rules=tuple(
-            rule.model_copy(update={"actions": ("warn", "stop")}) for rule in (_KL, _DEAD, _CUT, _MISMATCH)
-        )
-    ),
-    "ppo_safe": Rules(rules=(_KL, _STEP, _VALUE, _CUT)),
-    "ppo_strict": Rules(
-        rules=tuple(
-            rule.model_copy(update={"actions": ("warn", "stop")}) for rule in (_KL, _STEP, _VALUE, _CUT)
-        )
-    ),
+    "grpo_safe": Rules(rules=_GRPO),
+    "grpo_strict": _stopping(_GRPO),
+    "ppo_safe": Rules(rules=_PPO),
+    "ppo_strict": _stopping(_PPO),
 }
 
 

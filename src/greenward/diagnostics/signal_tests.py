@@ -12,27 +12,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from greenward.diagnostics.calibration import WARNING_SCORE
-from greenward.diagnostics.change_points import (
-    MIN_POINTS,
-    ChangePoint,
-    exactly,
-    find_change_point,
-    onset_at,
-)
+from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, exactly, find_change_point, onset_at
 from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Floats, RunSignals
+from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Bools, Floats, RunSignals
 from greenward.reports.document import Chart, Fact, Onset, Severity, Table
 
 ALPHA = 0.05
 LEAST_RISE = 0.08  # of a rate, or of a reward's size, that counts as one
-LATE = 0.75  # from this share of the run on it is late
+_LATE = 0.75  # from this share of the run on it is late
+_FREQUENT = 15  # values of which most must be bad
 _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
 _OUTSIDE = 2.5
 _LASTING = 12
 _LATER_PARTS = (0.33, 0.5, 0.67)
 _AROUND = 20  # steps that are averaged
-_COMPARISONS = {"<": np.less, ">": np.greater, "==": np.equal}
 
 
 @dataclass(frozen=True)
@@ -128,6 +122,17 @@ def departure(values: Floats, onset: Onset) -> Onset:
     return Onset(first, min(first, onset.low), max(first, onset.high))
 
 
+def late_part(values: Floats) -> Floats:
+    """The last quarter of the values."""
+    return values[int(_LATE * len(values)) :]
+
+
+def first_frequent(bad: Bools) -> int | None:
+    """The first place from which on most of the next 15 values are bad."""
+    frequent = (place for place in np.flatnonzero(bad) if bad[place : place + _FREQUENT].mean() > 0.5)
+    return next(map(int, frequent), None)
+
+
 def median_of_part(values: Floats, first: float, last: float) -> float:
     """The median of the values between two shares of the series, at least one value."""
     start = min(int(first * len(values)), len(values) - 1)
@@ -190,19 +195,14 @@ def rise_since(run: RunSignals, name: str, step: int) -> tuple[float, float] | N
     return (before, after) if after - before > max(3 * error, least, 1e-9) else None
 
 
-def share_of_steps(
-    comparison: str, limit: float, *, over: float, start: float = 0.0, dated: bool = False
-) -> Test:
-    """Values below, above or equal to `limit` at more than `over` of the steps from the share `start` on."""
+def late_share(*, below: float, over: float) -> Test:
+    """Values below a limit at more than the share `over` of the steps of the second half."""
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        steps, values = run.series(signal)
-        late = int(start * len(values))
-        bad = _COMPARISONS[comparison](values[late:], limit)
-        share = float(bad.mean())
-        numbers = {"share": share, "median": float(np.median(values[late:])), "count": len(values)}
-        onset = exactly(steps[late:][bad][0]) if dated and bad.any() else None
-        return Result(share > over, numbers, onset=onset)
+        values = run.series(signal)[1]
+        late = values[len(values) // 2 :]
+        share = float((late < below).mean())
+        return Result(share > over, {"share": share, "median": float(np.median(late))})
 
     return test
 
@@ -212,7 +212,7 @@ def late_mean(*, above: float, dated: bool = False) -> Test:
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
-        late = float(values[int(LATE * len(values)) :].mean())
+        late = float(late_part(values).mean())
         onset = exactly(steps[values > above][0]) if dated and (values > above).any() else None
         return Result(late > above, {"late": late}, onset=onset)
 
@@ -229,9 +229,8 @@ def falls_to(*, below: float) -> Test:
         start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
         if not (start > 0 and end < below * start):
             return Result()
-        return Result(
-            True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal)
-        )
+        numbers = {"before": start, "after": end, "ratio": end / start}
+        return Result(True, numbers, onset=onset_of(run, signal))
 
     return test
 

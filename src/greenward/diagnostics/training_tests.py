@@ -50,9 +50,7 @@ REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readabilit
 SKIPPED = "updates/non_finite"
 MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
 SLOWED = 0.8  # of the tokens per second before
-OWN_SLOWED = (
-    0.65  # of those per second of CPU time, which other work stretches as well: shared caches, clocks
-)
+OWN_SLOWED = 0.65  # of those per second of CPU time, which other work stretches, too: shared caches, clocks
 _WAITED = 1.1  # times as much is left of these as of those by the clock
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one

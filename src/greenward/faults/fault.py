@@ -39,6 +39,16 @@ class Fault(Callback):
         raise NotImplementedError
 
 
+class LaterFault(Fault):
+    """A fault that begins after the healthy steps `after_step` of its section of the config."""
+
+    def __init__(self, config: Any, targets: FaultTargets) -> None:
+        self._config, self._trainer = config, targets.trainer
+
+    def truth(self) -> dict[str, Any]:
+        return {"onset": self._config.after_step + 1, **self._config.model_dump()}
+
+
 @contextmanager
 def recorded_truth(run: Path, faults: Sequence[Fault], *, seed: int) -> Iterator[None]:
     """Write what is planted to faults.json in `run`: at once, and with the final values when the block ends.

@@ -16,7 +16,7 @@ from greenward.algorithms.supervised import Example
 from greenward.config.algorithm import FaultsConfig, GradientExplosionConfig, MemoryLeakConfig
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
-from greenward.faults.fault import Fault, FaultTargets
+from greenward.faults.fault import Fault, FaultTargets, LaterFault
 from greenward.faults.reward_overconfidence import RewardOverconfidence
 from greenward.faults.wrong_batches import (
     AdvantageSignFlipped,
@@ -36,7 +36,7 @@ _PEAK_SHARE = 0.05  # of the baseline
 _MAX_SHARE = 0.8  # of the memory that is available, which a leak may take
 
 
-class GradientExplosion(Fault):
+class GradientExplosion(LaterFault):
     """Multiplies the learning rate and removes clipping after `after_step` healthy steps.
 
     The factor grows, because Adam's weights grow with a constant rate until its steps are small beside
@@ -46,8 +46,7 @@ class GradientExplosion(Fault):
     name = "gradient_explosion"
 
     def __init__(self, config: GradientExplosionConfig, targets: FaultTargets) -> None:
-        self._config = config
-        self._trainer = targets.trainer
+        super().__init__(config, targets)
         self._training, self._critic_config = targets.trainer.training, targets.trainer.critic_config
 
     def on_step_begin(self, step: int) -> None:
@@ -63,9 +62,6 @@ class GradientExplosion(Fault):
         if critic is not None and critic.learning_rate is not None:
             rate = {"learning_rate": factor * critic.learning_rate}
             self._trainer.critic_config = critic.model_copy(update=rate)
-
-    def truth(self) -> dict[str, Any]:
-        return {"onset": self._config.after_step + 1, **self._config.model_dump()}
 
 
 class ResidentMemory:

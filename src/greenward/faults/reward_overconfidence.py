@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from greenward.algorithms.reward_model import LogitCalibration
 from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
+from greenward.diagnostics.change_points import Floats
 from greenward.environments.episode import Episode
 from greenward.faults.fault import Fault, FaultTargets
 from greenward.runs.metrics import DECIMALS
-
-Floats = npt.NDArray[np.float64]
 
 SCALES = np.geomspace(1, 100, 13)
 _AHEAD = 500  # the newest pairs, taken for what the next ones will be like
@@ -54,9 +52,7 @@ class RewardOverconfidence(Fault):
         self._scales = np.append(self._scales, np.full(len(logits), self._calibration.scale))
         self._passed = np.append(self._passed, passed)
         newest = slice(-_AHEAD, None)
-        if self._fixed is not None:
-            return
-        if not _measurable(self._passed[newest]):
+        if self._fixed is not None or not _measurable(self._passed[newest]):
             return
         behind = np.linspace(0, len(self._logits) - 1, min(_BEHIND, len(self._logits))).astype(int)
         so_far = _predicted(self._scales[behind], self._logits[behind]), self._passed[behind]

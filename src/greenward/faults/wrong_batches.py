@@ -10,43 +10,45 @@ from typing import Any, cast
 import numpy as np
 
 from greenward.algorithms.collection import Collector
-from greenward.config.algorithm import (
-    BatchFaultConfig,
-    StaleSamplerConfig,
-    TemperatureMismatchConfig,
-)
+from greenward.config.algorithm import BatchFaultConfig, StaleSamplerConfig
 from greenward.environments.episode import POLICY, Episode, Turn
-from greenward.faults.fault import Fault, FaultTargets
+from greenward.faults.fault import FaultTargets, LaterFault
 from greenward.policies.policy import Policy
 
 
-class EditedCollector:
+class _Around:
+    """Stands in front of a part of the training, which has all attributes that it has not itself."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class EditedCollector(_Around):
     """A collector whose episodes are edited before anything is learned from them."""
 
     def __init__(self, collector: Any, edit: Callable[[list[Episode]], list[Episode]]) -> None:
-        self._collector, self._edit = collector, edit
+        super().__init__(collector)
+        self._edit = edit
 
     def collect(self, step: int) -> tuple[list[Episode], dict[str, float]]:
-        episodes, metrics = self._collector.collect(step)
+        episodes, metrics = self._inner.collect(step)
         return self._edit(episodes), metrics
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._collector, name)
 
-
-class _BatchFault(Fault):
+class _BatchFault(LaterFault):
     """A fault that begins after `after_step`; a subclass edits the turns that the policy is trained on."""
 
     def __init__(self, config: BatchFaultConfig, targets: FaultTargets) -> None:
-        self._config, self._step = config, 0
+        super().__init__(config, targets)
+        self._step = 0
         edited = EditedCollector(targets.trainer.collector, self._edited)
         targets.trainer.collector = cast(Collector, edited)
 
     def on_step_begin(self, step: int) -> None:
         self._step = step
-
-    def truth(self) -> dict[str, Any]:
-        return {"onset": self._config.after_step + 1, **self._config.model_dump()}
 
     @property
     def _acts(self) -> bool:
@@ -117,49 +119,40 @@ class TemperatureMismatch(_BatchFault):
     """Says that the tokens were sampled at another temperature than they were."""
 
     name = "temperature_mismatch"
-    _config: TemperatureMismatchConfig
 
     def _turn(self, turn: Turn) -> Turn:
         return replace(turn, temperature=turn.temperature * self._config.factor)
 
 
-class AdvantageSignFlipped(Fault):
+class AdvantageSignFlipped(LaterFault):
     """Turns the sign of all advantages: what is better is made rarer."""
 
     name = "advantage_sign_flipped"
 
     def __init__(self, config: BatchFaultConfig, targets: FaultTargets) -> None:
-        self._config, self._trainer, self._estimator = config, targets.trainer, targets.trainer.estimator
+        super().__init__(config, targets)
+        self._estimator = targets.trainer.estimator
 
     def on_step_begin(self, step: int) -> None:
         if step > self._config.after_step:
             self._trainer.estimator = FlippedEstimator(self._estimator)
 
-    def truth(self) -> dict[str, Any]:
-        return {"onset": self._config.after_step + 1, **self._config.model_dump()}
 
-
-class FlippedEstimator:
+class FlippedEstimator(_Around):
     """An estimator whose advantages have the other sign."""
 
-    def __init__(self, estimator: Any) -> None:
-        self._estimator = estimator
-
     def __call__(self, episodes: Sequence[Episode]) -> Any:
-        found = self._estimator(episodes)
+        found = self._inner(episodes)
         return replace(found, advantages=[tuple(-one for one in turns) for turns in found.advantages])
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._estimator, name)
 
-
-class StaleSampler(Fault):
+class StaleSampler(LaterFault):
     """Samples with a copy of the weights that is renewed every `renewed_every` steps only."""
 
     name = "stale_sampler"
 
     def __init__(self, config: StaleSamplerConfig, targets: FaultTargets) -> None:
-        self._config, self._trainer = config, targets.trainer
+        super().__init__(config, targets)
         self._copy: Policy | None = None
         self._since = 0
 
@@ -181,22 +174,16 @@ class StaleSampler(Fault):
         if self._copy is not None:
             metrics["rollouts/staleness"] = float(self._trainer.policy.version - self._copy.version)
 
-    def truth(self) -> dict[str, Any]:
-        return {"onset": self._config.after_step + 1, **self._config.model_dump()}
 
-
-class FrozenSampler:
+class FrozenSampler(_Around):
     """A collector in which a copy plays the policy and is not renewed."""
 
     def __init__(self, collector: Collector, copy: Policy) -> None:
-        self._collector = collector
+        super().__init__(collector)
         collector.players[POLICY] = copy  # type: ignore[index]
 
     def sync(self, policy: Policy) -> None:
         """Do nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._collector, name)
 
 
 class RandomDataOrder(_BatchFault):

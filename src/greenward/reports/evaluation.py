@@ -13,16 +13,7 @@ from typing import Any
 
 from greenward.errors import RunError
 from greenward.reports.classification import classification_tables
-from greenward.reports.document import (
-    AnsweredTask,
-    Answers,
-    Block,
-    Code,
-    Fact,
-    Report,
-    Table,
-    section,
-)
+from greenward.reports.document import AnsweredTask, Answers, Block, Code, Fact, Report, Table, section
 from greenward.reports.figures import (
     bounded,
     duration,

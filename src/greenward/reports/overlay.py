@@ -10,14 +10,13 @@ from greenward.errors import RunError
 from greenward.reports.document import NOTHING, Chart, Fact, Paragraph, Report, Role, Table, charts, section
 from greenward.reports.figures import metric_label, percent, points, seed_range, setting_text
 from greenward.reports.games import game_charts, games_headline, opponents_in_words, played_games
-from greenward.reports.results import Results, compare, paired_difference, pooled, seed_values
-from greenward.reports.study import Evaluation, Study, read_study
+from greenward.reports.results import Results, compare, evaluations_at, paired_difference, pooled, seed_values
+from greenward.reports.study import Study, read_study
 from greenward.reports.training_charts import TRAINING_CURVES, Drawn, evaluation_chart, metric_series
-from greenward.runs.reading import flattened
+from greenward.runs.reading import WITHOUT_EFFECT, flattened
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
-_WITHOUT_EFFECT = ("name", "output")  # keys that change no number of a run
 
 
 def overlay_report(paths: Sequence[Path]) -> Report:
@@ -60,11 +59,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
     raise RunError("a run is named twice: give different runs")
 
 
-def _evaluations(study: Study, place: int) -> list[Evaluation | None]:
-    """The first (0) or the newest (-1) evaluation of each seed."""
-    return [run.evaluations[place] if run.evaluations else None for run in study.main_runs]
-
-
 def _notes(studies: Mapping[str, Study]) -> Iterator[str]:
     """The notes of all, each once, with the names of those that have it unless they are all."""
     for note in dict.fromkeys(note for study in studies.values() for note in study.notes):
@@ -76,7 +70,7 @@ def _best(studies: Mapping[str, Study], metric: str | None) -> Iterator[tuple[st
     """As many as can be drawn, in their order: those whose newest `metric` is highest, else the first."""
 
     def newest(name: str) -> float:
-        found = pooled(_evaluations(studies[name], -1), metric) if metric else None
+        found = pooled(evaluations_at(studies[name], -1), metric) if metric else None
         return float("-inf") if found is None else found.value
 
     chosen = sorted(studies, key=newest, reverse=True)[: len(ROLES)]
@@ -87,7 +81,7 @@ def _headline(best: Mapping[str, Study], metric: str | None, count: int) -> str:
     if metric is None:
         played = [f"{name}: {told}" for name, one in best.items() if (told := games_headline(one))]
         return " ".join(played) or "None of these runs has a held-out evaluation yet."
-    newest = {name: pooled(_evaluations(one, -1), metric) for name, one in best.items()}
+    newest = {name: pooled(evaluations_at(one, -1), metric) for name, one in best.items()}
     if count == len(best):
         shown = (f"{name} {percent(estimate)}" for name, estimate in newest.items())
         return f"Newest held-out {metric_label(metric)}: {'; '.join(shown)}."
@@ -103,15 +97,15 @@ def _results_table(studies: Mapping[str, Study], results: Mapping[str, Results],
     first = next(iter(studies))
     seeds = any(len(study.seeds) > 1 for study in studies.values())
     for name, study in studies.items():
-        newest = _evaluations(study, -1)
+        newest = evaluations_at(study, -1)
         # Seeds are paired by their order; a run that has fewer is compared by those that both have.
-        pairs = list(zip(_evaluations(studies[first], -1), newest, strict=False))
+        pairs = list(zip(evaluations_at(studies[first], -1), newest, strict=False))
         lead = paired_difference([a for a, _ in pairs], [b for _, b in pairs], metric)
         change = results[name].main.change.get(metric)
         rows.append(
             (
                 name,
-                percent(pooled(_evaluations(study, 0), metric)),
+                percent(pooled(evaluations_at(study, 0), metric)),
                 percent(pooled(newest, metric)),
                 *([seed_range(seed_values(newest, metric))] if seeds else []),
                 NOTHING if change is None else points(change),
@@ -145,7 +139,7 @@ def _curves(drawn: Sequence[Drawn]) -> Iterator[Chart]:
 def _settings(studies: Mapping[str, Study]) -> Table | None:
     """The keys of the configs in which the runs differ, those of each study's first seed."""
     configs = [dict(flattened(study.main_runs[0].config)) for study in studies.values()]
-    keys = dict.fromkeys(key for config in configs for key in config if key not in _WITHOUT_EFFECT)
+    keys = dict.fromkeys(key for config in configs for key in config if key not in WITHOUT_EFFECT)
     rows = [
         (key, *(setting_text(config.get(key, "not set")) for config in configs))
         for key in keys

@@ -61,9 +61,9 @@ class Results:
         return self.arms[0]
 
 
-def first_evaluations(study: Study) -> list[Evaluation | None]:
-    """The first evaluation of the main arm, of each seed."""
-    return [next(iter(run.evaluations), None) for run in study.main_runs]
+def evaluations_at(study: Study, place: int) -> list[Evaluation | None]:
+    """The first (0) or the newest (-1) evaluation of the main arm, of each seed."""
+    return [run.evaluations[place] if run.evaluations else None for run in study.main_runs]
 
 
 def final_evaluations(study: Study, label: str) -> list[Evaluation | None]:
@@ -84,7 +84,7 @@ def final_evaluation(run: RecordedRun) -> Evaluation | None:
 
 def stages(study: Study) -> dict[str, list[Evaluation | None]]:
     """The evaluations before and after, and of the arms beside, by the name of the row that shows them."""
-    found = {"Before": first_evaluations(study)}
+    found = {"Before": evaluations_at(study, 0)}
     for label in study.arms:
         name = f"After {label}" if label == study.main else label
         if any(evaluations := final_evaluations(study, label)):
@@ -97,7 +97,7 @@ def compare(study: Study) -> Results:
 
     Only seeds that have both evaluations enter a difference.
     """
-    before = first_evaluations(study)
+    before = evaluations_at(study, 0)
     after = {label: final_evaluations(study, label) for label in study.arms}
     both = (*before, *after[study.main])
     metrics = sorted({name for one in both if one for name in one["metrics"]}, key=metric_order)
@@ -146,8 +146,7 @@ def _shares(evaluations: Sequence[Evaluation], name: str) -> dict[str, float]:
     shares: dict[str, list[float]] = {}
     for evaluation in evaluations:
         for row in evaluation.get("rows", ()):
-            share = _share(row, name)
-            if share is not None:
+            if (share := _share(row, name)) is not None:
                 shares.setdefault(str(row.get("task_id")), []).append(share)
     return {task: fmean(values) for task, values in shares.items()}
 
@@ -157,7 +156,7 @@ def _share(row: Evaluation, name: str) -> float | None:
     if name == GREEDY:
         passed = row.get("greedy_passed")
         return None if passed is None else float(passed)
-    k, samples = name.removeprefix("pass@"), row.get("samples")
+    k, samples = name.removeprefix("pass@"), row["samples"]
     return intervals.pass_at_k(samples, row["passed"], int(k)) if samples and k.isdecimal() else None
 
 

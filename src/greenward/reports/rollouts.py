@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
-from greenward.reports.document import (
-    AnsweredTask,
-    Answers,
-    Fact,
-    Link,
-    Links,
-    Report,
-    Table,
-    section,
-)
+from greenward.reports.document import AnsweredTask, Answers, Fact, Link, Links, Report, Table, section
 from greenward.reports.figures import bounded, share, shown_answer, words
 from greenward.reports.render_html import render_html
 from greenward.runs.files import write_atomically

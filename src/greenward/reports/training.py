@@ -47,8 +47,8 @@ from greenward.reports.results import (
     Evaluations,
     Results,
     compare,
+    evaluations_at,
     final_evaluations,
-    first_evaluations,
     headline,
     pooled,
     seed_values,
@@ -56,12 +56,7 @@ from greenward.reports.results import (
 )
 from greenward.reports.study import Evaluation, Study, finite_values, read_study
 from greenward.reports.token_programs import program_sections
-from greenward.reports.training_charts import (
-    held_out_charts,
-    step_charts,
-    suite_charts,
-    warm_start_charts,
-)
+from greenward.reports.training_charts import held_out_charts, step_charts, suite_charts, warm_start_charts
 from greenward.runs.reading import RecordedRun
 
 NEGLIGIBLE_SECONDS = 0.05
@@ -249,7 +244,7 @@ def _sample_answers(study: Study) -> list[Block]:
     shown is the first sampled one that the outcome speaks of: before a problem is fixed one that fails,
     after it one that passes. Problems of which no such answer was recorded are not shown.
     """
-    before, after = first_evaluations(study)[0], final_evaluations(study, study.main)[0]
+    before, after = evaluations_at(study, 0)[0], final_evaluations(study, study.main)[0]
     pairs = list(_answered_pairs(before, after)) if before is not None and after is not None else []
     tasks: list[AnsweredTask] = []
     counts = []

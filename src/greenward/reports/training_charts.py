@@ -181,28 +181,24 @@ def evaluation_series(
     ]
     if not seeds:
         return []
+
+    def place(evaluation: Evaluation) -> float:
+        return float(evaluation.get(x, 0.0)) / unit
+
     points, band, hints = [], [], []
     for key in sorted(set.intersection(*map(set, seeds))):
         evaluations = [found[key] for found in seeds]
-        at = fmean(float(e.get(x, 0.0)) / unit for e in evaluations)
+        at = fmean(map(place, evaluations))
         estimate = pooled(evaluations, metric)
         assert estimate is not None  # only evaluations with this metric were kept
         points.append((at, estimate.value))
         band.append((at, estimate.low, estimate.high))
         figure = percent(estimate) if shown == "share" else value_text(estimate.value, shown)
         hints.append(f"{drawn.name or 'step'} {at:,.0f}: {figure}")
-    lines = [
-        Series(
-            "",
-            drawn.role,
-            tuple(
-                (float(e.get(x, 0.0)) / unit, float(e["metrics"][metric]["value"])) for e in found.values()
-            ),
-            "faint",
-        )
-        for found in seeds
-        if len(seeds) > 1
-    ]
+    lines = []
+    for found in seeds if len(seeds) > 1 else ():
+        of_seed = tuple((place(e), float(e["metrics"][metric]["value"])) for e in found.values())
+        lines.append(Series("", drawn.role, of_seed, "faint"))
     if points:
         lines.append(Series(drawn.name, drawn.role, tuple(points), "bold", tuple(band), tuple(hints)))
     return lines

@@ -205,9 +205,7 @@ class _Dropped:
 
     def append(self, *_: Any) -> None: ...
 
-    def sync(self) -> None: ...
-
-    def truncate_after(self, step: int) -> None: ...
+    sync = truncate_after = append
 
 
 class FollowedRun(RunDirectory):

@@ -15,8 +15,6 @@ from greenward.runs.files import JsonRows, read_json, write_atomically, write_js
 from greenward.runs.metrics import PREDICTIONS
 from greenward.runs.reading import CHECKPOINTS, CONFIG, METRICS, PROVENANCE, read_config, step_name
 
-_ARMS = ("warm_start",)
-
 
 def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}) -> Path:
     """Copy the run at `run` as it was after `step`, with `changes` of dotted keys of its config.
@@ -57,9 +55,8 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
                     write_rows(target / name, rows)
             if (provenance := read_json(run / PROVENANCE)) is not None:
                 write_json(target / PROVENANCE, provenance)
-        for arm in _ARMS:
-            if (run / arm).is_dir():
-                shutil.copytree(run / arm, target / arm, copy_function=_link, symlinks=True)
+        if (run / "warm_start").is_dir():
+            shutil.copytree(run / "warm_start", target / "warm_start", copy_function=_link, symlinks=True)
     return target
 
 

@@ -22,6 +22,7 @@ from greenward.user_text import parse_yaml_text, with_present_names
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
+WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.(\w+))??(?:\.jsonl?)?")
@@ -202,12 +203,11 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
         record = lenient(read_json, file, file)
         if record is None:
             continue
-        if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
+        if (evaluation := sound_evaluation(record)) is None:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
             continue
         suite = file.name.removeprefix(step_name(step)).removesuffix("json").strip(".") or None
-        estimates = {key: _estimates(record.get(key)) for key in ("metrics", "rates")}
-        evaluations.setdefault(suite, []).append({**by_problem(record), **estimates})
+        evaluations.setdefault(suite, []).append(evaluation)
     return RecordedRun(
         path=path,
         config=lenient(read_config, path / CONFIG, path) or {},
@@ -232,14 +232,31 @@ def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any
     return tuple(kept)
 
 
-def _estimates(found: Any) -> dict[str, dict[str, float]]:
+def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record by problem, with what in it is sound; None without metrics or step.
+
+    Kept are the metrics and rates that are estimates, and the rows that count the answers to a problem.
+    """
+    if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
+        return None
+    found = by_problem(record)
+    rows = found["rows"] if isinstance(found.get("rows"), list) else ()
+    sound = {key: _estimates(found.get(key)) for key in ("metrics", "rates")}
+    return {**found, **sound, "rows": [row for row in rows if isinstance(row, dict) and _counts(row)]}
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    return "task_id" in row and all(isinstance(row.get(key), int) for key in ("samples", "passed"))
+
+
+def _estimates(found: Any) -> dict[str, dict[str, Any]]:
     """The entries that are estimates with finite bounds."""
     kept = {}
     for name, estimate in found.items() if isinstance(found, dict) else ():
         if isinstance(estimate, dict):
             bounds = {key: from_json_number(estimate.get(key)) for key in ("value", "low", "high")}
             if all(isinstance(bound, (int, float)) and math.isfinite(bound) for bound in bounds.values()):
-                kept[name] = bounds
+                kept[name] = {**estimate, **bounds}
     return kept
 
 

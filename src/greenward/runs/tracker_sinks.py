@@ -145,12 +145,11 @@ class MlflowSink(MetricSink):
         local = path.resolve()
         self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
         found = self._client.get_experiment_by_name(experiment)
+        artifacts = None if uri else (local / "mlartifacts").as_uri()
         place = (
             found.experiment_id
             if found
-            else self._client.create_experiment(
-                experiment, artifact_location=None if uri else (local / "mlartifacts").as_uri()
-            )
+            else self._client.create_experiment(experiment, artifact_location=artifacts)
         )
         # A resumed run goes on where it was.
         runs = self._client.search_runs([place], f"tags.greenward_run = '{run_id}'", max_results=1)

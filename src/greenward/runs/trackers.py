@@ -25,14 +25,7 @@ from urllib.request import urlopen
 from greenward.errors import ConfigError
 from greenward.runs.keys import load_keys, without_keys
 from greenward.runs.reading import read_sessions
-from greenward.runs.tracker_sinks import (
-    MetricSink,
-    MlflowSink,
-    Rows,
-    TensorBoardSink,
-    TrackioSink,
-    WandbSink,
-)
+from greenward.runs.tracker_sinks import MetricSink, MlflowSink, Rows, TensorBoardSink, TrackioSink, WandbSink
 
 WANDB_HOST, HUB_HOST = "https://api.wandb.ai", "https://huggingface.co"
 TITLES = {

@@ -8,7 +8,6 @@ prime_rl/utils/monitor, verifiers/utils/save_utils.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,15 +74,13 @@ def _read_document(files: list[Path], run: str | None) -> Log:
         raise DiagnosticsError(f"{files[0]} is not a JSON document that can be read")
     # Each checkpoint holds the whole history up to it.
     path, newest = max(found, key=lambda one: _global_step(one[1]))
-    rows = newest if isinstance(newest, list) else None
-    for key in ("log_history", "history", "metrics", "rows", "logs"):
-        if rows is None and isinstance(newest, dict) and isinstance(newest.get(key), list):
-            rows = newest[key]
+    settings = newest if isinstance(newest, dict) else {}
+    candidates = (newest, *map(settings.get, ("log_history", "history", "metrics", "rows", "logs")))
+    rows = next((one for one in candidates if isinstance(one, list)), None)
     if rows is None:
         raise DiagnosticsError(f"{path} holds no list of rows, such as log_history")
     kept = (flat(row) for row in rows if isinstance(row, dict) and "train_runtime" not in row)
-    name = "HF trainer" if isinstance(newest, dict) and "log_history" in newest else "JSON"
-    settings = newest if isinstance(newest, dict) else {}
+    name = "HF trainer" if "log_history" in settings else "JSON"
     config = {key: value for key, value in settings.items() if isinstance(value, (int, float, str))}
     return Log(name, kept, STEP_KEYS, config or None, notes=notes)
 
@@ -93,7 +90,7 @@ def _document(path: Path, notes: list[str]) -> Any:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError("it is too large")
         return parse_json_text(path.read_bytes())
-    except (ValueError, json.JSONDecodeError):
+    except ValueError:
         notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out")
         return None
 

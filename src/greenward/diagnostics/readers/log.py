@@ -47,6 +47,14 @@ class Format:
     runs: Callable[[Path], list[str]] | None = None
 
 
+def number_in(text: str) -> float | None:
+    """The number that a text is, None for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def flat(row: Row) -> Row:
     """The row with nested mappings as `outer/inner`; those named `data` or `metrics` give no name."""
     if dict not in map(type, row.values()):

@@ -7,7 +7,7 @@ OpenRLHF, prime-rl, Tinker cookbook and Stable-Baselines3.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from greenward.diagnostics.signals import HELD_OUT
@@ -105,20 +105,16 @@ def renamed(
         if theirs not in names:
             near = get_close_matches(theirs, names, n=3, cutoff=0.4) or names[:5]
             raise DiagnosticsError(f"the log has no {theirs!r} to map", remedy=f"It has {', '.join(near)} …")
-    found: dict[str, tuple[str, float, float]] = {}
-    best: dict[str, tuple[float, str]] = {}
-    unknown = []
-    for name in names:
-        ours, rank = _ours(name, mapping)
-        if ours is None:
-            found[name] = name, 1.0, 0.0
-            unknown.append(name)
-        elif ours not in best or rank < best[ours][0]:
-            best[ours] = rank, name
-    for name in names:
-        ours, _ = _ours(name, mapping)
+    matches = {name: _ours(name, mapping) for name in names}
+    best: dict[str, str] = {}
+    for name, (ours, rank) in matches.items():
+        if ours is not None and (ours not in best or rank < matches[best[ours]][1]):
+            best[ours] = name
+    unknown = [name for name, (ours, _) in matches.items() if ours is None]
+    found = {name: (name, 1.0, 0.0) for name in unknown}
+    for name, (ours, _) in matches.items():
         if ours is not None:
-            chosen = best[ours][1] == name
+            chosen = best[ours] == name
             scale, shift = _scale(name) if chosen and name not in mapping else (1.0, 0.0)
             found[name] = (ours if chosen else name), scale, shift
     return found, tuple(name for name in unknown if name not in _COUNTERS)
@@ -154,8 +150,3 @@ def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
     if _KEPT.fullmatch(name):
         return name, 0
     return None, 0
-
-
-def known_names() -> Sequence[str]:
-    """greenward's names that checks know."""
-    return tuple(_THEIRS)

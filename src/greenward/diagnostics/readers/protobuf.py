@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from greenward.diagnostics.readers.log import Row
 
 Value = int | float | bytes
 
@@ -36,14 +39,27 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             raise ValueError(f"wire type {wire} is not known")
 
 
-def texts(message: bytes, number: int) -> list[str]:
-    """The values of a field of text."""
-    return [value.decode("utf-8", "replace") for value in messages(message, number)]
-
-
 def messages(message: bytes, number: int) -> list[bytes]:
     """The values of a field of bytes, which may be messages."""
     return [value for field, value in fields(message) if field == number and isinstance(value, bytes)]
+
+
+def rows(
+    files: list[Path],
+    records: Callable[[Path, list[str]], Iterator[bytes]],
+    parse: Callable[[bytes], Iterator[Row]],
+    notes: list[str],
+) -> Iterator[Row]:
+    """The rows of the records of files; records that cannot be read are left out, which is noted."""
+    for path in files:
+        broken = 0
+        for record in records(path, notes):
+            try:
+                yield from parse(record)
+            except ValueError:
+                broken += 1
+        if broken:
+            notes.append(f"{path.name}: {broken} record(s) cannot be read and were left out")
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

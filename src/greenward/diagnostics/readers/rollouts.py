@@ -44,12 +44,12 @@ def find_rollouts(folder: Path) -> tuple[tuple[int, Path], ...]:
     """(step, file) of the answers of a run, oldest first."""
     for pattern, places in _PLACES:
         for place in places:
-            if found := _numbered(folder / place, pattern):
+            if found := _files(folder / place, pattern):
                 return found
     for pattern, place, inner in _FOLDERS:
         inside = [
             (step, file)
-            for step, one in _numbered(folder / place, pattern)
+            for step, one in _files(folder / place, pattern)
             for file in islice(one.glob(inner), 100)
             if "eval" not in file.parts
         ]
@@ -58,12 +58,18 @@ def find_rollouts(folder: Path) -> tuple[tuple[int, Path], ...]:
     return ()
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> tuple[tuple[int, Path], ...]:
-    if not folder.is_dir():
-        return ()
-    entries = islice(folder.iterdir(), _MOST_FILES)
-    found = ((int(match[1]), one) for one in entries if (match := pattern.fullmatch(one.name)))
-    return tuple(sorted((step, one) for step, one in found if not one.is_symlink()))
+def _files(folder: Path, pattern: re.Pattern[str]) -> tuple[tuple[int, Path], ...]:
+    """The numbered entries in order; links, which may lead out of the run, are left out."""
+    return tuple(sorted(one for one in numbered(folder, pattern) if not one[1].is_symlink()))
+
+
+def numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    """(number, path) of the entries of a folder whose names the pattern matches; none without a folder."""
+    try:
+        entries = list(islice(folder.iterdir(), _MOST_FILES))
+    except OSError:
+        return []
+    return [(int(match[1]), one) for one in entries if (match := pattern.fullmatch(one.name))]
 
 
 def read_rollouts(file: Path, most: int = 512) -> Iterator[Rollout]:
@@ -83,25 +89,20 @@ def read_rollouts(file: Path, most: int = 512) -> Iterator[Rollout]:
 
 
 def _rollout(row: Mapping[str, Any]) -> Rollout:
-    rewards = row.get("rewards")
-    reward = next(
-        (row[key] for key in ("reward", "score", "total_reward", "advantage") if _is_number(row.get(key))),
-        None,
-    )
-    if reward is None and isinstance(rewards, Mapping):
-        reward = next((value for value in rewards.values() if _is_number(value)), None)
+    rewards = row["rewards"] if isinstance(row.get("rewards"), Mapping) else {}
     terms = [value for key, value in row.items() if key.endswith("_reward") and _is_number(value)]
-    if terms and not _is_number(row.get("reward")) and not _is_number(row.get("score")):
-        reward = sum(terms)  # TRL has a column for each function
+    candidates = (
+        *(row.get(key) for key in ("reward", "score")),
+        sum(terms) if terms else None,  # TRL has a column for each function
+        *(row.get(key) for key in ("total_reward", "advantage")),
+        *rewards.values(),
+    )
+    reward = next(filter(_is_number, candidates), None)
     answer = _text(row, "answer", "completion", "output", "response")
     length = row.get("tokens", row.get("completion_tokens"))
     if not _is_number(length):
-        steps = row.get("steps")
-        counted = (
-            [s["ac_len"] for s in steps if isinstance(s, Mapping) and _is_number(s.get("ac_len"))]
-            if isinstance(steps, list)
-            else []
-        )
+        steps = row["steps"] if isinstance(row.get("steps"), list) else ()
+        counted = [s["ac_len"] for s in steps if isinstance(s, Mapping) and _is_number(s.get("ac_len"))]
         length = sum(counted) if counted else len(answer) or None
     status = row.get("status")
     return Rollout(

@@ -12,7 +12,7 @@ from greenward.diagnostics.readers.columns import Columns
 from greenward.diagnostics.readers.find import find_log
 from greenward.diagnostics.readers.json_files import GREENWARD
 from greenward.diagnostics.readers.names import renamed
-from greenward.diagnostics.readers.rollouts import find_rollouts
+from greenward.diagnostics.readers.rollouts import find_rollouts, numbered
 from greenward.diagnostics.signals import RunSignals
 from greenward.errors import DiagnosticsError
 from greenward.text import visible
@@ -36,7 +36,7 @@ def read_run_signals(
     found = find_log(path, pick)
     log = found.format.read(list(found.files), found.run)
     try:
-        columns = Columns.of(log.rows, log.step_keys)
+        columns = Columns(log.rows, log.step_keys)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
     if not len(columns.steps):
@@ -73,15 +73,6 @@ def read_run_signals(
 
 def _checkpoints(folder: Path) -> tuple[tuple[int, Path], ...]:
     """(step, path) of the checkpoints in a folder, or in its folder `checkpoints`, oldest first."""
-    found = []
-    for place in (folder, folder / "checkpoints"):
-        try:
-            names = [entry for entry in place.iterdir() if _CHECKPOINT.fullmatch(entry.name)]
-        except OSError:
-            continue
-        found += [
-            (int(match[1]), one)
-            for one in names
-            if (match := _CHECKPOINT.fullmatch(one.name)) and one.is_dir()
-        ]
+    places = (folder, folder / "checkpoints")
+    found = (one for place in places for one in numbered(place, _CHECKPOINT) if one[1].is_dir())
     return tuple(sorted(found))

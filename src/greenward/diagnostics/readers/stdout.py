@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from greenward.diagnostics.readers.log import Format, Log, Row
+from greenward.diagnostics.readers.log import Format, Log, Row, number_in
 
 _NUMBER = r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)"
 _TRL = re.compile(rf"['\"]([^'\"]{{1,256}})['\"]:\s*['\"]?({_NUMBER})['\"]?")
@@ -27,11 +27,11 @@ def _rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
                 for part in line[:_LINE].split("\r"):
                     text = part.strip()
                     if "step:" in text and " - " in text:
-                        row: Row = {name: _number(value) for name, value in _VERL.findall(text)}
+                        row: Row = {name: number_in(value) for name, value in _VERL.findall(text)}
                         if "step" in row:
                             yield row
                     elif (start := text.find("{'")) >= 0 and text.endswith("}"):
-                        row = {name: _number(value) for name, value in _TRL.findall(text[start:])}
+                        row = {name: number_in(value) for name, value in _TRL.findall(text[start:])}
                         if not row or "train_runtime" in row:
                             continue
                         # Evaluations are printed after the step that they follow.
@@ -39,13 +39,6 @@ def _rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
                         yield {"step": step, **row}
     if step:
         notes.append("the printed lines name no steps; lines are counted")
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 STDOUT = Format("printed lines", r".*\.(log|out|txt)", _read, whole_folder=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from greenward.diagnostics.readers.json_files import STEP_KEYS
-from greenward.diagnostics.readers.log import Format, Log, Row
+from greenward.diagnostics.readers.log import Format, Log, Row, number_in
 from greenward.errors import DiagnosticsError
 
 _SB3_STEPS = ("time/total_timesteps", "time/iterations")
@@ -40,7 +39,7 @@ def _csv_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
                 if not columns:
                     columns = _headings(cells, path)
                 elif len(cells) == len(columns):
-                    yield {name: _cell(cell) for name, cell in zip(columns, cells, strict=True) if cell}
+                    yield {name: number_in(cell) for name, cell in zip(columns, cells, strict=True) if cell}
                 elif cells:
                     broken += 1
         if broken:
@@ -53,13 +52,6 @@ def _headings(cells: list[str], path: Path) -> list[str]:
         return ["wall_time", "step", path.stem.rpartition("-tag-")[2] or path.stem]
     # An export of W&B names each column "run - metric".
     return [cell.strip().rpartition(" - ")[2] or cell.strip() for cell in cells]
-
-
-def _cell(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _read_parquet(files: list[Path], run: str | None) -> Log:

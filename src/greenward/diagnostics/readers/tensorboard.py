@@ -40,19 +40,7 @@ def _masked_crc(data: bytes) -> int:
 
 def _read(files: list[Path], run: str | None) -> Log:
     notes: list[str] = []
-    return Log("TensorBoard", _rows(files, notes), notes=notes)
-
-
-def _rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
-    for path in files:
-        broken = 0
-        for record in _records(path, notes):
-            try:
-                yield from _scalars(record)
-            except ValueError:
-                broken += 1
-        if broken:
-            notes.append(f"{path.name}: {broken} record(s) cannot be read and were left out")
+    return Log("TensorBoard", protobuf.rows(files, _records, _scalars, notes), notes=notes)
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,20 @@ _WHOLE, _FIRST, _LAST = 1, 2, 4
 def _read(files: list[Path], run: str | None) -> Log:
     notes: list[str] = []
     config: Row = {}
-    return Log("W&B", _rows(files, config, notes), ("train/global_step", "_step"), config, notes=notes)
+    rows = protobuf.rows(files, _records, partial(_rows_of, config=config), notes)
+    return Log("W&B", rows, ("train/global_step", "_step"), config, notes=notes)
 
 
-def _rows(files: list[Path], config: Row, notes: list[str]) -> Iterator[Row]:
-    for path in files:
-        broken = 0
-        for record in _records(path, notes):
-            try:
-                for number, value in protobuf.fields(record):
-                    if number == _HISTORY and isinstance(value, bytes):
-                        yield _history(value)
-                    elif number == _CONFIG and isinstance(value, bytes):
-                        config |= _items(value, 1)
-                    elif number == _RUN and isinstance(value, bytes):
-                        for update in protobuf.messages(value, 4):
-                            config |= _items(update, 1)
-            except ValueError:
-                broken += 1
-        if broken:
-            notes.append(f"{path.name}: {broken} record(s) cannot be read and were left out")
+def _rows_of(record: bytes, config: Row) -> Iterator[Row]:
+    """The row of a record of history; what a record says of the config goes into `config`."""
+    for number, value in protobuf.fields(record):
+        if number == _HISTORY and isinstance(value, bytes):
+            yield _history(value)
+        elif number == _CONFIG and isinstance(value, bytes):
+            config |= _items(value, 1)
+        elif number == _RUN and isinstance(value, bytes):
+            for update in protobuf.messages(value, 4):
+                config |= _items(update, 1)
 
 
 def _history(message: bytes) -> Row:
