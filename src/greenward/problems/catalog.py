@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
+from greenward.problems.data_files import DATA
 from greenward.problems.families.generate import generate
 from greenward.problems.families.modules import MODULES, generated_modules
 from greenward.problems.families.split import split
@@ -177,8 +177,7 @@ def _load(
     if source == REPOSITORIES:
         return shipped_repositories()
     if source in SHIPPED:
-        with resources.as_file(resources.files("greenward.problems") / "data" / f"{source}.json") as file:
-            return load_json(file)
+        return load_json(DATA / f"{source}.json")
     check_source(source, known, path)
     if name not in SUITES:
         return load_file(source, skip_bad_rows=skip_bad_rows)

@@ -13,12 +13,12 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 
 import yaml
 
 from greenward.errors import ProblemError
+from greenward.problems.data_files import DATA
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
 from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
@@ -37,9 +37,8 @@ _GIT_SECONDS = 120
 
 def shipped_repositories() -> ProblemSet:
     """The tasks of `data/repositories.yaml`, in their order."""
-    text = (resources.files("greenward.problems") / "data" / "repositories.yaml").read_text(encoding="utf-8")
     found = []
-    for package in yaml.safe_load(text):
+    for package in yaml.safe_load((DATA / "repositories.yaml").read_text(encoding="utf-8")):
         for task in package["tasks"]:
             right = package["files"][task["path"]]
             if right.count(task["right"]) != 1:
