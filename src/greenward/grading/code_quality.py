@@ -36,7 +36,7 @@ class CodeQuality(AnswerTerm):
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
     """
 
-    name: str = "code_quality"
+    name = "code_quality"
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUB_TERMS, 1.0))
     max_statements: int = 30
     max_complexity: int = 10

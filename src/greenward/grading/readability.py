@@ -57,7 +57,7 @@ class Readability(ShippedTerm):
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
-    name: str = "readability"
+    name = "readability"
     _known: dict[tuple[str, str, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
