@@ -21,3 +21,9 @@ def read_table(name: str) -> dict[str, list[list[str]]]:
     """As `read_sections`, with each line as its cells, between which ` | ` stands."""
     sections = read_sections(name).items()
     return {heading: [line.split(" | ") for line in lines] for heading, lines in sections}
+
+
+def read_programs(name: str) -> dict[str, str]:
+    """The program of each section, an empty line before it; `## NAME: REMARK` is the heading of NAME."""
+    sections = read_sections(name).items()
+    return {heading.partition(": ")[0]: "\n".join(["", *lines, ""]) for heading, lines in sections}
