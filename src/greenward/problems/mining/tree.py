@@ -12,7 +12,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email import message_from_string
 from functools import cached_property, lru_cache
 from importlib import metadata
@@ -162,7 +162,7 @@ def _distribution(name: str) -> tuple[str, str]:
 def _library_tree(library: Path, part: Path | None) -> SourceTree:
     version = ".".join(map(str, sys.version_info[:3]))
     tree = _tree(STANDARD_LIBRARY, version, "PSF-2.0", part or library, library, _NOT_MINED)
-    return SourceTree(tree.name, tree.version, tree.licence, tree.files, tree.left_out, library)
+    return replace(tree, library=library)
 
 
 def _tree(
