@@ -102,17 +102,15 @@ def parse_label(text: str) -> LabelAnswer:
         sinks += [sink] if sink else []
         if len(numbers) > MAX_CITED:
             break
-    strict = _TAGS.findall(text) == _STRICT and text.startswith("<think>") and text.endswith("</answer>")
-    if not found:
-        return LabelAnswer(None, lines=frozenset(numbers), sinks=tuple(sinks[:MAX_CITED]))
-    said, cwe, confidence = found[-1].groups()
+    said, cwe, confidence = found[-1].groups() if found else ("", None, None)
+    is_strict = _TAGS.findall(text) == _STRICT and text.startswith("<think>") and text.endswith("</answer>")
     return LabelAnswer(
-        _SAID[said.lower()],
+        _SAID.get(said.lower()),
         f"CWE-{cwe}" if cwe else None,
         min(int(confidence), 100) / 100 if confidence else None,
         frozenset(numbers),
         tuple(sinks[:MAX_CITED]),
-        strict,
+        strict=bool(found) and is_strict,
     )
 
 

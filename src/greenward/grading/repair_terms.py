@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from greenward.grading.edits.answers import (
     MAX_ANSWER_CHARS,
@@ -19,13 +18,11 @@ from greenward.grading.edits.answers import (
     written_edits,
 )
 from greenward.grading.edits.edit import Edit, EditError
+from greenward.grading.grader import Grader
 from greenward.grading.rewards import AnswerTerm, GradedAnswer, ShippedTerm
 from greenward.grading.sequence_similarity import similarity
 from greenward.grading.verdict import EDIT_ERRORS, Family
 from greenward.problems.placement import function_in
-
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
 
 MAX_COMPARED_EDITS = 30
 MAX_DIFF_LINES = 5_000
@@ -39,11 +36,7 @@ class PartialFormat(AnswerTerm):
     name = "format_partial"
 
     def of_answer(self, answer: GradedAnswer) -> float:
-        return self.of_text(answer.completion)
-
-    @staticmethod
-    def of_text(text: str) -> float:
-        """The score of an answer as text."""
+        text = answer.completion
         there = [text.count(tag) == 1 for tag in _TAGS]
         outside = len(text.partition(_TAGS[0])[0]) if there[0] else 0
         if there[-1]:
@@ -57,17 +50,13 @@ class StrictFormat(AnswerTerm):
     name = "format_strict"
 
     def of_answer(self, answer: GradedAnswer) -> float:
-        return float(self.fits(answer.completion))
-
-    @staticmethod
-    def fits(text: str) -> bool:
-        """Whether an answer as text has the format; an answer may have several lines."""
+        text = answer.completion
         if any(text.count(tag.strip()) != 1 for tag in _TAGS):
-            return False
+            return 0.0
         thought, _, rest = text.rstrip().partition("\n</think>\n<answer>\n")
-        start, answer = _TAGS[0], rest.removesuffix(_TAGS[-1])
+        start, written = _TAGS[0], rest.removesuffix(_TAGS[-1])
         is_whole = thought.startswith(start) and rest.endswith(_TAGS[-1])
-        return is_whole and bool(thought[len(start) :].strip() and answer.strip())
+        return float(is_whole and bool(thought[len(start) :].strip() and written.strip()))
 
 
 class EditFormat(AnswerTerm):

@@ -9,13 +9,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenward.config.sections import RewardTermConfig
 from greenward.errors import ConfigError
 from greenward.grading.code_quality import CodeQuality, parse_bounded
 from greenward.grading.custom_reward import CustomReward
 from greenward.grading.dead_code import bound_names
+from greenward.grading.grader import Grader
 from greenward.grading.labels import Detection, Evidence, Weakness
 from greenward.grading.readability import Readability
 from greenward.grading.repair_terms import (
@@ -31,9 +32,6 @@ from greenward.grading.rewards import AnswerTerm, GradedAnswer, RewardTerm, Ship
 from greenward.grading.verdict import Status
 from greenward.problems.placement import function_in
 from greenward.sandbox.protocol import Outcome, RunResult
-
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
 
 
 @dataclass(frozen=True)
