@@ -230,6 +230,5 @@ def _format_of(path: Path) -> Format:
 
 @lru_cache(maxsize=1)
 def _split_families(config: FamiliesConfig) -> dict[str, ProblemSet]:
-    return dict(
-        zip(("train", "held_out"), split(generate(config), config.held_out, config.seed), strict=True)
-    )
+    train, held_out = split(generate(config), config.held_out, config.seed)
+    return {"train": train, "held_out": held_out}

@@ -55,11 +55,8 @@ def place(answer: str, problem: Problem, hole: Hole, *, continues: bool) -> str 
     answer = answer.replace("\r\n", "\n").replace("\r", "\n")
     if continues:
         begun = begun_function(problem)
-        for function in (begun + _indented_part(answer, len(hole.indentation)), begun + answer):
-            found = _definition(function, name)
-            if found is not None:
-                return hole.filled_with(found)
-        return hole.filled_with(begun + _indented_part(answer, len(hole.indentation)))
+        part = begun + _indented_part(answer, len(hole.indentation))
+        return hole.filled_with(_definition(part, name) or _definition(begun + answer, name) or part)
     found = _definition(answer, name, hole.indentation)
     return None if found is None else hole.filled_with(found)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = FunctionNode | ast.ClassDef
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What parsing raises for text that is not Python or is nested too deeply."""
 

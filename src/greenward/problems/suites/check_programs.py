@@ -25,7 +25,7 @@ from greenward.problems.data_files import read_programs
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mutation.repair import KIND_TAG
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import FunctionNode, function_named, parse_prompt
+from greenward.problems.python_source import Definition, FunctionNode, function_named, parse_prompt
 
 
 def docstring(tree: ast.Module, entry_point: str, default: str) -> str:
@@ -105,8 +105,7 @@ def _multipl_e(row: Row) -> Problem:
 def _helpers(row: Row, entry_point: str) -> str:
     """What the prompt defines besides the function that is asked for: imports, constants, helpers."""
     body = row.python("prompt", parser=parse_prompt).body
-    can_be_asked_for = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    kept = [node for node in body if not (isinstance(node, can_be_asked_for) and node.name == entry_point)]
+    kept = [node for node in body if not (isinstance(node, Definition) and node.name == entry_point)]
     if len(kept) == len(body):
         raise row.error("prompt", f"does not define the function {entry_point!r}")
     return ast.unparse(ast.Module(kept, []))
