@@ -72,7 +72,7 @@ class Grader(Closing["Grader"]):
         self.limits = Limits() if limits is None else limits
         self.by_suite = limits is None if by_suite is None else by_suite
         self.tests_by_mode: Counter[Mode] = Counter()
-        self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
+        self.executor = executor or LocalExecutor(workers, require=require, packages=packages)
         self._owns_executor = owns_executor or executor is None
         self._plans: dict[int, tuple[Problem, GradingPlan]] = {}
         self._lock = threading.Lock()
@@ -82,23 +82,18 @@ class Grader(Closing["Grader"]):
     @property
     def isolation(self) -> Isolation:
         """How well answers are contained."""
-        return self._executor.isolation
-
-    @property
-    def executor(self) -> Executor:
-        """Where answers run."""
-        return self._executor
+        return self.executor.isolation
 
     def with_limits(self, limits: Limits, *, by_suite: bool = False) -> Grader:
         """A grader with other limits that runs answers where this one does, and must be closed before it."""
-        return Grader(limits, by_suite=by_suite, executor=self._executor)
+        return Grader(limits, by_suite=by_suite, executor=self.executor)
 
     def complete(self, problems: ProblemSet) -> ProblemSet:
         """The problems with the expected values that only their references can tell (EvalPlus's).
 
         Sets without such cases come back as they are. Raises `ProblemError` when a reference fails.
         """
-        return with_expected_values(problems, self._executor)
+        return with_expected_values(problems, self.executor)
 
     def grade(self, answers: Sequence[Answer]) -> list[Verdict]:
         """The verdict on each (problem, code), in order. Code None is an answer without code."""
@@ -192,7 +187,7 @@ class Grader(Closing["Grader"]):
             return JobSet((), lambda _: None) if isinstance(jobs, Verdict) else JobSet(jobs, join_results)
 
         return _in_order(
-            run_unique(self._executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
+            run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
         )
 
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
@@ -201,14 +196,14 @@ class Grader(Closing["Grader"]):
         def prepare(code: str) -> JobSet[RunResult]:
             return JobSet((Job(code, limits=self.limits),), lambda results: results[0])
 
-        return _in_order(run_unique(self._executor, codes, lambda code: code, prepare))
+        return _in_order(run_unique(self.executor, codes, lambda code: code, prepare))
 
     def close(self) -> None:
         """Ends all processes and cancels what was submitted. Safe to call twice."""
         self._closing.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._owns_executor:
-            self._executor.close()
+            self.executor.close()
 
     def _grade_each(
         self, answers: Iterable[Answer], take: Callable[[Graded], object], left: threading.Event | None = None
@@ -223,7 +218,7 @@ class Grader(Closing["Grader"]):
     def _run(self, answers: Iterable[tuple[int, Problem, str | Extracted | None]]) -> Iterator[Graded]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""
         return run_unique(
-            self._executor,
+            self.executor,
             answers,
             key_of=lambda answer: (answer[0], id(answer[1]), answer[2]),
             prepare=lambda answer: self._prepare(*answer[1:]),
@@ -273,7 +268,7 @@ class Grader(Closing["Grader"]):
         unplanned = (one for one in problems if one.label is None and id(one) not in self._plans)
         missing = {id(problem): problem for problem in unplanned}
         asked = [(one, job) for one in missing.values() if (job := expected_values_job(one)) is not None]
-        for index, result in self._executor.run(job for _, job in asked) if asked else ():
+        for index, result in self.executor.run(job for _, job in asked) if asked else ():
             problem = asked[index][0]
             self._keep_plan(problem, make_plan(problem, result))
 
