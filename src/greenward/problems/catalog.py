@@ -187,12 +187,12 @@ def _load(
         whole = read_problems(file, suite.format, skip_bad_rows=skip_bad_rows)
     else:
         whole = load_quixbugs(file)
-    problems = [problem for problem in whole if not part or part in problem.tags]
+    problems = whole.with_problems((one for one in whole if not part or part in one.tags), name=source)
     if not problems:
         raise ProblemError(
             f"{source}: no problem lies in this part.", remedy="Only MBPP's suites have parts."
         )
-    return ProblemSet(problems, name=source, skipped=whole.skipped)
+    return problems
 
 
 def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:

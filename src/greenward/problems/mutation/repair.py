@@ -10,6 +10,7 @@ import ast
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from greenward.problems.mutation.operators import Replacement, replacements
@@ -35,7 +36,7 @@ def repair_candidates(problems: ProblemSet, *, per_problem: int, seed: int) -> P
     whose reference is missing, is not Python or has no mutant are left out.
     """
     candidates = (_candidates(problem, per_problem, seed) for problem in problems)
-    return ProblemSet((one for of_problem in candidates for one in of_problem), name=f"{problems.name}/bugs")
+    return problems.with_problems(chain.from_iterable(candidates), name=f"{problems.name}/bugs")
 
 
 def original_id(problem: Problem) -> str:
