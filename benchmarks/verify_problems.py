@@ -20,7 +20,7 @@ from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import SHIPPED, load_suite
 from greenward.problems.families.composition import compositions
 from greenward.problems.families.generate import generate
-from greenward.problems.families.operations import OPERATIONS, TEMPLATES
+from greenward.problems.families.operations import OPERATIONS
 from greenward.problems.families.split import split
 from greenward.problems.families.supervised import failing_bodies, generated_examples, tokenizer_texts
 from greenward.problems.problem import Problem, ProblemSet
@@ -39,7 +39,8 @@ def main() -> int:
     problems, seconds = timed(lambda: generate(config))
     train, held_out = split(problems, config.held_out, config.seed)
     examples, example_seconds = timed(lambda: generated_examples(train, 0.7, config.seed))
-    print(f"operations       {len(OPERATIONS)} of {sum(map(len, TEMPLATES.values()))} templates")
+    templates = {operation.template for operation in OPERATIONS.values()}
+    print(f"operations       {len(OPERATIONS)} of {len(templates)} templates")
     print(f"type-correct     {[sum(1 for _ in compositions(d)) for d in (1, 2, 3)]} at depth 1, 2, 3")
     kept = Counter(tag for problem in problems for tag in problem.tags)
     print(f"problems         {kept['depth_1']} at depth 1, {kept['depth_2']} at depth 2, in {seconds:.2f} s")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from greenward.config.sections import FamiliesConfig
-from greenward.grading.bug_verification import verified_bugs
+from greenward.grading.bug_verification import verified_bugs, with_failing_tests
 from greenward.problems.families.generate import generate
 from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
@@ -58,6 +59,19 @@ def test_others_are_tried_only_where_the_first_are_no_bugs(grader):
     found = verified_bugs(ProblemSet([EQUIVALENT, WRONG, RAISING]), grader, per_problem=1)
     assert [p.task_id for p in found.problems] == ["double#3"]
     assert "wrong_variable" not in found.counts
+
+
+def test_rows_that_were_skipped_stay_told(grader):
+    originals = ProblemSet(
+        [replace(WRONG, task_id="double", buggy_code="", tags=())], skipped=("row 2 is bad",)
+    )
+    candidates = repair_candidates(originals, per_problem=1, seed=0)
+    found = verified_bugs(candidates, grader).problems
+    told = with_failing_tests(ProblemSet([WRONG], skipped=originals.skipped), grader)
+    completed = grader.complete(originals)
+    for problems in (candidates, found, told, completed):
+        assert len(problems) == 1
+        assert problems.skipped == ("row 2 is bad",)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.families.composition import Composition
 from greenward.problems.families.generate import generate
-from greenward.problems.families.operations import OPERATIONS, TEMPLATES, Kind, compiled
+from greenward.problems.families.operations import OPERATIONS, Kind, compiled, read_operations
 from greenward.problems.families.split import split
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
@@ -50,9 +50,8 @@ def depth(problem: Problem) -> int:
 
 
 def test_there_are_at_least_sixty_templates_with_one_to_three_wrong_expressions() -> None:
-    templates = [template for group in TEMPLATES.values() for template in group]
-    assert len(templates) >= 60
-    assert len({template.name for template in templates}) == len(templates)
+    assert len({operation.template for operation in OPERATIONS.values()}) >= 60
+    assert len(OPERATIONS) == len(list(read_operations()))  # each has a name of its own
     assert all(1 <= len(operation.wrong_expressions) <= 3 for operation in OPERATIONS.values())
 
 
@@ -64,7 +63,7 @@ def test_phrases_and_expressions_are_each_of_one_operation_of_a_kind() -> None:
 
 
 def test_every_operation_has_an_oracle() -> None:
-    assert {template.name for group in TEMPLATES.values() for template in group} == ORACLES.keys()
+    assert {operation.template for operation in OPERATIONS.values()} == ORACLES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))

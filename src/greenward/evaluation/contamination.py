@@ -15,6 +15,7 @@ from typing import Any
 
 from greenward.grading.code_quality import parse_bounded
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.python_source import Definition
 
 N = 13  # Brown et al. 2020 (arXiv:2005.14165), appendix C
 MOST = 0.8  # the share from which Touvron et al. 2023 (arXiv:2307.09288, A.6) call a sample dirty
@@ -25,7 +26,6 @@ _CODE_TOKEN = re.compile(r"\w+|[^\w\s]")
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
 _NAMES: dict[type[ast.AST], str] = {**dict.fromkeys(_NAMED, "name"), ast.arg: "arg", ast.Name: "id"}
 _LEFT_OUT = frozenset({"annotation", "returns", "ctx", "kind", "type_comment", "type_ignores"})
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Feature = tuple[str, "str | tuple[str, ...]"]  # its kind, and a text, a program or a 13-gram
 
@@ -159,7 +159,7 @@ def _programs(code: str) -> list[str]:
     tree = parse_bounded(code)
     if tree is None:
         return []
-    units: list[ast.AST] = [node for node in tree.body if isinstance(node, _DEFINITIONS)] or [tree]
+    units: list[ast.AST] = [node for node in tree.body if isinstance(node, Definition)] or [tree]
     return [_normalised(unit) for unit in units if sum(1 for _ in ast.walk(unit)) >= MIN_NODES]
 
 
@@ -179,7 +179,7 @@ def _normalised(unit: ast.AST) -> str:
         for name, value in ast.iter_fields(node):
             if name in _LEFT_OUT:
                 continue
-            if name == "body" and isinstance(node, _DEFINITIONS) and ast.get_docstring(node) is not None:
+            if name == "body" and isinstance(node, Definition) and ast.get_docstring(node) is not None:
                 value = value[1:] or value
             if isinstance(value, str) and value in bound and name == _NAMES.get(type(node)):
                 value = number.setdefault(value, f"_{len(number)}")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +20,17 @@ from greenward.config.sections import EvaluationConfig, ToolsConfig
 from greenward.environments.agent import AgentDialogue, agent_maker
 from greenward.environments.dialogue import run_dialogues
 from greenward.environments.episode import POLICY
+from greenward.environments.prompts import PromptRenderer
 from greenward.errors import ProblemError, RunError
 from greenward.evaluation.classification import with_classification
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.suites import stable_subset
 from greenward.evaluation.summary import summarise
 from greenward.grading.extraction import Extracted
+from greenward.grading.grader import Answer, Graded, Grader
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem, ProblemSet
-
-if TYPE_CHECKING:
-    from greenward.environments.prompts import PromptRenderer
-    from greenward.grading.grader import Answer, Graded, Grader
 
 MakeAgent = Callable[[int, Problem], AgentDialogue]
 _MOST_VERDICTS = 50_000
@@ -163,11 +161,6 @@ def judge(
     leaving, memory = threading.Event(), memory or VerdictMemory()
     waiting = [sample for key, sample in found.samples.items() if key not in found.rows]
 
-    def chunks() -> Iterator[list[Sample]]:
-        if waiting:
-            yield waiting
-        yield from source
-
     def grade(chunk: list[Sample]) -> None:
         began = time.perf_counter()
         for sample in (sample for sample in chunk if sample.lost):
@@ -187,14 +180,12 @@ def judge(
         seconds.grading += time.perf_counter() - began
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="grading") as background:
-        pending: Future[None] | None = None
         try:
-            for chunk in chunks():
-                if pending is not None:
-                    pending.result()
-                pending = background.submit(grade, chunk)
-            if pending is not None:
+            pending = background.submit(grade, waiting)
+            for chunk in source:
                 pending.result()
+                pending = background.submit(grade, chunk)
+            pending.result()
         except BaseException:
             leaving.set()
             raise

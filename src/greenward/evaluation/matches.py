@@ -59,14 +59,9 @@ class RoleResult:
         """
         if not self.games:
             return {}
-        counts = {
-            "won": self.won,
-            "drawn": self.drawn,
-            "lost": self.lost,
-            "illegal": self.illegal,
-            "not_lost": self.won + self.drawn,
-        }
-        return {name: proportion(count, self.games) for name, count in counts.items() if self.games}
+        counts = {name: getattr(self, name) for name in ("won", "drawn", "lost", "illegal")}
+        counts["not_lost"] = self.won + self.drawn
+        return {name: proportion(count, self.games) for name, count in counts.items()}
 
 
 def play_match(

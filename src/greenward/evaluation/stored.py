@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from greenward.errors import RunError
 from greenward.evaluation.evalplus_files import EVALPLUS_RESULTS
@@ -18,8 +18,7 @@ from greenward.runs.files import read_json
 from greenward.runs.reading import by_problem, read_evaluations
 
 
-@dataclass(frozen=True)
-class AnswerCounts:
+class AnswerCounts(NamedTuple):
     """The answers to one problem: how many there are, how many passed, how many the infrastructure lost."""
 
     answers: int = 0
@@ -83,17 +82,10 @@ def read_evaluation(path: Path) -> StoredEvaluation:
 
 
 def _of_record(path: Path, record: Mapping[str, Any]) -> StoredEvaluation:
-    lost = Status.INFRASTRUCTURE.value
-    rows = (
-        (
-            row["task_id"],
-            0,
-            AnswerCounts(
-                len(row["answers"]), row["passed"], sum(one["status"] == lost for one in row["answers"])
-            ),
-        )
-        for row in record["rows"]
-    )
+    rows = []
+    for row in record["rows"]:
+        lost = sum(one["status"] == Status.INFRASTRUCTURE.value for one in row["answers"])
+        rows.append((row["task_id"], 0, AnswerCounts(len(row["answers"]), row["passed"], lost)))
     settings = {name: record[name] for name in ("samples", "temperature") if name in record}
     return StoredEvaluation(str(path), record.get("suite"), _by_task(path, rows), settings)
 
@@ -109,8 +101,5 @@ def _by_task(path: Path, rows: Iterable[tuple[str, int, AnswerCounts]]) -> dict[
         if (task_id, number) in seen:
             raise RunError(f"{path}: answer {number} to {task_id} occurs twice.")
         seen.add((task_id, number))
-        old = found.get(task_id, AnswerCounts())
-        found[task_id] = AnswerCounts(
-            old.answers + new.answers, old.passed + new.passed, old.infrastructure + new.infrastructure
-        )
+        found[task_id] = AnswerCounts(*map(sum, zip(found.get(task_id, AnswerCounts()), new, strict=True)))
     return found

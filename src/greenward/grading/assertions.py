@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from greenward.errors import ProblemError
+from greenward.problems.python_source import UNREADABLE
 
 
 class Relation(str, Enum):
@@ -66,7 +67,7 @@ def parse_assertion(source: str, entry_point: str) -> Assertion | None:
     """
     try:
         body = ast.parse(clean_test(source)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except UNREADABLE as error:
         raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
     if not body:
         raise ProblemError(f"the test {source!r} is empty.")

@@ -50,7 +50,7 @@ def verified_bugs(candidates: ProblemSet, grader: Grader, *, per_problem: int | 
                 found[candidate.task_id] = replace(candidate, failing_test=verdict.failure)
                 missing[original_id(candidate)] -= 1
     problems = (found[candidate.task_id] for candidate in candidates if candidate.task_id in found)
-    return VerifiedBugs(ProblemSet(problems, name=candidates.name), counts)
+    return VerifiedBugs(candidates.with_problems(problems), counts)
 
 
 def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
@@ -62,4 +62,4 @@ def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
         for problem, verdict in zip(unknown, verdicts, strict=True)
         if not verdict.passed and verdict.status.family is not Family.INFRASTRUCTURE
     }
-    return ProblemSet((told.get(problem.task_id, problem) for problem in problems), name=problems.name)
+    return problems.with_problems(told.get(problem.task_id, problem) for problem in problems)

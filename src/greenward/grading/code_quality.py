@@ -12,13 +12,13 @@ Each sub-term lies in [0, 1]; the score is their weighted mean; code that does n
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from greenward.errors import ConfigError
 from greenward.grading.dead_code import remove_dead_code
 from greenward.grading.rewards import AnswerTerm, GradedAnswer
+from greenward.problems.python_source import parse_or_none
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
@@ -36,7 +36,7 @@ class CodeQuality(AnswerTerm):
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
     """
 
-    name: str = "code_quality"
+    name = "code_quality"
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUB_TERMS, 1.0))
     max_statements: int = 30
     max_complexity: int = 10
@@ -74,14 +74,7 @@ class CodeQuality(AnswerTerm):
 
 def parse_bounded(code: str) -> ast.Module | None:
     """The syntax tree of hostile code; None if it does not parse or is too long to be looked at."""
-    if len(code) > MAX_PARSED_CHARS:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    return parse_or_none(code) if len(code) <= MAX_PARSED_CHARS else None
 
 
 def worst_complexity(tree: ast.Module) -> int:

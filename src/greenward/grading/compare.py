@@ -116,6 +116,16 @@ def count_values(value: Any, *, at_most: float = math.inf) -> int:
     return count
 
 
+def elements_of(collection: Any) -> Any:
+    """The elements of a flat collection; the keys of a dict."""
+    match collection:
+        case PlainDict(entries):
+            return [key for key, _ in entries]
+        case PlainSet(elements):
+            return elements
+    return collection
+
+
 def _same_set(actual: Any, expected: Any, comparison: Comparison) -> bool:
     if not (isinstance(actual, COLLECTIONS) and isinstance(expected, COLLECTIONS)):
         return False
@@ -127,11 +137,9 @@ def _same_set(actual: Any, expected: Any, comparison: Comparison) -> bool:
 
 
 def _distinct(values: Any, comparison: Comparison) -> list[Any]:
-    """The elements of a collection (the keys of a dict), sorted, each once."""
-    elements = [key for key, _ in values.entries] if isinstance(values, PlainDict) else values
-    elements = elements.elements if isinstance(elements, PlainSet) else elements
+    """The elements of a collection, sorted, each once."""
     distinct: list[Any] = []
-    for element in _sorted(elements, comparison):
+    for element in _sorted(elements_of(values), comparison):
         if not distinct or not equal(distinct[-1], element, comparison):
             distinct.append(element)
     return distinct

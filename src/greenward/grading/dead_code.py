@@ -12,6 +12,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from greenward.problems.python_source import Definition, FunctionNode
+
 _PURE = frozenset({
     "abs", "all", "any", "ascii", "bin", "bool", "bytes", "callable", "chr", "complex", "dict",
     "divmod", "enumerate", "filter", "float", "format", "frozenset", "hash", "hex", "id", "int",
@@ -26,8 +28,6 @@ _PURE_METHODS = frozenset({
 })  # fmt: skip
 _OUTPUT = frozenset({"print", "sys.stdout.write", "sys.stderr.write"})
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 _COMPOUND = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try)
 
 
@@ -51,7 +51,7 @@ def remove_dead_code(
     level counts as live. Raises `RecursionError` for code that is nested too deeply.
     """
     defined = {name for node in tree.body for name in bound_names(node)}
-    everything = {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
+    everything = {node.name for node in tree.body if isinstance(node, Definition)}
     scan = _LivenessScan(
         {entry_point} if entry_point in defined else everything, bool(entry_point), given, tree
     )
@@ -121,7 +121,7 @@ class _LivenessScan:
         live = True
         if isinstance(node, ast.Pass):
             return not has_neighbours
-        if isinstance(node, _DEFINITIONS):
+        if isinstance(node, Definition):
             if not (is_class or node.name in self.live):
                 return False
             outer = copy.copy(node)
@@ -200,7 +200,7 @@ def _is_pure(node: ast.AST, functions: frozenset[str]) -> bool:
 
 def _pure_functions(tree: ast.Module) -> frozenset[str]:
     """The functions of a program that change nothing but their own names."""
-    found = {node.name: node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)}
+    found = {node.name: node for node in ast.walk(tree) if isinstance(node, FunctionNode)}
     pure = frozenset(found)
     while True:
         rest = frozenset(name for name in pure if _changes_nothing(found[name], pure))
@@ -221,7 +221,7 @@ def _changes_nothing(function: ast.AST, pure: frozenset[str]) -> bool:
 
 def bound_names(node: ast.stmt) -> Iterator[str]:
     """The names that a statement of the top level binds."""
-    if isinstance(node, _DEFINITIONS):
+    if isinstance(node, Definition):
         yield node.name
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
         yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from greenward.closing import Closing
 from greenward.errors import GreenwardError, SandboxError
@@ -44,13 +44,6 @@ class FlakyAnswer:
     verdicts: tuple[Verdict, ...]
 
 
-class Unfit(NamedTuple):
-    """Why an answer cannot be run."""
-
-    status: Status
-    reason: str
-
-
 class Grader(Closing["Grader"]):
     """Judges answers to problems by running them. A context manager; its methods may be called from
     several threads.
@@ -79,7 +72,7 @@ class Grader(Closing["Grader"]):
         self.limits = Limits() if limits is None else limits
         self.by_suite = limits is None if by_suite is None else by_suite
         self.tests_by_mode: Counter[Mode] = Counter()
-        self._executor = executor or LocalExecutor(workers, require=require, packages=packages)
+        self.executor = executor or LocalExecutor(workers, require=require, packages=packages)
         self._owns_executor = owns_executor or executor is None
         self._plans: dict[int, tuple[Problem, GradingPlan]] = {}
         self._lock = threading.Lock()
@@ -89,23 +82,18 @@ class Grader(Closing["Grader"]):
     @property
     def isolation(self) -> Isolation:
         """How well answers are contained."""
-        return self._executor.isolation
-
-    @property
-    def executor(self) -> Executor:
-        """Where answers run."""
-        return self._executor
+        return self.executor.isolation
 
     def with_limits(self, limits: Limits, *, by_suite: bool = False) -> Grader:
         """A grader with other limits that runs answers where this one does, and must be closed before it."""
-        return Grader(limits, by_suite=by_suite, executor=self._executor)
+        return Grader(limits, by_suite=by_suite, executor=self.executor)
 
     def complete(self, problems: ProblemSet) -> ProblemSet:
         """The problems with the expected values that only their references can tell (EvalPlus's).
 
         Sets without such cases come back as they are. Raises `ProblemError` when a reference fails.
         """
-        return with_expected_values(problems, self._executor)
+        return with_expected_values(problems, self.executor)
 
     def grade(self, answers: Sequence[Answer]) -> list[Verdict]:
         """The verdict on each (problem, code), in order. Code None is an answer without code."""
@@ -195,12 +183,11 @@ class Grader(Closing["Grader"]):
 
         def prepare(answer: Answer) -> JobSet[RunResult | None]:
             problem, found = answer[0], _extracted(answer[1])
-            _, plan = self._plans.get(id(problem)) or (problem, self._keep_plan(problem, make_plan(problem)))
-            jobs = self._jobs(plan, problem, found)
-            return JobSet((), lambda _: None) if isinstance(jobs, Unfit) else JobSet(jobs, join_results)
+            jobs = self._jobs(self._plan(problem), problem, found)
+            return JobSet((), lambda _: None) if isinstance(jobs, Verdict) else JobSet(jobs, join_results)
 
         return _in_order(
-            run_unique(self._executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
+            run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
         )
 
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
@@ -209,14 +196,14 @@ class Grader(Closing["Grader"]):
         def prepare(code: str) -> JobSet[RunResult]:
             return JobSet((Job(code, limits=self.limits),), lambda results: results[0])
 
-        return _in_order(run_unique(self._executor, codes, lambda code: code, prepare))
+        return _in_order(run_unique(self.executor, codes, lambda code: code, prepare))
 
     def close(self) -> None:
         """Ends all processes and cancels what was submitted. Safe to call twice."""
         self._closing.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._owns_executor:
-            self._executor.close()
+            self.executor.close()
 
     def _grade_each(
         self, answers: Iterable[Answer], take: Callable[[Graded], object], left: threading.Event | None = None
@@ -231,7 +218,7 @@ class Grader(Closing["Grader"]):
     def _run(self, answers: Iterable[tuple[int, Problem, str | Extracted | None]]) -> Iterator[Graded]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""
         return run_unique(
-            self._executor,
+            self.executor,
             answers,
             key_of=lambda answer: (answer[0], id(answer[1]), answer[2]),
             prepare=lambda answer: self._prepare(*answer[1:]),
@@ -243,13 +230,12 @@ class Grader(Closing["Grader"]):
         if problem.label is not None:
             judged = judge_label(problem.label, _extracted(answer).code)
             return JobSet((), lambda _: judged)
-        known = self._plans.get(id(problem))
-        if known is None and expected_values_job(problem) is not None:
+        if id(problem) not in self._plans and expected_values_job(problem) is not None:
             return None
-        plan = known[1] if known is not None else self._keep_plan(problem, make_plan(problem))
+        plan = self._plan(problem)
         jobs = self._jobs(plan, problem, _extracted(answer))
-        if isinstance(jobs, Unfit):
-            return _without_running(plan, jobs)
+        if isinstance(jobs, Verdict):
+            return JobSet((), lambda _: jobs)
 
         def combine(results: Sequence[RunResult]) -> Verdict:
             with self._lock:
@@ -258,13 +244,14 @@ class Grader(Closing["Grader"]):
 
         return JobSet(jobs, combine)
 
-    def _jobs(self, plan: GradingPlan, problem: Problem, answer: Extracted) -> tuple[Job, ...] | Unfit:
-        """What runs an answer, or why it cannot be run."""
+    def _jobs(self, plan: GradingPlan, problem: Problem, answer: Extracted) -> tuple[Job, ...] | Verdict:
+        """What runs an answer, or the verdict on one that cannot be run."""
         code, status = answer.code, answer.status
         if code is None or not code.strip():
-            return Unfit(status, answer.reason if status in EDIT_ERRORS else "there is no code in the answer")
+            reason = answer.reason if status in EDIT_ERRORS else "there is no code in the answer"
+            return _unfit(plan, status, reason)
         if len(code) > MAX_CODE_CHARS:
-            return Unfit(Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters")
+            return _unfit(plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters")
         jobs = make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite)
         if answer.files or problem.path:
             changed = {**plan.job.files, **dict(answer.files), **(problem.test_files or {})}
@@ -273,7 +260,7 @@ class Grader(Closing["Grader"]):
             try:
                 jobs[0].check_files()
             except SandboxError as error:
-                return Unfit(Status.ERROR, error.message)
+                return _unfit(plan, Status.ERROR, error.message)
         return jobs
 
     def _compute_expected_values(self, problems: Iterable[Problem]) -> None:
@@ -281,9 +268,14 @@ class Grader(Closing["Grader"]):
         unplanned = (one for one in problems if one.label is None and id(one) not in self._plans)
         missing = {id(problem): problem for problem in unplanned}
         asked = [(one, job) for one in missing.values() if (job := expected_values_job(one)) is not None]
-        for index, result in self._executor.run(job for _, job in asked) if asked else ():
+        for index, result in self.executor.run(job for _, job in asked) if asked else ():
             problem = asked[index][0]
             self._keep_plan(problem, make_plan(problem, result))
+
+    def _plan(self, problem: Problem) -> GradingPlan:
+        """The plan of a problem whose expected values are known."""
+        known = self._plans.get(id(problem))
+        return known[1] if known is not None else self._keep_plan(problem, make_plan(problem))
 
     def _keep_plan(self, problem: Problem, plan: GradingPlan) -> GradingPlan:
         if len(self._plans) >= _MAX_PLANS:
@@ -301,12 +293,11 @@ def _extracted(answer: str | Extracted | None) -> Extracted:
     return answer if isinstance(answer, Extracted) else Extracted(answer)
 
 
-def _without_running(plan: GradingPlan, unfit: Unfit) -> JobSet[Verdict]:
-    message = visible(unfit.reason, MAX_MESSAGE_CHARS)
-    verdict = Verdict(
-        unfit.status,
+def _unfit(plan: GradingPlan, status: Status, reason: str) -> Verdict:
+    message = visible(reason, MAX_MESSAGE_CHARS)
+    return Verdict(
+        status,
         tests_passed=(False,) * len(plan.expectations),
         error_message=message,
-        first_failure=message if unfit.status in EDIT_ERRORS else "",
+        first_failure=message if status in EDIT_ERRORS else "",
     )
-    return JobSet((), lambda _: verdict)

@@ -17,6 +17,7 @@ from greenward.grading.compare import COLLECTIONS
 from greenward.grading.doctests import EXAMPLE_SETUP, read_examples
 from greenward.grading.judging import Expectation, GradingPlan, Mode, show_value
 from greenward.problems.problem import Case, Expected, Problem
+from greenward.problems.python_source import UNREADABLE
 from greenward.sandbox.codec import PlainDataError, canonical, encode
 from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outcome, RunResult
 from greenward.text import MAX_MESSAGE_CHARS, visible
@@ -285,7 +286,7 @@ def _demand_python(problem: Problem, sources: Iterable[str], what: str = "test")
     for source in sources:
         try:
             ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except UNREADABLE as error:
             raise ProblemError(
                 f"{problem.task_id}: the {what} {visible(source, 80)!r} is not Python: {error}."
             ) from None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from greenward.grading.assertions import Relation
-from greenward.grading.compare import close, equal, is_something, matches, same_output
+from greenward.grading.compare import close, elements_of, equal, is_something, matches, same_output
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Comparison
 from greenward.sandbox.codec import PlainDict, PlainSet
@@ -136,14 +136,9 @@ class Expectation:
         return self._contains(value) is (relation is Relation.MEMBER)
 
     def _contains(self, value: Any) -> bool:
-        elements = self.expected
-        if isinstance(elements, str):
-            return isinstance(value, str) and value in elements
-        if isinstance(elements, PlainDict):
-            elements = [key for key, _ in elements.entries]
-        elif isinstance(elements, PlainSet):
-            elements = elements.elements
-        return any(equal(value, element, self.comparison) for element in elements)
+        if isinstance(self.expected, str):
+            return isinstance(value, str) and value in self.expected
+        return any(equal(value, element, self.comparison) for element in elements_of(self.expected))
 
 
 @dataclass(frozen=True)

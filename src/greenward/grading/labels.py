@@ -102,17 +102,15 @@ def parse_label(text: str) -> LabelAnswer:
         sinks += [sink] if sink else []
         if len(numbers) > MAX_CITED:
             break
-    strict = _TAGS.findall(text) == _STRICT and text.startswith("<think>") and text.endswith("</answer>")
-    if not found:
-        return LabelAnswer(None, lines=frozenset(numbers), sinks=tuple(sinks[:MAX_CITED]))
-    said, cwe, confidence = found[-1].groups()
+    said, cwe, confidence = found[-1].groups() if found else ("", None, None)
+    is_strict = _TAGS.findall(text) == _STRICT and text.startswith("<think>") and text.endswith("</answer>")
     return LabelAnswer(
-        _SAID[said.lower()],
+        _SAID.get(said.lower()),
         f"CWE-{cwe}" if cwe else None,
         min(int(confidence), 100) / 100 if confidence else None,
         frozenset(numbers),
         tuple(sinks[:MAX_CITED]),
-        strict,
+        strict=bool(found) and is_strict,
     )
 
 
@@ -158,11 +156,10 @@ def evidence(label: Label, answer: LabelAnswer, code: str) -> float | None:
     return 0.7 * f1 + 0.3 * (sum(there) / len(there) if there else 0.0)
 
 
-@dataclass(frozen=True)
 class Detection(AnswerTerm):
     """1 for the right answer to whether there is a vulnerability, 0 for an abstention, else -1."""
 
-    name: str = "detection"
+    name = "detection"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         if answer.verdict.status is Status.ABSTAINED:
@@ -170,21 +167,19 @@ class Detection(AnswerTerm):
         return 1.0 if answer.verdict.tests_passed[:1] == (True,) else -1.0
 
 
-@dataclass(frozen=True)
 class Weakness(AnswerTerm):
     """1 where a vulnerability is named as the weakness that it is, else 0; for vulnerable functions only."""
 
-    name: str = "weakness"
+    name = "weakness"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         return float(answer.verdict.passed) if _label(answer).vulnerable else None
 
 
-@dataclass(frozen=True)
 class Evidence(AnswerTerm):
     """How well the reason fits the lines that the fix changed (`evidence`)."""
 
-    name: str = "evidence"
+    name = "evidence"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         return evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)

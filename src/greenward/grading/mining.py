@@ -116,80 +116,72 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """A test that reaches a function, and how many functions it reaches in all."""
-
-    breadth: int
-    suite: str
-    test: str
-
-
+@dataclass
 class _Miner:
-    """Mines the files of one tree; the tests of a file run once."""
+    """Mines the files of one tree; the tests of a file run once.
 
-    def __init__(
-        self,
-        tree: SourceTree,
-        executor: Executor,
-        grader: Grader,
-        bare_grader: Grader,
-        options: MiningOptions,
-        mined: Mined,
-        seen: dict[str, str],
-    ) -> None:
-        self._tree, self._executor, self._options = tree, executor, options
-        self._grader, self._bare_grader = grader, bare_grader
-        self._mined, self._seen = mined, seen
+    `seen` says where each function was met first, by its fingerprint.
+    """
+
+    tree: SourceTree
+    executor: Executor
+    grader: Grader
+    bare_grader: Grader
+    options: MiningOptions
+    mined: Mined
+    seen: dict[str, str]
+
+    def __post_init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}  # of all functions of the tree, by place and line
         self._targets: dict[str, dict[str, int]] = defaultdict(dict)
         self._functions: dict[str, list[MaskedFunction]] = {}
         with _no_collector():
-            for file in tree.files:
+            for file in self.tree.files:
                 if not file.is_test:
                     self._functions[file.place] = list(self._read(file))
         self._traced: set[str] = set()
-        self._reached: dict[int, list[_Reach]] = defaultdict(list)
+        # The tests that reach a function: how many functions each reaches in all, its suite, its name.
+        self._reached: dict[int, list[tuple[int, str, str]]] = defaultdict(list)
 
     def _read(self, file: SourceFile) -> Iterator[MaskedFunction]:
         for found in masked_functions(file):
-            self._mined.functions += "." in found.where if isinstance(found, LeftOut) else 1
+            self.mined.functions += "." in found.where if isinstance(found, LeftOut) else 1
             if isinstance(found, LeftOut):
-                self._mined.left_out.append(found)
+                self.mined.left_out.append(found)
                 continue
             number = self._numbers[found.file.place, found.start] = len(self._numbers)
             self._targets[found.file.place][str(found.start + 1)] = number
             yield found
 
     def _leave_out(self, function: MaskedFunction, reason: str, detail: str = "") -> None:
-        self._mined.left_out.append(LeftOut(function.where, reason, detail))
+        self.mined.left_out.append(LeftOut(function.where, reason, detail))
 
     def add(self, files: Iterable[SourceFile]) -> None:
         """Adds the problems of these files."""
         functions = [one for file in files for one in self._functions[file.place]]
-        if self._options.suites and functions:
+        if self.options.suites and functions:
             asked = dict.fromkeys(one.file for one in functions)
-            self._trace(dict.fromkeys(name for file in asked for name in suites_of(file, self._tree)))
+            self._trace(dict.fromkeys(name for file in asked for name in suites_of(file, self.tree)))
         waiting: list[tuple[MaskedFunction, Problem]] = []
         again: list[tuple[MaskedFunction, Problem]] = []
         for one in functions:
-            chars = self._options.context_chars
+            chars = self.options.context_chars
             found = []
             if tests := self._tests_of(one):
-                found.append((one, suite_problem(one, self._tree, *tests, chars)))
+                found.append((one, suite_problem(one, self.tree, *tests, chars)))
             if ">>>" in one.docstring:
-                found.append((one, doctest_problem(one, self._tree, chars)))
+                found.append((one, doctest_problem(one, self.tree, chars)))
             if not found:
                 self._leave_out(one, "no test reaches it")
                 continue
-            if (first := self._seen.setdefault(one.fingerprint, one.where)) != one.where:
+            if (first := self.seen.setdefault(one.fingerprint, one.where)) != one.where:
                 self._leave_out(one, "duplicate", f"of {first}")
                 continue
             found = [pair for pair in found if self._is_judgeable(*pair)]
             waiting += found[:1]
             again += found[1:]
         for start in range(0, len(waiting), _VERIFIED_AT_ONCE):
-            if self._options.limit is None or len(self._mined.problems) < self._options.limit:
+            if self.options.limit is None or len(self.mined.problems) < self.options.limit:
                 self._verify_or_leave_out(waiting[start : start + _VERIFIED_AT_ONCE], again)
 
     def _verify_or_leave_out(
@@ -216,33 +208,33 @@ class _Miner:
     def _tests_of(self, function: MaskedFunction) -> tuple[str, list[str]] | None:
         """A suite, and those of its tests that concern the function most: they reach fewer others."""
         number = self._numbers[function.file.place, function.start]
-        found = sorted(self._reached[number], key=lambda one: (one.breadth, one.suite, one.test))
+        found = sorted(self._reached[number])
         if not found:
             return None
-        suite = found[0].suite
-        tests = dict.fromkeys(one.test for one in found if one.suite == suite)  # once with all parameters
+        suite = found[0][1]
+        tests = dict.fromkeys(test for _, one, test in found if one == suite)  # once with all parameters
         return suite, list(tests)[:MOST_TESTS]
 
     def _trace(self, suites: Iterable[str]) -> None:
         """Runs suites that have not run yet."""
         new = [name for name in suites if name not in self._traced]
         self._traced.update(new)
-        for index, result in self._executor.run(self._trace_job(name) for name in new):
+        for index, result in self.executor.run(self._trace_job(name) for name in new):
             suite, reached = new[index], False
             names = (f"{suite}::", f"{suite}.", f"{module_of(suite)}.")  # of pytest, of unittest
             for test, seconds, numbers in _rows(result.stdout):
                 reached = True
                 if seconds <= TEST_SECONDS and test.startswith(names):
                     for number in numbers:
-                        self._reached[number].append(_Reach(len(numbers), suite, test))
+                        self._reached[number].append((len(numbers), suite, test))
             if not reached:
-                self._mined.left_out.append(LeftOut(suite, "no test passes", _ending(result)))
+                self.mined.left_out.append(LeftOut(suite, "no test passes", _ending(result)))
 
     def _trace_job(self, suite: str) -> Job:
         name, files, targets = suite, {RUNNER: sandboxed(RUNNER)}, self._targets
-        if suite in self._tree.by_place:
-            file = self._tree.by_place[suite]
-            files |= helpers_for(file, self._tree) | files_for(file, self._tree)
+        if suite in self.tree.by_place:
+            file = self.tree.by_place[suite]
+            files |= helpers_for(file, self.tree) | files_for(file, self.tree)
             name = file.place if needs_pytest(file) else file.module
             targets = {place: lines for place, lines in targets.items() if place in files}
         call = Call((name, dict(targets), 2 * TEST_SECONDS))
@@ -262,7 +254,7 @@ class _Miner:
                 if one.where not in refused and not (is_bare and (problem.columns or {})["dependencies"])
                 for body in bodies(one)
             ]
-            grader = self._bare_grader if is_bare else self._grader
+            grader = self.bare_grader if is_bare else self.grader
             verdicts = grader.grade([answer for _, _, answer in runs])
             for (where, body, _), verdict in zip(runs, verdicts, strict=True):
                 yield where, body, verdict
@@ -287,7 +279,7 @@ class _Miner:
         check_wrong(constant_bodies, "a constant passes")
         check_originals()
         check_originals()
-        self._mined.problems += (one for one in candidates if one[0].where not in refused)
+        self.mined.problems += (one for one in candidates if one[0].where not in refused)
         return refused
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from greenward.closing import Closing
 from greenward.grading.unique_jobs import JobSet, run_unique
-from greenward.problems.python_source import parse
+from greenward.problems.python_source import parse_or_none
 from greenward.sandbox.isolation import Isolation, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
@@ -152,9 +152,8 @@ def refusal(code: str) -> str | None:
         one.isprintable() or one == "\n" for one in code
     ):
         return "forbidden"
-    try:
-        tree = parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_or_none(code)
+    if tree is None:
         return Outcome.SYNTAX_ERROR.value
     return "forbidden" if any(map(_reaches_outside, ast.walk(tree))) else None
 

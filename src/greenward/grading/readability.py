@@ -20,15 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from greenward.errors import RewardError
 from greenward.grading.code_quality import parse_bounded
 from greenward.grading.dead_code import LiveCode, remove_dead_code
+from greenward.grading.grader import Grader
 from greenward.grading.rewards import GradedAnswer, ShippedTerm
-
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
 
 # Style, not types: pycodestyle, pyflakes, names, likely bugs, comprehensions, complexity, simpler
 # statements, returns, needless code, modern syntax.
@@ -57,7 +54,7 @@ class Readability(ShippedTerm):
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
-    name: str = "readability"
+    name = "readability"
     _known: dict[tuple[str, str, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -81,11 +81,10 @@ def with_expected_values(
         problem, path = missing[index]
         known[problem.task_id] = values = _returned(problem, result)
         _write(path, values)
-    completed = (
+    return problems.with_problems(
         _completed(problem, known[problem.task_id]) if problem.task_id in known else problem
         for problem in problems
     )
-    return ProblemSet(completed, name=problems.name)
 
 
 def _key(problem: Problem) -> str:

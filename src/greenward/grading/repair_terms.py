@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from greenward.grading.edits.answers import (
     MAX_ANSWER_CHARS,
@@ -19,13 +18,11 @@ from greenward.grading.edits.answers import (
     written_edits,
 )
 from greenward.grading.edits.edit import Edit, EditError
+from greenward.grading.grader import Grader
 from greenward.grading.rewards import AnswerTerm, GradedAnswer, ShippedTerm
 from greenward.grading.sequence_similarity import similarity
 from greenward.grading.verdict import EDIT_ERRORS, Family
 from greenward.problems.placement import function_in
-
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
 
 MAX_COMPARED_EDITS = 30
 MAX_DIFF_LINES = 5_000
@@ -33,18 +30,13 @@ _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _PENALTY_PER_CHAR = 0.001
 
 
-@dataclass(frozen=True)
 class PartialFormat(AnswerTerm):
     """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0."""
 
-    name: str = "format_partial"
+    name = "format_partial"
 
     def of_answer(self, answer: GradedAnswer) -> float:
-        return self.of_text(answer.completion)
-
-    @staticmethod
-    def of_text(text: str) -> float:
-        """The score of an answer as text."""
+        text = answer.completion
         there = [text.count(tag) == 1 for tag in _TAGS]
         outside = len(text.partition(_TAGS[0])[0]) if there[0] else 0
         if there[-1]:
@@ -52,31 +44,25 @@ class PartialFormat(AnswerTerm):
         return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
 
 
-@dataclass(frozen=True)
 class StrictFormat(AnswerTerm):
     """1 for reasoning and then the answer, each once in its tags and not empty, and nothing else."""
 
-    name: str = "format_strict"
+    name = "format_strict"
 
     def of_answer(self, answer: GradedAnswer) -> float:
-        return float(self.fits(answer.completion))
-
-    @staticmethod
-    def fits(text: str) -> bool:
-        """Whether an answer as text has the format; an answer may have several lines."""
+        text = answer.completion
         if any(text.count(tag.strip()) != 1 for tag in _TAGS):
-            return False
+            return 0.0
         thought, _, rest = text.rstrip().partition("\n</think>\n<answer>\n")
-        start, answer = _TAGS[0], rest.removesuffix(_TAGS[-1])
+        start, written = _TAGS[0], rest.removesuffix(_TAGS[-1])
         is_whole = thought.startswith(start) and rest.endswith(_TAGS[-1])
-        return is_whole and bool(thought[len(start) :].strip() and answer.strip())
+        return float(is_whole and bool(thought[len(start) :].strip() and written.strip()))
 
 
-@dataclass(frozen=True)
 class EditFormat(AnswerTerm):
     """1 for edits that can be read and applied, 0.5 for edits that can be read and each change something."""
 
-    name: str = "edit_format"
+    name = "edit_format"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         edits = _edits_of(answer)
@@ -85,7 +71,6 @@ class EditFormat(AnswerTerm):
         return 0.5 if answer.verdict.status in EDIT_ERRORS else 1.0
 
 
-@dataclass(frozen=True)
 class EditSimilarity(AnswerTerm):
     """How similar the edits are to the known ones; edits that change nothing count for nothing.
 
@@ -94,7 +79,7 @@ class EditSimilarity(AnswerTerm):
     edits. None for a problem without a reference.
     """
 
-    name: str = "edit_similarity"
+    name = "edit_similarity"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         problem = answer.problem
@@ -132,7 +117,6 @@ def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> 
     return total / max(len(given), len(known))
 
 
-@dataclass(frozen=True)
 class FunctionSimilarity(AnswerTerm):
     """How similar the function is to that of the reference, as sequences of characters without indentation.
 
@@ -140,7 +124,7 @@ class FunctionSimilarity(AnswerTerm):
     reference.
     """
 
-    name: str = "function_similarity"
+    name = "function_similarity"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         both = (function_in(answer.problem, code) for code in (answer.code or "", answer.problem.reference))
@@ -157,7 +141,7 @@ class SweRl(AnswerTerm):
     problem without a reference.
     """
 
-    name: str = "swe_rl"
+    name = "swe_rl"
     tags: bool = True
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
@@ -196,7 +180,7 @@ def swe_rl_similarity(
 class Regression(ShippedTerm):
     """The share of the tests that the program at first passes which still pass; None if it passes none."""
 
-    name: str = "regression"
+    name = "regression"
     _passed_before: dict[str, tuple[bool, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

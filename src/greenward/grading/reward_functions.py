@@ -9,13 +9,13 @@ from typing import Any
 
 from greenward.config.sections import RewardTermConfig
 from greenward.grading.grader import Grader
-from greenward.grading.reward_terms import Tests, make_reward
+from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 
 
 def tests(answers: list[GradedAnswer]) -> list[float]:
     """What the recipe's default `rewards` give: the fraction of tests passed, plus 1 when all pass."""
-    return [reward.total for reward in combine([Tests()], answers, _grader())]
+    return weighted(answers, rewards=[{"name": "tests"}])
 
 
 def weighted(answers: list[GradedAnswer], *, rewards: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -9,13 +9,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenward.config.sections import RewardTermConfig
 from greenward.errors import ConfigError
 from greenward.grading.code_quality import CodeQuality, parse_bounded
 from greenward.grading.custom_reward import CustomReward
 from greenward.grading.dead_code import bound_names
+from greenward.grading.grader import Grader
 from greenward.grading.labels import Detection, Evidence, Weakness
 from greenward.grading.readability import Readability
 from greenward.grading.repair_terms import (
@@ -32,15 +33,12 @@ from greenward.grading.verdict import Status
 from greenward.problems.placement import function_in
 from greenward.sandbox.protocol import Outcome, RunResult
 
-if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
-
 
 @dataclass(frozen=True)
 class Tests(AnswerTerm):
     """The fraction of tests passed, plus `bonus` when all pass. An answer that cheats gets 0."""
 
-    name: str = "tests"
+    name = "tests"
     bonus: float = 1.0
 
     def of_answer(self, answer: GradedAnswer) -> float:
@@ -49,17 +47,15 @@ class Tests(AnswerTerm):
         return answer.verdict.fraction_passed + self.bonus * answer.verdict.passed
 
 
-@dataclass(frozen=True)
 class AllTests(AnswerTerm):
     """1 when every test passes, else 0."""
 
-    name: str = "all_tests"
+    name = "all_tests"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         return float(answer.verdict.passed)
 
 
-@dataclass(frozen=True)
 class ExecutionLadder(ShippedTerm):
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
@@ -68,7 +64,7 @@ class ExecutionLadder(ShippedTerm):
     teach Python, not to solve.
     """
 
-    name: str = "execution_ladder"
+    name = "execution_ladder"
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
@@ -91,7 +87,6 @@ def defines(code: str, name: str) -> bool:
     return tree is not None and any(name in bound_names(node) for node in tree.body)
 
 
-@dataclass(frozen=True)
 class CodeFormat(AnswerTerm):
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
@@ -100,7 +95,7 @@ class CodeFormat(AnswerTerm):
     Where no entry point is asked for, any statement will do.
     """
 
-    name: str = "format"
+    name = "format"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         wanted = answer.problem.entry_point.partition(".")[0]
@@ -120,7 +115,7 @@ class CodeScore(ShippedTerm):
     Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
     """
 
-    name: str = "code_score"
+    name = "code_score"
     correctness: float = 0.8
     readability: float = 0.2
     _parts: tuple[Tests, Readability] = field(init=False, repr=False, compare=False)
@@ -131,7 +126,7 @@ class CodeScore(ShippedTerm):
                 "the weights of code_score must not be negative and must sum to more than 0, "
                 f"found correctness {self.correctness} and readability {self.readability}."
             )
-        object.__setattr__(self, "_parts", (Tests("correctness", bonus=0.0), Readability()))
+        object.__setattr__(self, "_parts", (Tests(bonus=0.0), Readability()))
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         return self.score_by_name(answers, grader)[self.name]
@@ -139,8 +134,9 @@ class CodeScore(ShippedTerm):
     def score_by_name(
         self, answers: Sequence[GradedAnswer], grader: Grader
     ) -> Mapping[str, list[float | None]]:
-        parts = {part.name: part.score(answers, grader) for part in self._parts}
-        return {self.name: [self._mean(*both) for both in zip(*parts.values(), strict=True)], **parts}
+        correctness, readability = (part.score(answers, grader) for part in self._parts)
+        means: list[float | None] = list(map(self._mean, correctness, readability))
+        return {self.name: means, "correctness": correctness, "readability": readability}
 
     def _mean(self, correctness: float | None, readability: float | None) -> float:
         assert correctness is not None and readability is not None  # both parts apply to every answer
@@ -175,9 +171,7 @@ def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
             f"there is no reward term {config.name!r}.",
             remedy=_nearest(config.name, list(SHIPPED_TERMS)) + " Your own: 'module:function'.",
         )
-    options = [
-        one.name for one in dataclasses.fields(shipped) if one.init and one.name not in ("name", "weight")
-    ]
+    options = [one.name for one in dataclasses.fields(shipped) if one.init and one.name != "weight"]
     for option in config.options:
         if option not in options:
             raise ConfigError(

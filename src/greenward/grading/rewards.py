@@ -82,7 +82,6 @@ class RewardTerm(ABC):
 class ShippedTerm(RewardTerm):
     """A term that recipes name; further fields of a subclass are its options."""
 
-    name: str = ""
     weight: float = 1.0
 
 

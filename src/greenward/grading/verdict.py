@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
 
 
 class Family(str, Enum):
@@ -89,15 +86,3 @@ class Verdict:
     @property
     def fraction_passed(self) -> float:
         return sum(self.tests_passed) / len(self.tests_passed) if self.tests_passed else 0.0
-
-
-class Judge(Protocol):
-    """Gives verdicts on answers: by execution (`grading.grader.Grader`), by comparison, by applying edits.
-
-    What an answer consists of depends on the judge; for code it is a (problem, code or None) pair
-    (`grader.Answer`).
-    """
-
-    def submit(self, answers: Sequence[Any], /) -> Future[list[Verdict]]:
-        """The verdicts, in the order of the answers, computed while the caller goes on."""
-        ...

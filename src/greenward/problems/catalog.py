@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
+from greenward.problems.data_files import DATA
 from greenward.problems.families.generate import generate
 from greenward.problems.families.modules import MODULES, generated_modules
 from greenward.problems.families.split import split
@@ -177,8 +177,7 @@ def _load(
     if source == REPOSITORIES:
         return shipped_repositories()
     if source in SHIPPED:
-        with resources.as_file(resources.files("greenward.problems") / "data" / f"{source}.json") as file:
-            return load_json(file)
+        return load_json(DATA / f"{source}.json")
     check_source(source, known, path)
     if name not in SUITES:
         return load_file(source, skip_bad_rows=skip_bad_rows)
@@ -188,12 +187,12 @@ def _load(
         whole = read_problems(file, suite.format, skip_bad_rows=skip_bad_rows)
     else:
         whole = load_quixbugs(file)
-    problems = [problem for problem in whole if not part or part in problem.tags]
+    problems = whole.with_problems((one for one in whole if not part or part in one.tags), name=source)
     if not problems:
         raise ProblemError(
             f"{source}: no problem lies in this part.", remedy="Only MBPP's suites have parts."
         )
-    return ProblemSet(problems, name=source, skipped=whole.skipped)
+    return problems
 
 
 def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
@@ -231,6 +230,5 @@ def _format_of(path: Path) -> Format:
 
 @lru_cache(maxsize=1)
 def _split_families(config: FamiliesConfig) -> dict[str, ProblemSet]:
-    return dict(
-        zip(("train", "held_out"), split(generate(config), config.held_out, config.seed), strict=True)
-    )
+    train, held_out = split(generate(config), config.held_out, config.seed)
+    return {"train": train, "held_out": held_out}

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import FunctionNode, parse, qualified_functions, source_lines
-
-_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+from greenward.problems.python_source import (
+    UNREADABLE,
+    FunctionNode,
+    parse,
+    parse_or_none,
+    qualified_functions,
+    source_lines,
+)
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,8 @@ def place(answer: str, problem: Problem, hole: Hole, *, continues: bool) -> str 
     answer = answer.replace("\r\n", "\n").replace("\r", "\n")
     if continues:
         begun = begun_function(problem)
-        for function in (begun + _indented_part(answer, len(hole.indentation)), begun + answer):
-            found = _definition(function, name)
-            if found is not None:
-                return hole.filled_with(found)
-        return hole.filled_with(begun + _indented_part(answer, len(hole.indentation)))
+        part = begun + _indented_part(answer, len(hole.indentation))
+        return hole.filled_with(_definition(part, name) or _definition(begun + answer, name) or part)
     found = _definition(answer, name, hole.indentation)
     return None if found is None else hole.filled_with(found)
 
@@ -76,7 +78,7 @@ def function_in(problem: Problem, code: str) -> str | None:
 def _hole(text: str, qualified: str) -> Hole | None:
     try:
         node = dict(qualified_functions(parse(text))).get(qualified)
-    except _UNREADABLE:
+    except UNREADABLE:
         node = None
     if node is None:
         return None
@@ -105,10 +107,7 @@ def _definition(code: str, name: str, indentation: str | None = None) -> str | N
     Strings over several lines keep theirs. Without `indentation` that of the code stays.
     """
     opening = "if True:\n" if code.lstrip("\n")[:1] in (" ", "\t") else "\n"
-    try:
-        nodes = list(ast.walk(parse(opening + code)))
-    except _UNREADABLE:
-        return None
+    nodes = ast.walk(parse_or_none(opening + code) or ast.Module([], []))
     found = [one for one in nodes if isinstance(one, FunctionNode) and one.name == name]
     if not found:
         return None

@@ -223,7 +223,7 @@ class ProblemSet(Sequence[Problem]):
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
-            return ProblemSet(self._problems[index], name=self.name, skipped=self.skipped)
+            return self.with_problems(self._problems[index])
         return self._problems[index]
 
     def by_id(self, task_id: str) -> Problem:
@@ -243,7 +243,11 @@ class ProblemSet(Sequence[Problem]):
 
     def filter(self, keep: Callable[[Problem], bool]) -> ProblemSet:
         """The problems for which `keep` holds, in order."""
-        return ProblemSet((p for p in self._problems if keep(p)), name=self.name, skipped=self.skipped)
+        return self.with_problems(p for p in self._problems if keep(p))
+
+    def with_problems(self, problems: Iterable[Problem], *, name: str | None = None) -> ProblemSet:
+        """A set of problems that were chosen from these, or made of them, with the same `skipped`."""
+        return ProblemSet(problems, name=name or self.name, skipped=self.skipped)
 
 
 def data_hash(values: Iterable[Any]) -> str:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from io import StringIO
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = FunctionNode | ast.ClassDef
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What parsing raises for text that is not Python or is nested too deeply."""
 
 
 def parse(source: str) -> ast.Module:
@@ -21,6 +24,14 @@ def parse(source: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
+
+
+def parse_or_none(source: str) -> ast.Module | None:
+    """As `parse`; None for what is not Python or is nested too deeply."""
+    try:
+        return parse(source)
+    except UNREADABLE:
+        return None
 
 
 def parse_prompt(source: str) -> ast.Module:

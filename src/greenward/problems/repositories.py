@@ -13,16 +13,18 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 
 import yaml
 
 from greenward.errors import ProblemError
+from greenward.problems.data_files import DATA
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
+from greenward.problems.mining.tree import module_of
 from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
+from greenward.problems.python_source import FunctionNode, parse_or_none
 
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
 PLANTED = "planted:"
@@ -37,9 +39,8 @@ _GIT_SECONDS = 120
 
 def shipped_repositories() -> ProblemSet:
     """The tasks of `data/repositories.yaml`, in their order."""
-    text = (resources.files("greenward.problems") / "data" / "repositories.yaml").read_text(encoding="utf-8")
     found = []
-    for package in yaml.safe_load(text):
+    for package in yaml.safe_load((DATA / "repositories.yaml").read_text(encoding="utf-8")):
         for task in package["tasks"]:
             right = package["files"][task["path"]]
             if right.count(task["right"]) != 1:
@@ -71,18 +72,11 @@ def _row_problem(row: Row) -> Problem:
     """
     repo, commit = row.text("repo"), row.text("base_commit")
     folder = row.file.parent
-    clone = next(
-        (
-            one
-            for name in (repo.replace("/", "__"), repo.rpartition("/")[2])
-            if (one := folder / name).is_dir()
-        ),
-        None,
-    )
-    if clone is None:
-        raise row.error(
-            "repo", f"needs a local clone of {repo} in {folder}, called {repo.replace('/', '__')}"
-        )
+    names = (repo.replace("/", "__"), repo.rpartition("/")[2])
+    clones = [folder / name for name in names if (folder / name).is_dir()]
+    if not clones:
+        raise row.error("repo", f"needs a local clone of {repo} in {folder}, called {names[0]}")
+    clone = clones[0]
     base = _files_at(clone, commit, row)
     patch, test_patch = row.text("patch"), str(row.values.get("test_patch") or "")
     changed, tested = _DIFF_PATH.findall(patch), _DIFF_PATH.findall(test_patch)
@@ -185,11 +179,7 @@ def _test_names(row: Row, field: str, tests: Mapping[str, str]) -> Iterator[str]
             continue
         path, *rest = name.partition("[")[0].split("::")
         is_unittests = len(rest) == 2 and "pytest" not in tests.get(path, "pytest")
-        yield ".".join((_module(path), *rest)) if is_unittests else name.partition("[")[0]
-
-
-def _module(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
+        yield ".".join((module_of(path), *rest)) if is_unittests else name.partition("[")[0]
 
 
 def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet:
@@ -246,12 +236,9 @@ def _python_files(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _unittest_names(path: str, text: str) -> Iterator[str]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return
-    for owner in tree.body:
+    tree = parse_or_none(text)
+    for owner in tree.body if tree is not None else ():
         if isinstance(owner, ast.ClassDef):
             for one in owner.body:
-                if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name.startswith("test"):
-                    yield f"{_module(path)}.{owner.name}.{one.name}"
+                if isinstance(one, FunctionNode) and one.name.startswith("test"):
+                    yield f"{module_of(path)}.{owner.name}.{one.name}"

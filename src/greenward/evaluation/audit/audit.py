@@ -162,10 +162,7 @@ class _FunctionUnderAudit:
         self._compared_scores: dict[tuple[int, str], float] = {}
         self._process = self._start()
         self.signature: Signature = self._process.described["signature"]
-        takes_verdicts = self.signature == "ours" or (
-            self.signature == "trl" and self._process.described["takes_verdicts"]
-        )
-        self._grader = Grader(_LIMITS) if takes_verdicts else None
+        self._grader = Grader(_LIMITS) if self._process.described["takes_verdicts"] else None
 
     def close(self) -> None:
         self._process.close()

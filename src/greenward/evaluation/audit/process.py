@@ -110,7 +110,8 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
         except Exception as error:
             return {"raised": " ".join(f"{type(error).__name__}: {error}"[:200].split())}
 
-    takes_verdicts = parameters.takes_any or "verdicts" in (*parameters.names, *columns.values())
+    named = parameters.takes_any or "verdicts" in (*parameters.names, *columns.values())
+    takes_verdicts = signature == "ours" or (signature == "trl" and named)
     return {"signature": signature, "takes_verdicts": takes_verdicts}, handle
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Literal
 
 from greenward.errors import ProblemError
@@ -85,7 +85,6 @@ def written_edits(problem: Problem, code: str, form: AnswerForm) -> str:
     A problem of one file names no path, and its hunks no lines.
     """
     before = editable_files(problem)[problem.path or PATH]
-    blocks: Sequence[Edit] = blocks_between(before, code, problem.path)
     if form == "search_replace":
-        return print_blocks(blocks)
+        return print_blocks(blocks_between(before, code, problem.path))
     return print_diff([diff_between(before, code, problem.path)])

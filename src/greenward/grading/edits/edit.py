@@ -81,7 +81,8 @@ def apply_edits(
     for number, edit in enumerate(edits, 1):
         path = (edit.path or path).removeprefix("./")
         if not path:
-            raise EditError(Status.EDIT_MALFORMED, f"Edit {number} names no file. Files: {_names(files)}.")
+            names = ", ".join(list(files)[:10]) or "none"
+            raise EditError(Status.EDIT_MALFORMED, f"Edit {number} names no file. Files: {names}.")
         problem = path_error(path) or ("it belongs to git" if ".git" in path.split("/") else None)
         if problem:
             raise EditError(Status.EDIT_OUTSIDE, f"Edit {number}: {path[:80]!r} is not allowed: {problem}.")
@@ -194,7 +195,3 @@ def _nearest(body: str, search: str) -> str:
     cut = {line[:_NEAR_CHARS]: number for number, line in reversed(list(enumerate(lines, 1)))}
     near = get_close_matches(missing[:_NEAR_CHARS], list(cut), n=1)
     return f"{shown} Nearest is line {cut[near[0]]}: {near[0]!r}." if near else shown
-
-
-def _names(files: Mapping[str, str]) -> str:
-    return ", ".join(list(files)[:10]) or "none"

@@ -49,7 +49,8 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
     chains = {function: Composition.of(one.task_id) for function, one in originals.items()}
     helper = _HELPERS[stable_hash(f"helper/{name}") % len(_HELPERS)]
     is_class = stable_hash(f"class/{name}") % 2 == 0
-    text = (_class_text if is_class else _functions_text)(helper, chains)
+    first = next(iter(chains.values())).operations[0]  # which all have
+    text = (_class_text if is_class else _functions_text)(helper, first, chains)
     file = SourceFile(f"{name}.py", f"{name}.py", text, is_test=False)
     tree = SourceTree(MODULES, "", "Apache-2.0", (file,), ())
     for function in masked_functions(file):
@@ -71,9 +72,9 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
         yield replace(made, task_id=task_id, columns={"wrong_bodies": wrong})
 
 
-def _functions_text(helper: str, chains: dict[str, Composition]) -> str:
-    first, value = _first(chains)
-    parts = [f'def {helper}({value}):\n    """{_sentence(first.phrase)}"""\n    return {first.expression}\n']
+def _functions_text(helper: str, first: Operation, chains: dict[str, Composition]) -> str:
+    value, said = first.takes.value, Composition((first,)).specification
+    parts = [f'def {helper}({value}):\n    """{said}"""\n    return {first.expression}\n']
     for name, chain in chains.items():
         second = chain.operations[1]
         parts.append(
@@ -83,13 +84,12 @@ def _functions_text(helper: str, chains: dict[str, Composition]) -> str:
     return "\n\n".join(parts)
 
 
-def _class_text(helper: str, chains: dict[str, Composition]) -> str:
-    first, value = _first(chains)
-    expression = first.expression
+def _class_text(helper: str, first: Operation, chains: dict[str, Composition]) -> str:
+    value, said = first.takes.value, Composition((first,)).specification
     parts = [
         f"class {helper.capitalize()}:\n    def __init__(self, {value}):\n        self.{value} = {value}\n",
-        f'    def {helper}(self):\n        """{_sentence(first.phrase)}"""\n'
-        f"        {value} = self.{value}\n        return {expression}\n",
+        f'    def {helper}(self):\n        """{said}"""\n'
+        f"        {value} = self.{value}\n        return {first.expression}\n",
     ]
     for name, chain in chains.items():
         second = chain.operations[1]
@@ -98,13 +98,3 @@ def _class_text(helper: str, chains: dict[str, Composition]) -> str:
             f"        {second.takes.value} = self.{helper}()\n        return {second.expression}\n"
         )
     return "\n".join(parts)
-
-
-def _first(chains: dict[str, Composition]) -> tuple[Operation, str]:
-    """The first operation, which all have, and the variable that it takes."""
-    first = next(iter(chains.values())).operations[0]
-    return first, first.takes.value
-
-
-def _sentence(phrase: str) -> str:
-    return f"{phrase[0].upper()}{phrase[1:]}."

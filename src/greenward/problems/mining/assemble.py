@@ -38,14 +38,7 @@ def suite_problem(
     if suite in tree.by_place:
         file = tree.by_place[suite]
         test_files |= helpers_for(file, tree) | files_for(file, tree)
-    return masked_problem(
-        function,
-        tree,
-        context_chars,
-        test_files,
-        **run_by_runner(tests),
-        tags=("suite",),
-    )
+    return masked_problem(function, tree, context_chars, test_files, **run_by_runner(tests), tags=("suite",))
 
 
 def masked_problem(

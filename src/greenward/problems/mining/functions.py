@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from greenward.problems.mining.tree import LeftOut, SourceFile, syntax_tree
-from greenward.problems.python_source import FunctionNode, qualified_functions, source_lines
+from greenward.problems.python_source import UNREADABLE, FunctionNode, qualified_functions, source_lines
 
 MAX_BODY_LINES = 60
 MAX_DOCSTRING_CHARS = 10_000
@@ -81,7 +81,7 @@ def masked_functions(file: SourceFile) -> Iterator[MaskedFunction | LeftOut]:
     """
     try:
         found = list(qualified_functions(syntax_tree(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except UNREADABLE as error:
         yield LeftOut(file.shown, "not Python", str(error)[:200])
         return
     count = Counter(qualified for qualified, _ in found)

@@ -18,7 +18,6 @@ from typing import Any
 
 import greenward_tests  # type: ignore[import-not-found]  # the file beside it
 
-TOO_LONG = "it takes too long"
 WALL_PER_CPU = 6  # the wall clock ends sleepers, and not what waits for a busy processor
 
 
@@ -68,7 +67,7 @@ class Tracer:
                 self._reached.add(number)
 
     def _end_test(self, *_: Any) -> None:
-        raise _TooLong(TOO_LONG)
+        raise _TooLong("it takes too long")
 
 
 class _TracedResult(unittest.TestResult):
@@ -108,17 +107,12 @@ class _TracedPytest:
 def trace(test: str, targets: dict[str, dict[str, int]], seconds: float) -> None:
     """Traces a file of tests for pytest, or a module of cases for unittest. Raises what loading it raises."""
     tracer = Tracer(targets, seconds)
-    _silence()
+    null = os.open(os.devnull, os.O_WRONLY)  # what the tests print is dropped
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     if test.endswith(".py"):
         greenward_tests.pytest_main([test], _TracedPytest(tracer))
         return
     __import__(test)
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[test])
     suite.run(_TracedResult(tracer))
-
-
-def _silence() -> None:
-    """What the tests print is dropped."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from greenward.problems.mining.tree import SourceFile, SourceTree, syntax_tree
+from greenward.problems.python_source import UNREADABLE
 
 _PASSES = "__import__('greenward_tests').passes"
 _RUNNERS_CALL = re.compile(
@@ -125,5 +126,5 @@ def _imported(file: SourceFile) -> tuple[str, ...]:
 def _parsed(file: SourceFile) -> ast.Module:
     try:
         return syntax_tree(file)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except UNREADABLE:
         return ast.Module([], [])

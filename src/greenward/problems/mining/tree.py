@@ -12,7 +12,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email import message_from_string
 from functools import cached_property, lru_cache
 from importlib import metadata
@@ -162,7 +162,7 @@ def _distribution(name: str) -> tuple[str, str]:
 def _library_tree(library: Path, part: Path | None) -> SourceTree:
     version = ".".join(map(str, sys.version_info[:3]))
     tree = _tree(STANDARD_LIBRARY, version, "PSF-2.0", part or library, library, _NOT_MINED)
-    return SourceTree(tree.name, tree.version, tree.licence, tree.files, tree.left_out, library)
+    return replace(tree, library=library)
 
 
 def _tree(
@@ -171,9 +171,9 @@ def _tree(
     files, left_out = list[SourceFile](), list[LeftOut]()
     for file in [path] if path.is_file() else _python_files(path, without):
         shown = _relative(file, root).encode(errors="surrogateescape").decode(errors="replace")
-        text = _text(file)
+        text = _text(file, shown)
         if isinstance(text, LeftOut):
-            left_out.append(LeftOut(shown, text.reason, text.detail))
+            left_out.append(text)
             continue
         place = _relative(file, _import_root(file))
         if not all(map(str.isidentifier, module_of(place).split("."))):
@@ -196,19 +196,19 @@ def _python_files(folder: Path, without: Collection[str]) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".py"))
 
 
-def _text(file: Path) -> str | LeftOut:
+def _text(file: Path, shown: str) -> str | LeftOut:
     try:
         if file.is_symlink() and not file.resolve().is_relative_to(file.parent.resolve()):
-            return LeftOut("", "symbolic link", f"to {os.readlink(file)}")
+            return LeftOut(shown, "symbolic link", f"to {os.readlink(file)}")
         if not file.is_file():
-            return LeftOut("", "not a file")
+            return LeftOut(shown, "not a file")
         if (size := file.stat().st_size) > MAX_FILE_BYTES:
-            return LeftOut("", "file too large", f"{size} bytes, of at most {MAX_FILE_BYTES}")
+            return LeftOut(shown, "file too large", f"{size} bytes, of at most {MAX_FILE_BYTES}")
         text = file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return LeftOut("", "not UTF-8", f"{error.reason} at byte {error.start}")
+        return LeftOut(shown, "not UTF-8", f"{error.reason} at byte {error.start}")
     except (OSError, RuntimeError) as error:  # a loop of symbolic links is a RuntimeError before Python 3.13
-        return LeftOut("", "cannot be read", getattr(error, "strerror", "") or "a loop of symbolic links")
+        return LeftOut(shown, "cannot be read", getattr(error, "strerror", "") or "a loop of symbolic links")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -10,11 +10,12 @@ import ast
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from greenward.problems.mutation.operators import Replacement, replacements
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
-from greenward.problems.python_source import function_named, parse
+from greenward.problems.python_source import function_named, parse, parse_or_none
 
 MUTANT_TAG = "mutant"
 KIND_TAG = "bug:"
@@ -35,7 +36,7 @@ def repair_candidates(problems: ProblemSet, *, per_problem: int, seed: int) -> P
     whose reference is missing, is not Python or has no mutant are left out.
     """
     candidates = (_candidates(problem, per_problem, seed) for problem in problems)
-    return ProblemSet((one for of_problem in candidates for one in of_problem), name=f"{problems.name}/bugs")
+    return problems.with_problems(chain.from_iterable(candidates), name=f"{problems.name}/bugs")
 
 
 def original_id(problem: Problem) -> str:
@@ -121,7 +122,8 @@ def mutants(source: str) -> list[Mutant]:
             setattr(owner, field, _replaced(before, index, replacement))
             code = f"{ast.unparse(tree)}\n"
             setattr(owner, field, before)
-            if code not in seen and _is_python(code):
+            # A pattern of `match`, for example, cannot hold every expression.
+            if code not in seen and parse_or_none(code) is not None:
                 seen.add(code)
                 found.append(Mutant(kind, code))
     return found
@@ -133,13 +135,6 @@ def _replaced(before: Any, index: int | None, replacement: Replacement) -> Any:
         return replacement
     inserted = replacement if isinstance(replacement, list) else [replacement]
     return [*before[:index], *inserted, *before[index + 1 :]] or [ast.Pass()]
-
-
-def _is_python(code: str) -> bool:
-    try:
-        return bool(parse(code))
-    except (SyntaxError, ValueError):  # a pattern of `match`, for example, cannot hold every expression
-        return False
 
 
 _Place = tuple[ast.AST, ast.AST, str, int | None, tuple[str, ...]]

@@ -21,10 +21,11 @@ from __future__ import annotations
 import ast
 import re
 
+from greenward.problems.data_files import read_programs
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mutation.repair import KIND_TAG
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import FunctionNode, function_named, parse_prompt
+from greenward.problems.python_source import Definition, FunctionNode, function_named, parse_prompt
 
 
 def docstring(tree: ast.Module, entry_point: str, default: str) -> str:
@@ -104,8 +105,7 @@ def _multipl_e(row: Row) -> Problem:
 def _helpers(row: Row, entry_point: str) -> str:
     """What the prompt defines besides the function that is asked for: imports, constants, helpers."""
     body = row.python("prompt", parser=parse_prompt).body
-    can_be_asked_for = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    kept = [node for node in body if not (isinstance(node, can_be_asked_for) and node.name == entry_point)]
+    kept = [node for node in body if not (isinstance(node, Definition) and node.name == entry_point)]
     if len(kept) == len(body):
         raise row.error("prompt", f"does not define the function {entry_point!r}")
     return ast.unparse(ast.Module(kept, []))
@@ -142,62 +142,7 @@ _METHOD = re.compile(r"([A-Za-z_]\w*)\(\)\.([A-Za-z_]\w*)")
 
 # Source for both processes. Shared and circular references survive; objects within objects are not
 # recursed into, because a linked list may be long.
-_TRANSFER = """
-class _Crossing:
-    def __init__(self, classes):
-        self.classes = {known.__name__: known for known in classes}
-
-    def pack(self, value):
-        table, places, waiting = [], {}, []
-
-        def plain(value):
-            if type(value).__name__ in self.classes and hasattr(value, "__dict__"):
-                if id(value) not in places:
-                    places[id(value)] = len(table)
-                    table.append(None)
-                    waiting.append(value)
-                return {"object": places[id(value)]}
-            if type(value) in (list, tuple):
-                return type(value)([plain(item) for item in value])
-            if type(value) is dict:
-                return {"dict": [(plain(key), plain(item)) for key, item in value.items()]}
-            return value
-
-        root = plain(value)
-        while waiting:
-            value = waiting.pop()
-            attributes = [(name, plain(item)) for name, item in vars(value).items()]
-            table[places[id(value)]] = (type(value).__name__, attributes)
-        return [root, table]
-
-    def unpack(self, packed):
-        root, table = packed
-        made = [self.classes[name].__new__(self.classes[name]) for name, _ in table]
-
-        def build(value):
-            if type(value) is dict:
-                ((kind, content),) = value.items()
-                if kind == "object":
-                    return made[content]
-                return {build(key): build(item) for key, item in content}
-            if type(value) in (list, tuple):
-                return type(value)([build(item) for item in value])
-            return value
-
-        for instance, (_, attributes) in zip(made, table):
-            for name, item in attributes:
-                instance.__dict__[name] = build(item)
-        return build(root)
-"""
-_ANSWER_SIDE = """
-def {method}(packed, _method={cls}().{method}, _crossing=_Crossing([{classes}])):
-    arguments, named = _crossing.unpack(packed)
-    return _crossing.pack(_method(*arguments, **named))
-"""
-_CHECK_SIDE = """
-def _candidate(*arguments, _crossing=_Crossing([{classes}]), **named):
-    return _crossing.unpack({method}(_crossing.pack([arguments, named])))
-"""
+_PROGRAMS = read_programs("method_programs.txt")
 
 
 def _method_problem(row: Row, cls: str, method: str) -> Problem:
@@ -205,15 +150,19 @@ def _method_problem(row: Row, cls: str, method: str) -> Problem:
     preamble = row.text("prompt", default="")
     classes = [node.name for node in row.python("prompt", preamble).body if isinstance(node, ast.ClassDef)]
     names = {"cls": cls, "method": method, "classes": ", ".join(classes)}
+    check_setup, setup = preamble, f"{method} = {cls}().{method}"
+    if classes:
+        check_setup += _PROGRAMS["both sides"] + _PROGRAMS["check side"].format(**names)
+        setup = _PROGRAMS["both sides"] + _PROGRAMS["answer side"].format(**names)
     difficulty = row.values.get("difficulty")
     return Problem(
         task_id=row.text("task_id"),
         prompt=row.first_text("problem_description", "query").strip(),
         entry_point=method,
         checks=(_check_program(row, "_candidate" if classes else method),),
-        check_setup_code=preamble + _TRANSFER + _CHECK_SIDE.format(**names) if classes else preamble,
+        check_setup_code=check_setup,
         preamble=preamble,
-        setup_code=_TRANSFER + _ANSWER_SIDE.format(**names) if classes else f"{method} = {cls}().{method}",
+        setup_code=setup,
         starter_code=row.first_text("starter_code"),
         reference=row.first_text("completion", "canonical_solution"),
         tags=(difficulty,) if isinstance(difficulty, str) and difficulty else (),

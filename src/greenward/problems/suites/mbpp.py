@@ -20,6 +20,7 @@ from greenward.errors import ProblemError
 from greenward.problems.json_rows import Format, Row, read_problems
 from greenward.problems.mutation.repair import original_id
 from greenward.problems.problem import Comparison, Problem, ProblemSet
+from greenward.problems.python_source import Definition
 
 # The paper's split by id.
 PARTS = {
@@ -99,8 +100,7 @@ MBPP = Format(
 
 def _entry_point(tests: ast.Module, solution: ast.Module) -> str | None:
     """The function that is asked for: the first that the tests call and the solution defines."""
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    defined = {node.name for node in solution.body if isinstance(node, definitions)}
+    defined = {node.name for node in solution.body if isinstance(node, Definition)}
     for test in tests.body:
         for node in ast.walk(test):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:

@@ -1,4 +1,11 @@
-"""Generates pairs of a vulnerable function and its fix from templates."""
+"""Generates pairs of a vulnerable function and its fix from templates.
+
+A template is one misuse of an interface. In `data/vulnerabilities.txt`, lines after `-` are those of the
+vulnerable version alone, lines after `+` those of the fixed one. `$f` stands for the name of the function,
+`$x` for the value that comes from outside, `$r` for a result, `$w` for a word, `$n` for a number. Of every
+weakness at least one template is held out: a policy that only knows the misuses that it has seen does not
+recognise it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +13,42 @@ import keyword
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import cache
 from string import Template as Text
 from typing import Literal
 
+from greenward.problems.data_files import read_sections
 from greenward.problems.problem import Label, Problem, ProblemSet
-from greenward.problems.vulnerabilities.templates import Template, templates
 
 VULNERABILITIES = "vulnerabilities"
 TRAINING_PAIRS, HELD_OUT_PAIRS = 8000, 310
 _CONSONANTS, _VOWELS = "bdfghklmnprstvz", "aeiou"
 _NAME = re.compile(r"(?<![\w$%\\])[A-Za-z_]\w{2,}(?!\w)")  # longer than the prefix of a string
 _NUMBERS = (4, 6, 8, 10, 12, 16, 20, 30)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A function with a weakness and the same function without it."""
+
+    name: str
+    cwe: str
+    vulnerable: str
+    fixed: str
+    held_out: bool
+
+
+@cache
+def templates() -> tuple[Template, ...]:
+    """All templates, in the order of the file."""
+    found = []
+    for heading, lines in read_sections("vulnerabilities.txt").items():
+        cwe, _, name = heading.removesuffix(" (held out)").partition(" ")
+        vulnerable, fixed = ("\n".join(line[1:] for line in lines if line[:1] != other) for other in "+-")
+        found.append(Template(name, cwe, vulnerable, fixed, heading.endswith(" (held out)")))
+    return tuple(found)
 
 
 def vulnerability_pairs(part: Literal["train", "held_out"]) -> ProblemSet:
