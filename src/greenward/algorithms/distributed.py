@@ -106,22 +106,18 @@ def from_first(function: Callable[[], T]) -> T:
     return result
 
 
-def total(values: Tensor) -> Tensor:
-    """The sum of `values` over all processes."""
+def total(values: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+    """The sum of `values` over all processes, or what another `op` gives."""
     if size() == 1:
         return values
     values = values.clone()
-    dist.all_reduce(values)
+    dist.all_reduce(values, op=op)
     return values
 
 
 def maximum(values: Tensor) -> Tensor:
     """The largest of `values` over all processes."""
-    if size() == 1:
-        return values
-    values = values.clone()
-    dist.all_reduce(values, op=dist.ReduceOp.MAX)
-    return values
+    return total(values, dist.ReduceOp.MAX)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

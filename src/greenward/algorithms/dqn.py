@@ -56,11 +56,6 @@ class QNetwork(nn.Module):
         return self.value(hidden_BH) + advantages_BA - advantages_BA.mean(dim=1, keepdim=True)
 
 
-def only_legal(values_BA: Tensor, legal_BA: Tensor) -> Tensor:
-    """The values, minus infinity where the action is illegal."""
-    return values_BA.masked_fill(~legal_BA, -torch.inf)
-
-
 def q_targets(
     rewards_B: Tensor,
     discounts_B: Tensor,
@@ -76,7 +71,8 @@ def q_targets(
     which takes away the upward bias of a maximum over noise. Where nothing is legal next, or the episode
     ended (discount 0), the rewards alone remain.
     """
-    chosen_B1 = only_legal(online_BA if double else target_BA, legal_BA).argmax(dim=1, keepdim=True)
+    chooser_BA = online_BA if double else target_BA
+    chosen_B1 = chooser_BA.masked_fill(~legal_BA, -torch.inf).argmax(dim=1, keepdim=True)
     values_B = target_BA.gather(1, chosen_B1).squeeze(1)
     goes_on_B = legal_BA.any(dim=1) & (discounts_B > 0)
     return rewards_B + torch.where(goes_on_B, discounts_B * values_B, torch.zeros_like(values_B))

@@ -259,11 +259,13 @@ class TrainingLoop:
             (folder / "README.md").write_text(card, encoding="utf-8")
             torch.save(state, folder / STATE_FILE)
 
-        distributed.from_first(lambda: str(self._save(write)))
+        def save() -> str:
+            kept = self.keep_checkpoints, self.keep_spaced_checkpoints
+            return str(
+                save_checkpoint(self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
+            )
 
-    def _save(self, write: Callable[[Path], None]) -> Path:
-        kept = self.keep_checkpoints, self.keep_spaced_checkpoints
-        return save_checkpoint(self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
+        distributed.from_first(save)
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
