@@ -201,7 +201,6 @@ class Decoder(_Casting):
 
     @property
     def unembedding_VE(self) -> Tensor:
-        """The output projection in the compute type."""
         return self.cast("embedding" if self.lm_head is None else "lm_head", self.compute_dtype)
 
     def forward(

@@ -94,12 +94,10 @@ class CompletionCache:
         return is_full
 
     def advance(self) -> None:
-        """Go on to the next token of every row."""
         self.newest += 1
         self._mask.index_fill_(0, self.newest, 0)
 
     def keep(self, kept_B: Tensor) -> None:
-        """Continue with these rows."""
         self.rows = len(kept_B)
         by_row = self._cache.unflatten(2, (-1, self.shape.kv_heads))
         smaller = self._place(self._cache.shape[3])
@@ -107,7 +105,6 @@ class CompletionCache:
         self._cache = smaller
 
     def write(self, layer: int, key_value_B2KD: Tensor) -> None:
-        """Store the newest token's keys and values."""
         by_row = key_value_B2KD.transpose(0, 1).flatten(1, 2)
         if self._is_captured:  # a graph would repeat the number of the place, too
             self._cache[layer].index_copy_(2, self.newest, by_row.unsqueeze(2))
@@ -214,7 +211,6 @@ class DecodeAttention:
         self.cos, self.sin = self.table.index_select(0, self.positions_B).to(self.dtype).split(1, dim=1)
 
     def keep(self, kept: np.ndarray) -> None:
-        """Continue with these rows (ascending)."""
         index = torch.from_numpy(kept).to(self.device)
         self.own.keep(index)
         self.groups_B = self.groups_B[kept]

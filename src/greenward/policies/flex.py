@@ -113,9 +113,8 @@ def _bounds(batch: GroupBatch, size: int) -> np.ndarray:
     """
     parts = []
     for bucket in batch.buckets:
-        prompts, rows = (np.array(span.lengths, dtype=np.int32) for span in (bucket.prompts, bucket.owns))
-        starts = bucket.prompts.start + np.cumsum(prompts) - prompts
-        runs = bucket.owns.start + np.cumsum(rows) - rows
+        prompts, rows = bucket.prompts.lengths, bucket.owns.lengths
+        starts, runs = bucket.prompts.row_starts(), bucket.owns.row_starts()
         first, behind = np.repeat((starts, starts + prompts), bucket.group_size, axis=1)
         parts.append(np.repeat((starts,) * 3, prompts, axis=1))
         parts.append(np.repeat((runs, first, behind), rows, axis=1))

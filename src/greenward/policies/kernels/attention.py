@@ -119,7 +119,6 @@ class KernelDecodeAttention:
         return 2 * shape.layers * rows * shape.kv_heads * shape.head_dim * (-(-tokens // LANES) * LANES)
 
     def advance(self) -> None:
-        """Prepare to feed every row its next token."""
         self.stored += 1
         starts = np.flatnonzero(np.diff(self.groups_B, prepend=-1))
         ends = np.append(starts[1:], len(self.groups_B))
@@ -138,7 +137,6 @@ class KernelDecodeAttention:
         )
 
     def keep(self, kept: np.ndarray) -> None:
-        """Continue with these rows (ascending)."""
         self.slots_B, self.groups_B = self.slots_B[kept], self.groups_B[kept]
 
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
@@ -152,11 +150,10 @@ def layout_of(batch: GroupBatch) -> Layout:
     """The groups of a batch, bucket by bucket."""
     prompt_start, row_start, row_length, group_sizes = [], [], [], []
     for bucket in batch.buckets:
-        lengths, own = (np.array(span.lengths, dtype=np.int64) for span in (bucket.prompts, bucket.owns))
-        prompt_start.append(bucket.prompts.start + np.cumsum(lengths) - lengths)
-        row_start.append(bucket.owns.start + np.cumsum(own) - own)
-        row_length.append(own)
-        group_sizes += [bucket.group_size] * len(lengths)
+        prompt_start.append(bucket.prompts.row_starts())
+        row_start.append(bucket.owns.row_starts())
+        row_length.append(bucket.owns.lengths)
+        group_sizes += [bucket.group_size] * bucket.prompts.rows
     lengths_N = _lengths(batch)
     return Layout(
         len(lengths_N),
