@@ -260,7 +260,6 @@ class DQNAgent:
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory.load_state_dict(state["memory"])
@@ -268,7 +267,6 @@ class DQNAgent:
         self.version = state["version"]
 
     def save(self, folder: Path | str) -> None:
-        """Write the weights into a folder."""
         torch.save(self.online.state_dict(), Path(folder) / WEIGHTS)
 
     def load(self, folder: Path | str) -> None:

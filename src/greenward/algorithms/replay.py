@@ -219,7 +219,6 @@ class ReplayBuffer:
         self._highest = max(self._highest, float(priorities.max()))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was stored, as tensors."""
         kept = len(self)
         tensors = {name: torch.from_numpy(values[:kept].copy()) for name, values in self._arrays.items()}
         priorities = torch.from_numpy(self._tree.weights(np.arange(kept)))

@@ -26,6 +26,7 @@ from greenward.logistic import fit_recalibration
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
+from greenward.runs.metrics import PredictionsFile
 from greenward.seeding import step_seed
 
 TERM = "reward_model"
@@ -138,12 +139,6 @@ class RewardModel:
         return sum(losses) / len(losses)
 
 
-class PredictionRecord(Protocol):
-    """Where predictions are kept beside what grading found."""
-
-    def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None: ...
-
-
 @dataclass(eq=False)
 class RewardModelCallback(Callback):
     """Has a reward model annotate episodes: the reward term `reward_model`, with `weight`.
@@ -154,7 +149,7 @@ class RewardModelCallback(Callback):
     name = TERM
 
     model: RewardModel
-    record: PredictionRecord
+    record: PredictionsFile
     _: KW_ONLY
     weight: float
 

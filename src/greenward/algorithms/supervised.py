@@ -46,7 +46,6 @@ class Example:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens trained on."""
         return len(self.completion_ids) if self.trained is None else sum(self.trained)
 
 

@@ -169,7 +169,6 @@ class RLTrainer:
         return metrics | self._adapt_coefficients(metrics, sum(episode.scored for episode in episodes))
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs beside the policy's weights."""
         state: dict[str, Any] = {name: part.state_dict() for name, part in self._stateful_parts().items()}
         if self.reference is not None and self.algorithm.kl.refresh_every:
             state["reference"] = self.reference.state_dict()
@@ -319,7 +318,6 @@ class RLTrainer:
         )
 
     def _value_loss(self, micro: TrainingBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
-        """The critic's loss with its weight."""
         critic, section = self.critic, self.critic_config
         assert critic is not None and section is not None
         assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs its estimator"

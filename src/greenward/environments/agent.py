@@ -232,7 +232,6 @@ class AgentDialogue(ProblemDialogue):
         self._pending = self.workspace.submit(lambda own: final_answer(self.problem, own))
 
     def finish(self) -> Episode:
-        """The episode, without rewards."""
         rewards: tuple[float, ...] = ()
         if self.tools.call_reward:
             done = [*self.succeeded, False][: len(self.completions)]  # the last one may hand in

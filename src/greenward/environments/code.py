@@ -79,7 +79,6 @@ class CodeEnvironment:
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
 
     def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
-        """The dialogues of a group."""
         problem = self.problems[self.task(group_id)]
         judging = _Judging(self.grader, problem)
         return [
@@ -232,7 +231,6 @@ class CodeDialogue(ProblemDialogue):
         self.answers.append(self.judging.add(text, self.renderer.extracted(self.problem, text)))
 
     def finish(self) -> Episode:
-        """The episode, without rewards."""
         answer, verdict = self.answers[-1], self.answers[-1].verdict
         shown = answer.extracted.code or ("" if verdict.status not in EDIT_ERRORS else answer.text)
         return self._episode(verdict, shown, self.transcript() if self._told else ())

@@ -49,7 +49,6 @@ class Turn:
 
     @cached_property
     def written_tokens(self) -> int:
-        """The number of tokens that the player wrote."""
         return int(np.count_nonzero(self.policy_wrote_T))
 
 

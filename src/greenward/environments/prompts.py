@@ -7,15 +7,17 @@ tokenizer's chat template, the answer holds a fenced code block (instruction-tun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import accumulate, islice
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from greenward.errors import ConfigError
 from greenward.grading.edits.answers import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.labels import label_question
 from greenward.grading.verdict import EDIT_ERRORS, Verdict
+from greenward.policies.endpoint import TextTokenizer
+from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem
 
@@ -60,26 +62,8 @@ EDIT_FEEDBACK = "Your edits cannot be applied: {failure}"
 _AGAIN = "\nAnswer again with edits of the original program."
 
 
-class PromptTokenizer(Protocol):
-    """What a renderer needs of a tokenizer."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
-
-    def decode(self, ids: Iterable[int]) -> str: ...
-
-    @property
-    def chat_template(self) -> str | None: ...
-
-    @property
-    def special_ids(self) -> Mapping[str, int]: ...
-
-    def render_chat(
-        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> list[int]: ...
-
-    def render_next_message(
-        self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
-    ) -> list[int]: ...
+PromptTokenizer = Tokenizer | TextTokenizer
+"""That of a policy, or of a model behind a server."""
 
 
 class PromptRenderer:
@@ -120,7 +104,6 @@ class PromptRenderer:
         return question(problem, self.style, show_failing_test=self._show_failing_test, answer=self.answer)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        """The tokens that the policy continues."""
         if self.style == "completion":
             # With what the model expects at the start of a text (BOS for Llama).
             return tuple(self._tokenizer.encode(self.prompt_text(problem), add_special_tokens=True))
@@ -146,7 +129,6 @@ class PromptRenderer:
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
     def completion_text(self, completion_ids: Iterable[int]) -> str:
-        """The answer as text, without special tokens."""
         return self._tokenizer.decode(completion_ids)
 
     def extracted(self, problem: Problem, text: str) -> Extracted:

@@ -61,7 +61,6 @@ class CodeGameTasks:
         self._league: League | None = None
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
-        """Start the judge."""
         section, sandbox = self.recipe.code_game, self.recipe.sandbox
         judge = ProgramJudge(
             build_limits(sandbox),

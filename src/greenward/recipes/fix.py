@@ -93,7 +93,6 @@ class Repair:
         return bool(self.changes) and self.selection.verdict is not None and self.selection.verdict.passed
 
     def diff(self) -> str:
-        """The changes as a unified diff."""
         parts: list[str] = []
         for path, (before, after) in (self.changes or {}).items():
             old, new = ((text or "").splitlines(keepends=True) for text in (before, after))

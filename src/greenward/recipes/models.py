@@ -76,7 +76,6 @@ class ServedModel:
         return self.endpoint.model
 
     def to_json(self) -> dict[str, Any]:
-        """What a result says of its model."""
         return {"name": self.name, "step": None, "weights": None, "server": self.endpoint.url}
 
 

@@ -53,12 +53,10 @@ class CodeGamePrompts:
         self._max_output_bytes = max_output_bytes
 
     def to_write(self, first_line: str) -> tuple[int, ...]:
-        """The prompt of the generator."""
         chat = WRITE.format(first_line=first_line, max_output_bytes=self._max_output_bytes)
         return self._ids(f"{first_line}\n", chat)
 
     def to_predict(self, code: str) -> tuple[int, ...]:
-        """The prompt of the predictor."""
         return self._ids(f"{code}\n# trace\n", PREDICT.format(code=code))
 
     def answer(self, text: str) -> list[int]:

@@ -51,7 +51,6 @@ class League:
 
     @property
     def newest(self) -> str:
-        """The member that joined last."""
         return next(reversed(self._scores))
 
     def member(self, group_id: int) -> str:
@@ -61,7 +60,6 @@ class League:
         return rng.choices(list(self._scores), weights)[0]
 
     def record(self, episodes: Sequence[Episode]) -> None:
-        """Take in the results of games against members."""
         results: dict[tuple[int, str], list[float]] = {}
         for episode in episodes:
             member = episode.extra.get("opponent")

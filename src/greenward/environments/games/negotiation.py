@@ -42,7 +42,6 @@ class Trading:
     deals: int = 0
 
     def held(self, player: int) -> tuple[int, int]:
-        """What the player has now."""
         sign = 1 if player == 0 else -1
         (wheat, sheep), (more_wheat, more_sheep) = self.amounts[player], self.traded
         return wheat + sign * more_wheat, sheep + sign * more_sheep

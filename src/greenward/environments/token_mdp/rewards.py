@@ -8,9 +8,9 @@ reward of each step and therefore changes no optimal policy (Ng, Harada and Russ
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.token_mdp.mdp import Writing
@@ -48,10 +48,8 @@ class GradedProgram(NamedTuple):
     level: float = 0.0
 
 
-class ProgramReward(Protocol):
-    """Scores programs: the sum and its terms, unweighted, for each."""
-
-    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]: ...
+ProgramReward = Callable[[Sequence[GradedProgram]], list[Scored]]
+"""Scores programs: the sum and its terms, unweighted, for each."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,9 @@ class CodeQuality:
         return sum(vars(self.weights)[name] * value for name, value in terms.items()), terms
 
 
-@dataclass(frozen=True)
-class Sparse:
+def sparse(programs: Sequence[GradedProgram]) -> list[Scored]:
     """1 if all tests pass, else 0."""
-
-    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
-        return [(float(one.verdict.passed), {"passed": float(one.verdict.passed)}) for one in programs]
+    return [(float(one.verdict.passed), {"passed": float(one.verdict.passed)}) for one in programs]
 
 
 class CustomProgramReward:
@@ -113,7 +108,7 @@ def make_program_reward(kind: str, weights: Weights, grader: Grader) -> ProgramR
     """The reward that a recipe's `reward.type` names."""
     if kind in ("code_quality", "curriculum"):
         return CodeQuality(weights, kind == "curriculum")
-    return Sparse() if kind == "sparse" else CustomProgramReward(kind, grader)
+    return sparse if kind == "sparse" else CustomProgramReward(kind, grader)
 
 
 def quality(code: str) -> float:
