@@ -99,11 +99,9 @@ class Dialogue(Protocol):
 
     def request(self) -> Request | Waiting | None:
         """What comes next, None when the episode is over. Asking again before an answer changes nothing."""
-        ...
 
     def respond(self, completion: Completion) -> None:
         """Take the completion that was requested."""
-        ...
 
     def abandon(self, reason: str) -> None:
         """End without an outcome: the engine of an opponent has failed, which is no fault of the policy.
@@ -114,7 +112,6 @@ class Dialogue(Protocol):
 
     def finish(self) -> Episode:
         """The episode, once it is over."""
-        ...
 
 
 def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEngine], *, seed: int) -> float:

@@ -42,22 +42,18 @@ class Decoding(Protocol):
 
     def rows_at_once(self, max_tokens: int) -> int:
         """How many rows of `max_tokens` fit into the memory set aside for their caches."""
-        ...
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         """Prefill; logits (B, V) of every row's first token, B the sum of `group_sizes`.
 
         Groups come in the order of `bucket_groups`.
         """
-        ...
 
     def step(self, token_ids_B: Tensor) -> Tensor:
         """Feed each row its newest token; logits (B, V) of the next."""
-        ...
 
     def keep(self, kept_B: np.ndarray) -> None:
         """Continue with these rows only (ascending indices into the current batch)."""
-        ...
 
 
 class Sampler(RolloutEngine):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
@@ -181,10 +182,8 @@ class GameDialogue(Dialogue):
 
     def request(self) -> Request | None:
         if self._request is None and not self._void:
-            try:
+            with self._void_by_errors():
                 self._go_on()
-            except Exception as error:  # the rules may be a user's
-                self._void_by(error)
         return self._request
 
     def _go_on(self) -> None:
@@ -214,11 +213,11 @@ class GameDialogue(Dialogue):
         prompts, _ = self.asked.get(request.player, self.asked[POLICY])
         move = prompts.move(completion)
         self._well_formed.append((player, move.well_formed))
-        try:
+        action = after = None
+        with self._void_by_errors():
             action = move.action if move.action in self._game.legal_actions(self.state) else None
             after = None if action is None else self._game.step(self.state, action)
-        except Exception as error:  # the rules may be a user's
-            self._void_by(error)
+        if self._void:
             return
         if action is not None:
             self._turns.append(turn)
@@ -237,10 +236,15 @@ class GameDialogue(Dialogue):
         self._request = None
         self._void = reason
 
-    def _void_by(self, error: Exception) -> None:
-        reason = f"{self._game.name} raised {type(error).__name__}: {error}"
-        warnings.warn(f"A game is void: {reason}", stacklevel=2)
-        self.abandon(reason)
+    @contextmanager
+    def _void_by_errors(self) -> Iterator[None]:
+        """The rules may be a user's, and raise anything."""
+        try:
+            yield
+        except Exception as error:
+            reason = f"{self._game.name} raised {type(error).__name__}: {error}"
+            warnings.warn(f"A game is void: {reason}", stacklevel=2)
+            self.abandon(reason)
 
     def finish(self) -> Episode:
         game = self._game
@@ -249,11 +253,9 @@ class GameDialogue(Dialogue):
             rewards = self._returns_of_forfeit(self._forfeited)
             outcome = "illegal"
         elif not self._void:
-            try:
+            with self._void_by_errors():
                 rewards = checked_returns(game, self.state)
                 outcome = "drawn" if not rewards[0] else f"{game.roles[0 if rewards[0] > 0 else 1]}_won"
-            except Exception as error:
-                self._void_by(error)
         self._returns = rewards
         extra = {}
         if engines := [seat for seat in self.seats if isinstance(seat, str) and seat != POLICY]:

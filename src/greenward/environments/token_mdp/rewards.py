@@ -83,32 +83,31 @@ def sparse(programs: Sequence[GradedProgram]) -> list[Scored]:
     return [(float(one.verdict.passed), {"passed": float(one.verdict.passed)}) for one in programs]
 
 
-class CustomProgramReward:
+def custom_reward(name: str, grader: Grader) -> ProgramReward:
     """`module:function` in the place of all terms, in a process of its own (`grading.custom_reward`).
 
     Raises `RewardError` for a function that cannot be imported, raises, or gives a score that is not finite.
     """
+    term = make_reward(RewardTermConfig(name=name))
 
-    def __init__(self, name: str, grader: Grader) -> None:
-        self._term = make_reward(RewardTermConfig(name=name))
-        self._grader = grader
-
-    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
+    def score(programs: Sequence[GradedProgram]) -> list[Scored]:
         answers = [
             GradedAnswer(one.one.problem, one.one.problem.starter_code, code, code, verdict)
             for one, code, verdict, _ in programs
         ]
-        scores = self._term.score(answers, self._grader)
+        scores = term.score(answers, grader)
         if None in scores:
-            raise RewardError(f"{self._term.name} gave no score: the token MDP needs one for each program.")
-        return [(float(score or 0.0), {self._term.name: float(score or 0.0)}) for score in scores]
+            raise RewardError(f"{term.name} gave no score: the token MDP needs one for each program.")
+        return [(float(score or 0.0), {term.name: float(score or 0.0)}) for score in scores]
+
+    return score
 
 
 def make_program_reward(kind: str, weights: Weights, grader: Grader) -> ProgramReward:
     """The reward that a recipe's `reward.type` names."""
     if kind in ("code_quality", "curriculum"):
         return CodeQuality(weights, kind == "curriculum")
-    return sparse if kind == "sparse" else CustomProgramReward(kind, grader)
+    return sparse if kind == "sparse" else custom_reward(kind, grader)
 
 
 def quality(code: str) -> float:
