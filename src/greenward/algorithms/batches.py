@@ -247,11 +247,6 @@ def _sharing_a_prompt(rows: Sequence[TrainingRow], size: int) -> list[list[Train
     ]
 
 
-def _tokens(piece: Sequence[TrainingRow]) -> int:
-    """What a forward pass over rows that share a prompt computes."""
-    return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
-
-
 def training_batches(
     rows: Sequence[TrainingRow], size: int, device: torch.device
 ) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
@@ -264,7 +259,11 @@ def training_batches(
     shares = [list(rows)]
     if distributed.size() > 1:
         pieces = _sharing_a_prompt(rows, -(-len(rows) // distributed.size()))
-        shares = [[row for piece in share for row in piece] for share in distributed.dealt(pieces, _tokens)]
+
+        def tokens(piece: Sequence[TrainingRow]) -> int:
+            return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
+
+        shares = [[row for piece in share for row in piece] for share in distributed.dealt(pieces, tokens)]
     batches = [list(micro_batches(share, size)) for share in shares]
     own = batches[distributed.rank()]
     for number in range(max(map(len, batches))):

@@ -249,21 +249,18 @@ class DQNAgent:
                 )
         self.online.load_state_dict(state)
 
+    def _parts(self) -> dict[str, Any]:
+        names = ("target", "optimizer", "memory", "successes")
+        return {name: getattr(self, name) for name in names}
+
     def training_state(self) -> dict[str, Any]:
         """What an exact resume needs besides the weights: target, optimizer, memory."""
-        return {
-            "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "memory": self.memory.state_dict(),
-            "successes": self.successes.state_dict(),
-            "version": self.version,
-        }
+        states = {name: part.state_dict() for name, part in self._parts().items()}
+        return {**states, "version": self.version}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.memory.load_state_dict(state["memory"])
-        self.successes.load_state_dict(state["successes"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         self.version = state["version"]
 
     def save(self, folder: Path | str) -> None:

@@ -98,7 +98,15 @@ class CodeEnvironment:
         """Judges what has not been judged on the way."""
 
     def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
-        return _turn_metrics(dialogues) if self.max_turns > 1 else {}
+        """How many answers the episodes took, and the share whose first answer passed."""
+        if self.max_turns == 1:
+            return {}
+        verdicts = [[answer.verdict for answer in one.answers] for one in dialogues]
+        judged = [one for one in verdicts if one[-1].status.family is not Family.INFRASTRUCTURE]
+        return {
+            "turns/mean": [float(len(one)) for one in judged],
+            "pass_rate/first_answer": [float(one[0].passed) for one in judged],
+        }
 
     def task(self, group: int) -> int:
         """The place of the problem that a group asks."""
@@ -253,19 +261,6 @@ class CodeDialogue(ProblemDialogue):
         feedback = self.renderer.feedback_ids(self.problem, verdict, ended=stop_reason is StopReason.END)
         fits = len(self._ids) + len(feedback) + self.sampling.max_tokens <= self.max_positions
         return feedback if fits else None
-
-
-def _turn_metrics(dialogues: Sequence[CodeDialogue]) -> dict[str, list[float]]:
-    """How many answers the episodes took, and the share whose first answer passed."""
-    answers = [
-        dialogue.answers
-        for dialogue in dialogues
-        if dialogue.answers[-1].verdict.status.family is not Family.INFRASTRUCTURE
-    ]
-    return {
-        "turns/mean": [float(len(given)) for given in answers],
-        "pass_rate/first_answer": [float(given[0].verdict.passed) for given in answers],
-    }
 
 
 @dataclass

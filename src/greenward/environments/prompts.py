@@ -185,9 +185,8 @@ def _repair_prompt(problem: Problem, failing_test: str, style: Style) -> str:
         )
     return REPAIR_INSTRUCTION.format(
         what="function" if problem.entry_point else "program",
-        specification=f" {specification}" if specification else "",
         buggy=buggy,
-        failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
+        **_told(specification, failing_test),
     )
 
 
@@ -204,11 +203,18 @@ def _edit_prompt(problem: Problem, failing_test: str, style: Style, form: Answer
     files = dict(islice(files.items(), 1 + sum(total <= room for total in others)))
     return EDIT_INSTRUCTION.format(
         task="Fix the bug" if problem.buggy_code else f"Write the function {problem.entry_point}",
-        specification=f" {specification}" if specification else "",
         form=_FORMS[form],
         files="\n".join(f"{path}\n```python\n{_whole_lines(text)}```" for path, text in files.items()),
-        failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
+        **_told(specification, failing_test),
     )
+
+
+def _told(specification: str, failing_test: str) -> dict[str, str]:
+    """What an instruction says of a program, as far as it is known."""
+    return {
+        "specification": specification and f" {specification}",
+        "failing_test": failing_test and f"\n\nA test fails: {failing_test}",
+    }
 
 
 def _whole_lines(code: str) -> str:

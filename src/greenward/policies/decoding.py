@@ -7,6 +7,7 @@ D head dimension, M tokens of all prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -133,15 +134,14 @@ class CompletionCache:
         return self._memories[0][: self.numbers(self.shape, self.rows, capacity) // 2].view(layout)
 
 
+@dataclass(eq=False)
 class _LiveBucket:
     """Groups of similar prompt length that still have rows; `rows` lays these out in the batch."""
 
-    rows: Span
-
-    def __init__(self, groups: np.ndarray, cache: list[tuple[Tensor, Tensor]], mask: Tensor | None) -> None:
-        self.groups = groups
-        self.cache = cache  # per layer: keys and values of the prompts, (groups, K, tokens, D)
-        self.mask = mask
+    groups: np.ndarray
+    cache: list[tuple[Tensor, Tensor]]  # per layer: keys and values of the prompts, (groups, K, tokens, D)
+    mask: Tensor | None
+    rows: Span = field(init=False)
 
     def arrange(self, start: int, counts_N: np.ndarray, device: torch.device) -> int:
         """Drop groups without rows and lay out the others from row `start`; the first row behind them."""

@@ -27,7 +27,7 @@ from greenward.policies.decoder import Attention, Decoder, DecoderShape, pad_to_
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.attention import KernelAttention, kernels_for
 from greenward.policies.kernels.build import are_switched_off
-from greenward.policies.kernels.self_test import TOLERANCE, relative_error
+from greenward.policies.kernels.self_test import TOLERANCE, attended, relative_error
 
 BLOCK = 128  # queries and keys of a block, torch's own choice
 
@@ -174,10 +174,6 @@ def difference(
     qkv = torch.randn(size, generator=generator).to(device, dtype)
     grad = torch.randn((len(qkv), heads * head_dim), generator=generator).to(device, dtype)
 
-    def run(attention: SharedPrefixAttention, inputs: Tensor) -> tuple[Tensor, ...]:
-        leaf = inputs.clone().requires_grad_(differentiable)
-        out = attention(0, leaf * 1)
-        return (out, *torch.autograd.grad(out, leaf, grad.to(out.dtype))) if differentiable else (out,)
-
-    want = run(SharedPrefixAttention(exact, batch), qkv.float())
-    return max(map(relative_error, run(FlexAttention(decoder, batch), qkv), want))
+    want = attended(SharedPrefixAttention(exact, batch), qkv.float(), grad, differentiable=differentiable)
+    have = attended(FlexAttention(decoder, batch), qkv, grad, differentiable=differentiable)
+    return max(map(relative_error, have, want))

@@ -236,7 +236,7 @@ def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extrac
             params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
             texts: dict[int, str] = {}
             prompts = [(asked, options.seed + number) for number in range(options.answers)]
-            for batch in endpoint.ask_all(prompts, params, lambda number, answer: None):
+            for batch in endpoint.ask_all(prompts, params):
                 for number, answer in batch:
                     if isinstance(answer, RequestError):
                         raise endpoint.explained(answer)

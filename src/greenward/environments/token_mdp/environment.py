@@ -113,8 +113,9 @@ class TokenMDPVectorEnv(VectorEnv):
             before = potential(writing)
             illegal[place] = not (0 <= action < len(self.mdp.vocabulary) and writing.legal_V[action])
             if illegal[place] and self._raises:
+                written = " ".join(self.mdp.vocabulary.lexemes[token] for token in writing.tokens)
                 raise ConfigError(
-                    f"action {action} is illegal after {' '.join(self._lexemes(writing)) or 'nothing'}.",
+                    f"action {action} is illegal after {written or 'nothing'}.",
                     remedy='Choose among info["action_mask"], or set illegal_actions="skip".',
                 )
             writing.skip() if illegal[place] else writing.act(action)
@@ -174,9 +175,6 @@ class TokenMDPVectorEnv(VectorEnv):
             "reason": np.array([one.outcome for one in self.writings], dtype=object),
             "_reason": every,
         }
-
-    def _lexemes(self, writing: Writing) -> list[str]:
-        return [self.mdp.vocabulary.lexemes[token] for token in writing.tokens]
 
 
 class TokenMDPEnv(gymnasium.Env):

@@ -56,8 +56,9 @@ class Kernels:
 
     def __init__(self, path: Path, *, products: bool = True) -> None:
         self.products = products
-        for runtime in _openmp_of_torch():
-            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+        root = Path(torch.__file__).parent
+        for runtime in [*root.glob("lib/libgomp*"), *root.parent.glob("torch.libs/libgomp*")][:1]:
+            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)  # whose threads the kernels share
         self._library = ctypes.CDLL(str(path))
 
     @staticmethod
@@ -222,9 +223,3 @@ def _passed(one: object) -> object:
     if isinstance(one, Tensor):
         return ctypes.c_void_p(one.data_ptr())
     return ctypes.c_int64(one) if isinstance(one, int) else one  # None is a null pointer
-
-
-def _openmp_of_torch() -> list[Path]:
-    """The OpenMP runtime that torch has loaded, whose threads the kernels share."""
-    root = Path(torch.__file__).parent
-    return [*root.glob("lib/libgomp*"), *root.parent.glob("torch.libs/libgomp*")][:1]
