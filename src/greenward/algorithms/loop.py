@@ -210,8 +210,9 @@ class TrainingLoop:
         seconds = distributed.gathered([time.perf_counter() - started])[0]  # by which all stop at once
         self.training_seconds += seconds
         metrics |= {"time/step": seconds, "time/training": self.training_seconds}
-        if torch.cuda.is_initialized() and self.trainer.policy.device.type == "cuda":
-            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self.trainer.policy.device)
+        if torch.cuda.is_initialized() and (device := self.trainer.policy.device).type == "cuda":
+            metrics["perf/device_memory_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
+            torch.cuda.reset_peak_memory_stats(device)
         logs = self.steps_done % self.log_interval_steps == 0
         if logs:
             self.directory.metrics.append(self.steps_done, metrics)
@@ -302,13 +303,6 @@ def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) 
         "reward/avg_batch_reward": metrics["reward/mean"],
         "reward/successful_predictions_count": float(successes),
     }
-
-
-def _peak_device_memory_mb(device: torch.device) -> float:
-    """The most memory, in MiB, that tensors have held on a CUDA device since the last call."""
-    peak = torch.cuda.max_memory_allocated(device) / 2**20
-    torch.cuda.reset_peak_memory_stats(device)
-    return peak
 
 
 def load_trainer_state(checkpoint: Path) -> dict[str, Any]:

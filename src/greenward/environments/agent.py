@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from greenward.config.sections import ToolsConfig
@@ -140,17 +141,13 @@ def agent_maker(
         call_seconds=tools.call_seconds, seconds=tools.seconds, calls=4 * tools.max_calls + 8
     )
 
+    dialogue = partial(
+        AgentDialogue, renderer=prompts, sampling=sampling, tools=tools, max_positions=max_positions
+    )
+
     def make(group_id: int, problem: Problem) -> AgentDialogue:
         workspace = executor.open(editable_files(problem), limits)
-        return AgentDialogue(
-            group_id=group_id,
-            problem=problem,
-            renderer=prompts,
-            workspace=workspace,
-            sampling=sampling,
-            tools=tools,
-            max_positions=max_positions,
-        )
+        return dialogue(group_id=group_id, problem=problem, workspace=workspace)
 
     return make
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues, transcript_turn
-from greenward.environments.episode import POLICY, Collection, Episode
+from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues
+from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
@@ -170,13 +170,26 @@ class ProblemDialogue(Dialogue):
         rewards: tuple[float, ...] = (),
     ) -> Episode:
         """The episode before its reward is known; `rewards` are those of completions."""
-        between = [ids for _, ids in self._told]
+        parts: list[tuple[np.ndarray, np.ndarray, bool]] = []  # tokens, log-probabilities, the policy's own
+        for number, one in enumerate(self.completions):
+            if number:
+                told = np.array(self._told[number - 1][1], dtype=np.int64)
+                parts.append((told, np.zeros(len(told), np.float32), False))
+            parts.append((one.token_ids, one.logprobs, True))
+        last = self.completions[-1]
+        turn = Turn(
+            role=ROLE,
+            prompt_ids=self._prompt_ids,
+            completion_ids=np.concatenate([ids for ids, _, _ in parts]),
+            logprobs_T=np.concatenate([logprobs for _, logprobs, _ in parts]),
+            policy_wrote_T=np.concatenate([np.full(len(ids), own) for ids, _, own in parts]),
+            stop_reason=last.stop_reason,
+            policy_version=last.policy_version,
+            temperature=self.sampling.temperature,
+            completion_rewards=rewards,
+        )
         return Episode(
-            turns=(
-                transcript_turn(
-                    ROLE, self._prompt_ids, self.completions, between, self.sampling.temperature, rewards
-                ),
-            ),
+            turns=(turn,),
             rewards={ROLE: 0.0},
             group_id=self.group_id,
             task_id=self.problem.task_id,

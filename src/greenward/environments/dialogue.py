@@ -54,44 +54,6 @@ def turn_of(request: Request, completion: Completion) -> Turn:
     )
 
 
-def transcript_turn(
-    role: str,
-    prompt_ids: tuple[int, ...],
-    completions: Sequence[Completion],
-    between: Sequence[Sequence[int]],
-    temperature: float,
-    rewards: tuple[float, ...] = (),
-) -> Turn:
-    """The turn of a role that wrote several completions, each but the last followed by tokens of others.
-
-    `rewards` are those of the completions, if they have any of their own.
-    """
-
-    def spliced(of_completions: Sequence[np.ndarray], of_others: Sequence[np.ndarray]) -> np.ndarray:
-        parts = [of_completions[0]]
-        for other, completion in zip(of_others, of_completions[1:], strict=True):
-            parts += [other, completion]
-        return np.concatenate(parts)
-
-    others = [np.array(ids, dtype=np.int64) for ids in between[: len(completions) - 1]]
-    return Turn(
-        role=role,
-        prompt_ids=prompt_ids,
-        completion_ids=spliced([one.token_ids for one in completions], others),
-        logprobs_T=spliced(
-            [one.logprobs for one in completions], [np.zeros(len(ids), np.float32) for ids in others]
-        ),
-        policy_wrote_T=spliced(
-            [np.ones(len(one.token_ids), dtype=bool) for one in completions],
-            [np.zeros(len(ids), dtype=bool) for ids in others],
-        ),
-        stop_reason=completions[-1].stop_reason,
-        policy_version=completions[-1].policy_version,
-        temperature=temperature,
-        completion_rewards=rewards,
-    )
-
-
 class Dialogue(Protocol):
     """One running episode. Dialogues with the same `group_id` go on together."""
 

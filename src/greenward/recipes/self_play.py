@@ -103,12 +103,8 @@ def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Con
 class SelfPlayTasks:
     """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
 
-    def __init__(
-        self,
-        recipe: SelfPlayRecipe | SupervisedRecipe,
-        given: Mapping[str, ProblemSet],
-        functions: Mapping[str, Callable[..., Any]],
-    ) -> None:
+    def __init__(self, recipe: SelfPlayRecipe | SupervisedRecipe, *_: Any) -> None:
+        """Games have neither problems nor reward functions of the caller's own."""
         assert isinstance(recipe, SelfPlayRecipe)
         self.recipe = recipe
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
