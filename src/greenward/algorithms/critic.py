@@ -59,13 +59,12 @@ class CriticEstimator(Estimator):
         """Advantages, values, returns, and metrics of the critic before the update."""
         scores = self._score(episodes)
         advantages, returns = _zeros(episodes), _zeros(episodes)
-        places = list(_trajectories(episodes))
-        trajectories = [self._trajectory(place, scores) for place in places]
-        for place, trajectory in zip(places, trajectories, strict=True):
-            place.scatter(trajectory.advantages_T, advantages)
-            place.scatter(trajectory.returns_T, returns)
-        if places and self.config.whiten_advantages:
-            self._whiten(advantages, places, trajectories)
+        trajectories = [self._trajectory(place, scores) for place in _trajectories(episodes)]
+        for one in trajectories:
+            one.place.scatter(one.advantages_T, advantages)
+            one.place.scatter(one.returns_T, returns)
+        if trajectories and self.config.whiten_advantages:
+            self._whiten(advantages, trajectories)
         return AdvantageBatch(
             advantages, scores["values"], returns, scores.get("logprobs"), _metrics(trajectories)
         )
@@ -89,6 +88,7 @@ class CriticEstimator(Estimator):
             rewards_T -= cost_T
             kl_advantages_T = gae(-cost_T, zeros_T, gae_lambda=config.gae_lambda)  # without a baseline
         return _Trajectory(
+            place,
             values_T,
             gae(rewards_T, values_T, gae_lambda=config.gae_lambda),
             gae(rewards_T, values_T, gae_lambda=config.value_lambda) + values_T,
@@ -97,9 +97,7 @@ class CriticEstimator(Estimator):
             kl_advantages_T,
         )
 
-    def _whiten(
-        self, advantages: PerToken, places: Sequence[_RoleTurns], trajectories: Sequence[_Trajectory]
-    ) -> None:
+    def _whiten(self, advantages: PerToken, trajectories: Sequence[_Trajectory]) -> None:
         """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
 
         1. Rewards differ less and less while a policy converges. Division by the deviation of the batch
@@ -115,16 +113,16 @@ class CriticEstimator(Estimator):
         """
         tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
         of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
-        variance = _reward_variance(places, trajectories)
+        variance = _reward_variance(trajectories)
         bound = NOISE_MARGIN * variance
         signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
         batches, usual = self.critic.reward_scale.tolist()
         deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
         self.critic.reward_scale[0] = batches + 1
         self.critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
-        for place, trajectory in zip(places, trajectories, strict=True):
-            whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
-            place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
+        for one in trajectories:
+            whitened_T = signal * (one.advantages_T - tokens.mean()) / deviation
+            one.place.scatter(whitened_T + (1 - signal) * (one.kl_advantages_T - of_kl.mean()), advantages)
 
     def _score(self, episodes: Sequence[Episode]) -> dict[str, PerToken]:
         """One forward pass over everything that is trained on: `values`, and what else is needed."""
@@ -163,6 +161,7 @@ class CriticEstimator(Estimator):
 class _Trajectory:
     """The tokens of one role of one episode; all arrays of shape (T,)."""
 
+    place: _RoleTurns
     values_T: np.ndarray
     advantages_T: np.ndarray
     returns_T: np.ndarray
@@ -209,13 +208,13 @@ def _zeros(episodes: Sequence[Episode]) -> PerToken:
     return per_token(episodes, lambda *_: 0.0)
 
 
-def _reward_variance(places: Sequence[_RoleTurns], trajectories: Sequence[_Trajectory]) -> float:
+def _reward_variance(trajectories: Sequence[_Trajectory]) -> float:
     """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
     total = 0.0
-    for role in {place.role for place in places}:
-        pairs = [pair for pair in zip(places, trajectories, strict=True) if pair[0].role == role]
-        rewards = np.array([place.reward for place, _ in pairs])
-        tokens = np.array([len(trajectory.values_T) for _, trajectory in pairs])
+    for role in {one.place.role for one in trajectories}:
+        own = [one for one in trajectories if one.place.role == role]
+        rewards = np.array([one.place.reward for one in own])
+        tokens = np.array([len(one.values_T) for one in own])
         if np.ptp(rewards):
             total += float((tokens * (rewards - np.average(rewards, weights=tokens)) ** 2).sum())
     return total / sum(len(trajectory.values_T) for trajectory in trajectories)

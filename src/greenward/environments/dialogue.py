@@ -149,54 +149,53 @@ class _Group:
 
 
 @dataclass
-class _Batch:
-    """Requests to one player with one setting: prompts, each with the dialogues that share it."""
+class _Prompt:
+    """A prompt of one group's round, with the dialogues that share it."""
 
-    groups: list[_Group] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    prompts: list[tuple[int, ...]] = field(default_factory=list)
-    dialogues: list[list[Dialogue]] = field(default_factory=list)
+    group: _Group
+    seed: int
+    ids: tuple[int, ...]
+    dialogues: list[Dialogue] = field(default_factory=list)
 
 
 def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed: int) -> None:
-    batches: dict[tuple[str, SamplingParams], _Batch] = {}
+    """Sample what these groups have asked for, one batch for each player and setting."""
+    batches: dict[tuple[str, SamplingParams], list[_Prompt]] = {}
     for group in ready:
-        places: dict[tuple[str, SamplingParams, tuple[int, ...]], list[Dialogue]] = {}
+        prompts: dict[tuple[str, SamplingParams, tuple[int, ...]], _Prompt] = {}
         batches_with: Counter[tuple[int, ...]] = Counter()
         seed_of = cache(partial(_seed_of_round, seed, group))
         for dialogue, request in group.requests:
             key = request.player, request.params, request.prompt_ids
-            if key not in places:
-                batch = batches.setdefault((request.player, request.params), _Batch())
+            if key not in prompts:
                 # The same prompt with another player or setting gets random numbers of its own.
-                batch.seeds.append(seed_of(batches_with[request.prompt_ids]))
+                own_seed = seed_of(batches_with[request.prompt_ids])
                 batches_with[request.prompt_ids] += 1
-                batch.groups.append(group)
-                batch.prompts.append(request.prompt_ids)
-                batch.dialogues.append(places.setdefault(key, []))
-            places[key].append(dialogue)
+                prompts[key] = _Prompt(group, own_seed, request.prompt_ids)
+                batches.setdefault((request.player, request.params), []).append(prompts[key])
+            prompts[key].dialogues.append(dialogue)
     for (player, params), batch in batches.items():
-        missing = set(range(len(batch.prompts)))
+        missing = dict(enumerate(batch))
 
         def answered(
-            index: int, completions: list[Completion], batch: _Batch = batch, missing: set[int] = missing
+            index: int, completions: list[Completion], missing: dict[int, _Prompt] = missing
         ) -> None:
-            missing.remove(index)
-            group = batch.groups[index]
-            for dialogue, completion in zip(batch.dialogues[index], completions, strict=True):
+            prompt = missing.pop(index)
+            for dialogue, completion in zip(prompt.dialogues, completions, strict=True):
                 dialogue.respond(completion)
-            group.answered(len(completions))
+            prompt.group.answered(len(completions))
 
-        sizes = [len(sharers) for sharers in batch.dialogues]
+        ids, seeds = [one.ids for one in batch], [one.seed for one in batch]
+        sizes = [len(one.dialogues) for one in batch]
         try:
-            groups = players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+            groups = players[player].sample(ids, sizes, params, seed=seeds, on_group=answered)
         except EngineError as error:
             if player == POLICY:
                 raise
-            for index in sorted(missing):
-                for dialogue in batch.dialogues[index]:
+            for prompt in missing.values():
+                for dialogue in prompt.dialogues:
                     dialogue.abandon(str(error))
-                batch.groups[index].answered(sizes[index])
+                prompt.group.answered(len(prompt.dialogues))
             continue
         for index in sorted(missing):  # an engine need not call `on_group`
             answered(index, groups[index])

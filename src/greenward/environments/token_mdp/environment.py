@@ -166,15 +166,12 @@ class TokenMDPVectorEnv(VectorEnv):
         return np.stack([one.observation for one in self.writings])
 
     def _info(self) -> dict[str, Any]:
-        every = np.ones(self.num_envs, bool)
-        return {
+        info = {
             "action_mask": np.stack([one.legal_V for one in self.writings]).astype(np.int8),
-            "_action_mask": every,
             "task_id": np.array([one.one.task_id for one in self.writings], dtype=object),
-            "_task_id": every,
             "reason": np.array([one.outcome for one in self.writings], dtype=object),
-            "_reason": every,
         }
+        return info | {f"_{name}": np.ones(self.num_envs, bool) for name in info}
 
 
 class TokenMDPEnv(gymnasium.Env):
