@@ -214,7 +214,6 @@ class _Watch(threading.Thread):
                 time.sleep(2 * POLL_SECONDS)
 
     def failure(self) -> str | None:
-        """What a process has told of its failure."""
         try:
             return self._store.get(_FAILED).decode() if self._store.check([_FAILED]) else None
         except RuntimeError:

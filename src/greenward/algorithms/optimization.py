@@ -223,7 +223,6 @@ class UpdateStatistics:
             self._maxima.setdefault(name, []).append(value)
 
     def add_loss(self, loss: Tensor) -> None:
-        """Add the loss of one minibatch on which the policy was evaluated."""
         self._losses.append(loss)
 
     def add_step(self, norms: Mapping[str, float], *, applied: bool) -> None:

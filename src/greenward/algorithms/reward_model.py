@@ -102,7 +102,6 @@ class RewardModel:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs, between two steps, beside the trunk."""
         return {
             "head": self._head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -159,16 +158,12 @@ class RewardModelCallback(Callback):
 
     def on_episodes(self, episodes: Sequence[Episode]) -> list[Episode]:
         """The episodes with the term; those without a score or an answer of the policy stay as they are."""
-        annotated = [episode.scored and bool(episode.trained_turns) for episode in episodes]
-        scored = [episode for episode, yes in zip(episodes, annotated, strict=True) if yes]
+        scored = [episode for episode in episodes if episode.scored and episode.trained_turns]
         predicted = self.model.predict(scored).tolist()
         self._predicted += predicted
         self._passed += [bool(episode.success) for episode in scored]
-        chances = iter(predicted)
-        return [
-            self._annotated(episode, next(chances)) if yes else episode
-            for episode, yes in zip(episodes, annotated, strict=True)
-        ]
+        chances = dict(zip(map(id, scored), predicted, strict=True))
+        return [self._annotated(one, chances[id(one)]) if id(one) in chances else one for one in episodes]
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         self.record.append(step, self._predicted, self._passed)

@@ -52,10 +52,6 @@ class CodeEnvironment:
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones.
-
-        `step` is what reward terms are told of the progress.
-        """
         started = time.perf_counter()
         dialogues = [one for group_id in groups for one in self._dialogues(group_id, players[POLICY])]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)

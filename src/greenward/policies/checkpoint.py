@@ -28,18 +28,11 @@ from greenward.runs.reading import is_run
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ADAPTER_CONFIG = "adapter_config.json"
 _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "norm_eps": "rms_norm_eps",
-    "rope_theta": "rope_theta",
-    "tied_embeddings": "tie_word_embeddings",
-}
+    "vocab_size": "vocab_size", "hidden_size": "hidden_size", "layers": "num_hidden_layers",
+    "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size", "max_positions": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta", "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
 
 
 def local_folder(model_id: str) -> Path | None:

@@ -255,7 +255,6 @@ class NativeDecoding:
         return CACHE_BYTES // (self._numbers(1, max_tokens) * self.decoder.compute_dtype.itemsize)
 
     def _numbers(self, rows: int, tokens: int) -> int:
-        """How many numbers the memory of so many completions takes."""
         if kernels_for(self.decoder):
             return KernelDecodeAttention.numbers(self.decoder, rows, tokens)
         return CompletionCache.numbers(self.decoder.shape, rows, tokens)

@@ -169,9 +169,9 @@ class Policy(Sampler):
 
     def frozen_copy(self) -> Policy:
         """A reference policy: the same weights, never trained; frozen weights are shared as above."""
-        if adapter.is_adapted(self.model):
-            return self._copy(adapter.shared_copy(self.model).requires_grad_(False))
-        return self._copy(self._frozen_model())
+        if isinstance(self.model, Decoder) and not adapter.is_adapted(self.model):
+            return self._copy(self.model.in_compute_dtype())
+        return self._copy(adapter.shared_copy(self.model).requires_grad_(False))
 
     def _copy(self, model: nn.Module) -> Policy:
         copied = type(self)(model, self.tokenizer, dtype=self.dtype)
@@ -183,9 +183,6 @@ class Policy(Sampler):
         if policy is not self:
             self.load_state_dict(policy.state_dict())
             self.version = policy.version
-
-    def _frozen_model(self) -> nn.Module:
-        return self.model.in_compute_dtype()
 
     @cached_property
     def _decoding(self) -> Decoding:

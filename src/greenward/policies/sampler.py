@@ -208,18 +208,16 @@ class CompletionBuffer:
         Rows that ended before ignore theirs.
         """
         drawn = zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True)
-        return [
-            one
-            for step, (ids_B, logprobs_B) in enumerate(drawn, first_step)
-            for one in self._record(step, ids_B, logprobs_B)
-        ]
+        ended: list[tuple[int, Completion]] = []
+        for step, (ids_B, logprobs_B) in enumerate(drawn, first_step):
+            self._token_ids_RT[self.rows_B, step] = ids_B
+            self._logprobs_RT[self.rows_B, step] = logprobs_B
+            ended += self._ended(step, ids_B)
+        return ended
 
-    def _record(self, step: int, ids_B: np.ndarray, logprobs_B: np.ndarray) -> list[tuple[int, Completion]]:
-        self._token_ids_RT[self.rows_B, step] = ids_B
-        self._logprobs_RT[self.rows_B, step] = logprobs_B
+    def _ended(self, step: int, ids_B: np.ndarray) -> Iterator[tuple[int, Completion]]:
         at_end_B = (ids_B[:, None] == self._eos_ids).any(axis=1)
         may_end = self._stops is not None or step == self._last_step
-        ended = []
         candidates = np.flatnonzero(self.alive_B & (at_end_B | may_end))
         about = self.rows_B[candidates], ids_B[candidates], at_end_B[candidates]
         for b, row, token_id, at_end in zip(candidates.tolist(), *(a.tolist() for a in about), strict=True):
@@ -233,8 +231,7 @@ class CompletionBuffer:
                 continue
             self.alive_B[b] = False
             ids_T, logprobs_T = self._token_ids_RT[row, : step + 1], self._logprobs_RT[row, : step + 1]
-            ended.append((row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)))
-        return ended
+            yield row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the indices, in the old batch, of those that stay.

@@ -8,7 +8,6 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -77,9 +76,6 @@ class TransformersPolicy(Policy):
     def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The weights by their names in `transformers`, with an adapter merged."""
         return adapter.merged(self.model, self.model.state_dict())
-
-    def _frozen_model(self) -> nn.Module:
-        return copy.deepcopy(self.model).requires_grad_(False)
 
     @cached_property
     def _decoding(self) -> Decoding:

@@ -19,13 +19,9 @@ from greenward.runs.files import sha256_of
 from greenward.runs.reading import is_run
 
 _WEIGHTS = (
-    "*.safetensors",
-    "config.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "tokenizer*.json",
+    "*.safetensors", "config.json", "adapter_config.json", "generation_config.json", "tokenizer*.json",
     "chat_template.jinja",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,6 @@ class SelfPlayTasks:
         return players
 
     def callbacks(self) -> Sequence[Callback]:
-        """The league's, once the players are there."""
         section = self.recipe.self_play
         every = section.league.snapshot_every
         return [] if self._league is None else [LeagueCallback(self._league, lambda done: done % every == 0)]

@@ -140,7 +140,6 @@ class CodeGameEnvironment:
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones."""
         generator, predictor = self.seats(step)
         programs_each, predictions_each = (
             (self.games_per_group, 1) if generator == POLICY else (1, self.games_per_group)
@@ -233,7 +232,6 @@ class CodeGameEnvironment:
         sampling: SamplingParams,
         seed: int,
     ) -> list[Turn]:
-        """`each` turns for every prompt, in order."""
         found = players[player].sample(prompts, each, sampling, seed=step_seed(seed, 0, role))
         return [
             turn_of(Request(role, prompt_ids, sampling, player), completion)

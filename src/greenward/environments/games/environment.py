@@ -108,7 +108,6 @@ class GameEnvironment:
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones."""
         dialogues = [dialogue for group_id in groups for dialogue in self._group(group_id, seed)]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)
         episodes: list[Episode] = []

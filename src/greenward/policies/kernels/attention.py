@@ -98,7 +98,6 @@ class KernelDecodeAttention:
         tokens: int,
         memory: Tensor,
     ) -> None:
-        """`memory` has `numbers(…)` numbers."""
         batch = prefill.batch
         self.shape, self.kernels, self.caches = decoder.shape, prefill.kernels, prefill.caches
         self.table = decoder.rotary.grown(batch.longest + tokens)
