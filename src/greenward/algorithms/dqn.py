@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,22 +116,16 @@ class DQNAgent:
         self.optimizer = torch.optim.AdamW(
             self.online.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
+        self._buffer = partial(ReplayBuffer, observation_size=observation_size, actions=actions, dtype=dtype)
         exponent = config.priority_exponent if config.prioritized else 0.0
-        self.memory = ReplayBuffer(
-            config.buffer_capacity, observation_size, actions, priority_exponent=exponent, dtype=dtype
-        )
-        self.successes = ReplayBuffer(
-            max(1, config.buffer_capacity // 10) if config.success_share else 1,
-            observation_size, actions, dtype=dtype,
-        )  # fmt: skip
+        self.memory = self._buffer(config.buffer_capacity, priority_exponent=exponent)
+        self.successes = self._buffer(max(1, config.buffer_capacity // 10) if config.success_share else 1)
         self.demonstrations: ReplayBuffer | None = None
-        self._dtype = dtype
         self.version = 0
 
     def demonstrate(self, transitions: Sequence[Transition]) -> None:
         """Keep these transitions for good; each batch has its `demonstration_share` of them (DQfD)."""
-        size = len(transitions[0].observation)
-        self.demonstrations = ReplayBuffer(len(transitions), size, self.actions, dtype=self._dtype)
+        self.demonstrations = self._buffer(len(transitions))
         self.demonstrations.extend(transitions)
         self.memory.extend(transitions)
 

@@ -15,7 +15,6 @@ import torch
 
 from greenward.errors import CheckpointError
 
-_AXES = ("_B", "BD", "BA")
 PRIORITY_FLOOR = 1e-3
 """Added to every TD error, so that no transition is never drawn."""
 
@@ -127,7 +126,7 @@ class Batch:
         own: dict[str, Any] = {
             name: torch.cat([one, vars(other)[name]])
             for name, one in vars(self).items()
-            if name[-2:] in _AXES
+            if isinstance(one, torch.Tensor)
         }
         return replace(self, **own, successes=self.successes + len(other.indices))
 

@@ -242,7 +242,7 @@ class GameDialogue(Dialogue):
             yield
         except Exception as error:
             reason = f"{self._game.name} raised {type(error).__name__}: {error}"
-            warnings.warn(f"A game is void: {reason}", stacklevel=2)
+            warnings.warn(f"A game is void: {reason}", stacklevel=3)
             self.abandon(reason)
 
     def finish(self) -> Episode:
