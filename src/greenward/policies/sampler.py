@@ -24,8 +24,8 @@ from torch import Tensor
 from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
 from greenward.policies.group_batch import bucket_groups
-from greenward.policies.kernels.build import kernels
-from greenward.policies.kernels.native import LANES, Kernels
+from greenward.policies.kernels.native import LANES
+from greenward.policies.products import serving
 from greenward.policies.tokenizer import Tokenizer
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -307,7 +307,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     log-probability under that distribution.
     """
     filtered = bool(params.top_k) or params.top_p < 1
-    if params.temperature > 0 and not filtered and Kernels.serve(logits_BV, LANES) and (native := kernels()):
+    if params.temperature > 0 and not filtered and (native := serving(logits_BV, LANES)):
         return native.choose(logits_BV, 1 / params.temperature, uniforms_B)
     logits_BV = logits_BV.float()
     if params.temperature == 0:

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from greenward.policies.kernels.build import kernels
-from greenward.policies.kernels.native import LANES, Kernels
-from greenward.policies.products import product, products_for
+from greenward.policies.kernels.native import LANES
+from greenward.policies.products import product, products_for, serving
 
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
@@ -41,7 +40,7 @@ class _ChunkedScores(torch.autograd.Function):
         S = len(hidden_SE)
         scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
         chunks = _chunks(S, len(unembedding_VE))
-        native = kernels() if Kernels.serve(hidden_SE, LANES) else None
+        native = serving(hidden_SE, LANES)
         products = products_for(hidden_SE, unembedding_VE)
         for part in chunks:
             if native:

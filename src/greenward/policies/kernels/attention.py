@@ -6,24 +6,22 @@ Shape suffixes: those of `native.py`, N groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from greenward.policies.attention import Attend
 from greenward.policies.decoder import Decoder
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.kernels.build import kernels
 from greenward.policies.kernels.native import LANES, Kernels, Layout, Rows
+from greenward.policies.products import serving
 
 _QUERY_BLOCK = 8  # rows of a group whose attention one thread computes
 
 
 def kernels_for(decoder: Decoder) -> Kernels | None:
     """The kernels, where they serve this decoder."""
-    like = decoder.embedding.new_empty(0, dtype=decoder.compute_dtype)
-    return kernels() if Kernels.serve(like, decoder.shape.head_dim) else None
+    return serving(decoder.embedding.new_empty(0, dtype=decoder.compute_dtype), decoder.shape.head_dim)
 
 
 class KernelAttention:
@@ -36,35 +34,22 @@ class KernelAttention:
         self.layout = layout_of(batch)
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
-        return _Attention.apply(qkv_MXD, self)
+        return Attend.apply(qkv_MXD, self)
 
-    def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, Tensor]:
-        """Attended values (M, H, D) and log-sum-exps (M, H); rotates its input in place."""
+    def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Attended values (M, H, D); rotated heads and log-sum-exps (M, H). Rotates its input in place."""
         H, K = self.shape.heads, self.shape.kv_heads
         self.kernels.rotate_(qkv_MXD, self.positions_M, self.table, H + K, 1.0)
-        return self.kernels.attention(qkv_MXD, H, K, self.layout)
+        out_MHD, lse_MH = self.kernels.attention(qkv_MXD, H, K, self.layout)
+        return out_MHD, [qkv_MXD, lse_MH]
 
-
-class _Attention(torch.autograd.Function):
-    """Rotates its input in place: the projection before it needs no output for its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, qkv_MXD: Tensor, attention: KernelAttention) -> Tensor:
-        out_MHD, lse_MH = attention.attend(qkv_MXD)
-        ctx.attention = attention
-        ctx.save_for_backward(qkv_MXD, out_MHD, lse_MH)
-        return out_MHD.flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        attention: KernelAttention = ctx.attention
-        qkv_MXD, out_MHD, lse_MH = ctx.saved_tensors
-        H, K, kernels = attention.shape.heads, attention.shape.kv_heads, attention.kernels
-        grad = kernels.attention_backward(
-            grad_out.view_as(out_MHD), qkv_MXD, out_MHD, lse_MH, K, attention.layout
-        )
-        kernels.rotate_(grad, attention.positions_M, attention.table, H + K, -1.0)
-        return grad, None
+    def backward(self, grad_MHD: Tensor, out_MHD: Tensor, kept: Sequence[Tensor]) -> Tensor:
+        """The gradient (M, X, D) of the input of `attend`, from what that gave."""
+        H, K = self.shape.heads, self.shape.kv_heads
+        qkv_MXD, lse_MH = kept
+        grad = self.kernels.attention_backward(grad_MHD, qkv_MXD, out_MHD, lse_MH, K, self.layout)
+        self.kernels.rotate_(grad, self.positions_M, self.table, H + K, -1.0)
+        return grad
 
 
 class KernelPrefill(KernelAttention):
