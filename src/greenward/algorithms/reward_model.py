@@ -8,7 +8,7 @@ Shape suffixes: B answers, F features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
@@ -117,8 +117,16 @@ class RewardModel:
         self._features_BF, self._passed_B = state["features"], state["passed"]
 
     def _read(self, turns: Sequence[Turn]) -> Tensor:
-        features = []
-        for batch in _batches(turns, self.micro_batch_sequences, self.trunk):
+        """Features (B, F); neighbours with the same prompt share its forward pass."""
+        features, size = [], self.micro_batch_sequences
+        for start in range(0, len(turns), size):
+            part = turns[start : start + size]
+            sharers = [list(group) for _, group in groupby(part, key=lambda turn: turn.prompt_ids)]
+            batch = GroupBatch.build(
+                [group[0].prompt_ids for group in sharers],
+                [[turn.completion_ids for turn in group] for group in sharers],
+                device=self.trunk.device,
+            )
             hidden_SE = self.trunk.completion_hidden(batch)
             features.append(answer_features(hidden_SE, batch.completion_mask_BT).cpu())
         return torch.cat(features)
@@ -233,16 +241,3 @@ class OnlineRecalibration:
 
 def _probabilities(logits: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
-
-
-def _batches(turns: Sequence[Turn], size: int, policy: Policy) -> Iterator[GroupBatch]:
-    """At most `size` answers at a time, in order; neighbours with the same prompt share it."""
-    for start in range(0, len(turns), size):
-        sharers = [
-            list(group) for _, group in groupby(turns[start : start + size], key=lambda turn: turn.prompt_ids)
-        ]
-        yield GroupBatch.build(
-            [group[0].prompt_ids for group in sharers],
-            [[turn.completion_ids for turn in group] for group in sharers],
-            device=policy.device,
-        )

@@ -237,7 +237,6 @@ class AgentDialogue(ProblemDialogue):
         return self._episode(self.verdict, answer, self.transcript(), rewards)
 
     def text(self) -> str:
-        """The transcript as one text."""
         steps = enumerate(self.transcript(), 1)
         return "".join(f"[{number}. {role}]\n{text.rstrip()}\n" for number, (role, text) in steps)
 

@@ -119,7 +119,6 @@ class _Casting(nn.Module):
     casts: dict[str, Tensor] | None = None  # by the name of the weight
 
     def cast(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The weight of that name in `dtype`."""
         weight: Tensor = getattr(self, name)
         if self.casts is None or not torch.is_grad_enabled():
             return weight.to(dtype)

@@ -205,7 +205,6 @@ class DecodeAttention:
         return moved
 
     def advance(self) -> None:
-        """Prepare to feed every row its next token."""
         self.own.advance()
         self.positions_B += 1
         self.cos, self.sin = self.table.index_select(0, self.positions_B).to(self.dtype).split(1, dim=1)

@@ -190,7 +190,6 @@ class Policy(Sampler):
 
     @property
     def hidden_size(self) -> int:
-        """The width of the final hidden states."""
         return self.model.shape.hidden_size
 
     def completion_hidden(self, batch: GroupBatch) -> Tensor:

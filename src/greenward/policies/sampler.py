@@ -81,7 +81,6 @@ class Sampler(RolloutEngine):
         seed: int | Sequence[int],
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """Completions for each prompt; see `RolloutEngine`."""
         check_prompts(prompts, params, self.max_positions)
         sizes = _per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, _per_prompt(seed, len(prompts)))

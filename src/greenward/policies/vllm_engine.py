@@ -56,7 +56,6 @@ class VLLMEngine:
         seed: int | Sequence[int],
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """Completions for each prompt; see `RolloutEngine`."""
         check_prompts(prompts, params, self.max_positions)
         sizes = [group_sizes] * len(prompts) if isinstance(group_sizes, int) else list(group_sizes)
         drawn = [1] * len(prompts) if params.temperature == 0 else sizes  # greedy answers are all the same

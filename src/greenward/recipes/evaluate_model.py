@@ -45,6 +45,8 @@ USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greed
 
 PREDICTIONS = "predictions.jsonl"
 SERVED = ("concurrency", "request_timeout", "api_key_env")
+LOADED = ("checkpoint", "dtype", "device")
+_LOADED_ONLY = "concerns models that are loaded here; a server has chosen its own"
 _SERVERS_ONLY = "concerns models behind a server (MODEL@URL, or --base-url), and this one is not"
 
 
@@ -107,13 +109,7 @@ class ModelEvaluation(EvaluationSession):
             _refuse(options, _SERVERS_ONLY, *SERVED)
             self.model: FoundModel | ServedModel = find_model(model, options.checkpoint)
         else:
-            _refuse(
-                options,
-                "concerns models that are loaded here; a server has chosen its own",
-                "checkpoint",
-                "dtype",
-                "device",
-            )
+            _refuse(options, _LOADED_ONLY, *LOADED)
             self.model = model
         recipe = self.model.recipe
         self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
@@ -265,10 +261,8 @@ class ModelEvaluation(EvaluationSession):
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
         positions, recipe = self.model.max_positions, self._trained_on
-        if recipe is not None and type(self.renderer) in (
-            PromptRenderer,
-            AgentPrompts,
-        ):  # asked as it was trained
+        as_trained = type(self.renderer) in (PromptRenderer, AgentPrompts)
+        if recipe is not None and as_trained:
             asked = self.options.max_tokens or recipe.sampling.max_tokens
         elif positions is not None:
             asked = self.options.room(positions, max(lengths))

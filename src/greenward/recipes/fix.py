@@ -178,23 +178,18 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
             raise ProblemError(f"{path}: there is no such file.")
     if file.is_dir() or file.suffix != ".py":
         raise ProblemError(f"{file}: expected a Python file.", remedy="Name the file that is to be repaired.")
-    project = Path(
-        os.path.commonpath(
-            [file.resolve().parent, tests.resolve() if tests.is_dir() else tests.resolve().parent]
-        )
-    )
+    place = tests.resolve()
+    project = Path(os.path.commonpath([file.resolve().parent, place if place.is_dir() else place.parent]))
     tree = find_tree(str(project))
     own = _at(tree, project, file)
     suites = [
         one
         for one in tree.files
-        if (project / one.shown).is_relative_to(tests.resolve()) and one is not own and any(_tests_in(one))
+        if (project / one.shown).is_relative_to(place) and one is not own and any(_tests_in(one))
     ]
     names = [name for suite in suites for name in _tests_in(suite)]
     if not names:
-        unread = next(
-            (one for one in tree.left_out if (project / one.where).is_relative_to(tests.resolve())), None
-        )
+        unread = next((one for one in tree.left_out if (project / one.where).is_relative_to(place)), None)
         raise ProblemError(
             f"{tests}: no test was found" + (f" ({unread.where}: {unread.reason})." if unread else "."),
             remedy="Tests are functions test_… and classes of unittest or Test…, in a file or a folder.",
@@ -287,14 +282,14 @@ def _tests_in(file: SourceFile) -> Iterator[str]:
         body = syntax_tree(file).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    by_pytest = needs_pytest(file)
+
+    def tests_of(nodes: list[ast.stmt]) -> list[str]:
+        functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [one.name for one in functions if one.name.startswith("test")]
+
+    between, start = ("::", file.place) if needs_pytest(file) else (".", file.module)
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            yield f"{file.place}::{node.name}"
-        elif isinstance(node, ast.ClassDef):
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith(
-                    "test"
-                ):
-                    between, start = ("::", file.place) if by_pytest else (".", file.module)
-                    yield between.join((start, node.name, method.name))
+        if isinstance(node, ast.ClassDef):
+            yield from (between.join((start, node.name, name)) for name in tests_of(node.body))
+        else:
+            yield from (f"{file.place}::{name}" for name in tests_of([node]))

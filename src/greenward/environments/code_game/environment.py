@@ -211,7 +211,6 @@ class CodeGameEnvironment:
         *,
         seed: int,
     ) -> list[Prediction]:
-        """`predictions_each` predictions of each valid program."""
         valid = [program for program in programs if program.result.valid for _ in range(predictions_each)]
         if predictor in SCRIPTED_PREDICTORS:
             return [Prediction(one, SCRIPTED_PREDICTORS[predictor](one.code)) for one in valid]

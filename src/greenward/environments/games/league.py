@@ -54,7 +54,6 @@ class League:
         return next(reversed(self._scores))
 
     def member(self, group_id: int) -> str:
-        """The member that the games of this group meet."""
         weights = [(1 - score) ** self.hardness + _SMALLEST_WEIGHT for score in self._scores.values()]
         rng = random.Random(step_seed(self.seed, group_id, LEAGUE))
         return rng.choices(list(self._scores), weights)[0]

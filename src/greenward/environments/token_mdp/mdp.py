@@ -165,7 +165,6 @@ class Writing:
 
     @property
     def code(self) -> str:
-        """The program so far."""
         return program(self.one.problem, [self.mdp.vocabulary.lexemes[token] for token in self.tokens])
 
     @property

@@ -132,7 +132,6 @@ class Kernels:
         grad_S: Tensor,
         grad_entropy_S: Tensor | None,
     ) -> Tensor:
-        """The gradient of the logits."""
         S, V = logits_SV.shape
         grad_logits = torch.empty_like(logits_SV)
         given = (lse_S, entropy_S, grad_S, grad_entropy_S, grad_logits)
