@@ -106,18 +106,18 @@ def from_first(function: Callable[[], T]) -> T:
     return result
 
 
-def total(values: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
-    """The sum of `values` over all processes, or what another `op` gives."""
+def total(values: Tensor, op: str = "SUM") -> Tensor:
+    """The sum of `values` over all processes, or what another `op` of `ReduceOp` gives."""
     if size() == 1:
         return values
     values = values.clone()
-    dist.all_reduce(values, op=op)
+    dist.all_reduce(values, op=getattr(dist.ReduceOp, op))
     return values
 
 
 def maximum(values: Tensor) -> Tensor:
     """The largest of `values` over all processes."""
-    return total(values, dist.ReduceOp.MAX)
+    return total(values, "MAX")
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
