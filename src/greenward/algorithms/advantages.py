@@ -63,17 +63,17 @@ class Estimator(Protocol):
         return
 
 
+def per_token(episodes: Sequence[Episode], value: Callable[[int, Turn], float]) -> PerToken:
+    """`value(index of the episode, turn)` for every token of a turn."""
+    return [
+        tuple(np.full(len(turn.completion_ids), value(index, turn), dtype=np.float32) for turn in one.turns)
+        for index, one in enumerate(episodes)
+    ]
+
+
 def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, str], float]) -> AdvantageBatch:
     """Gives every token of a turn `advantage(index of the episode, role)`."""
-    return AdvantageBatch(
-        [
-            tuple(
-                np.full(len(turn.completion_ids), advantage(index, turn.role), dtype=np.float32)
-                for turn in episode.turns
-            )
-            for index, episode in enumerate(episodes)
-        ]
-    )
+    return AdvantageBatch(per_token(episodes, lambda index, turn: advantage(index, turn.role)))
 
 
 @dataclass(eq=False)
@@ -218,13 +218,7 @@ class RoleBaselineEstimator(Estimator):
         for sharers in shared.values():
             total = 0.0 if self.baseline == "none" else sum(value for value, _ in sharers)
             values |= {key: value - total / len(sharers) for value, keys in sharers for key in keys}
-        advantages = [
-            tuple(
-                np.full(len(turn.completion_ids), values.get((number, id(turn)), 0.0), dtype=np.float32)
-                for turn in episode.turns
-            )
-            for number, episode in enumerate(episodes)
-        ]
+        advantages = per_token(episodes, lambda number, turn: values.get((number, id(turn)), 0.0))
         logprobs = [tuple(turn.logprobs_T for turn in episode.turns) for episode in episodes]
         metrics = {f"baseline/{name}": mean for name, mean in self._means.items() if "#" not in name}
         return AdvantageBatch(advantages, logprobs=logprobs, metrics=metrics, needs_groups=False)

@@ -6,7 +6,7 @@ shared prompt once. Names carry shapes: B rows, T completion positions, right-pa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,25 +116,27 @@ class TrainingBatch:
         rows = [row for sharers in groups for row in sharers]
         there_BT = tokens.completion_mask_BT.cpu().numpy()
 
-        def padded(arrays_T: Sequence[np.ndarray], dtype: np.dtype[Any]) -> Tensor:
+        def padded(arrays_T: Sequence[np.ndarray], dtype: Any = np.float32) -> Tensor:
             values_BT = np.zeros(there_BT.shape, dtype=dtype)
             values_BT[there_BT] = np.concatenate(arrays_T)
             return torch.from_numpy(values_BT).to(device)
 
-        def padded_if_there(arrays_T: Sequence[np.ndarray | None]) -> Tensor | None:
-            there = [values_T for values_T in arrays_T if values_T is not None]
-            return padded(there, np.dtype(np.float32)) if len(there) == len(arrays_T) else None
-
+        given = {
+            name: [getattr(row, f"{name}_T") for row in rows]
+            for name in ("old_logprobs", "ref_logprobs", "values", "returns")
+        }
+        optional: dict[str, Any] = {
+            f"{name}_BT": padded(arrays_T)
+            for name, arrays_T in given.items()
+            if all(values_T is not None for values_T in arrays_T)
+        }
         return cls(
-            advantages_BT=padded([row.advantages_T for row in rows], np.dtype(np.float32)),
-            mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.dtype(np.bool_)) & trained,
-            sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows], np.dtype(np.float32)),
-            old_logprobs_BT=padded_if_there([row.old_logprobs_T for row in rows]),
-            ref_logprobs_BT=padded_if_there([row.ref_logprobs_T for row in rows]),
-            values_BT=padded_if_there([row.values_T for row in rows]),
-            returns_BT=padded_if_there([row.returns_T for row in rows]),
+            advantages_BT=padded([row.advantages_T for row in rows]),
+            mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.bool_) & trained,
+            sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows]),
             tokens=tokens,
             temperature=rows[0].turn.temperature or 1.0,  # greedy tokens are scored at 1, as engines do
+            **optional,
         )
 
 
@@ -245,11 +247,6 @@ def _sharing_a_prompt(rows: Sequence[TrainingRow], size: int) -> list[list[Train
     ]
 
 
-def _tokens(piece: Sequence[TrainingRow]) -> int:
-    """What a forward pass over rows that share a prompt computes."""
-    return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
-
-
 def training_batches(
     rows: Sequence[TrainingRow], size: int, device: torch.device
 ) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
@@ -262,7 +259,11 @@ def training_batches(
     shares = [list(rows)]
     if distributed.size() > 1:
         pieces = _sharing_a_prompt(rows, -(-len(rows) // distributed.size()))
-        shares = [[row for piece in share for row in piece] for share in distributed.dealt(pieces, _tokens)]
+
+        def tokens(piece: Sequence[TrainingRow]) -> int:
+            return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
+
+        shares = [[row for piece in share for row in piece] for share in distributed.dealt(pieces, tokens)]
     batches = [list(micro_batches(share, size)) for share in shares]
     own = batches[distributed.rank()]
     for number in range(max(map(len, batches))):
@@ -273,11 +274,30 @@ def training_batches(
 
 
 @torch.no_grad()
+def row_scores(
+    score: Callable[[TrainingBatch], Mapping[str, Tensor]],
+    rows: Sequence[TrainingRow],
+    size: int,
+    device: torch.device,
+) -> list[dict[str, np.ndarray]]:
+    """What `score` gives by name (B, T), for each row its part (T,); `size` rows at once."""
+    place, found = {id(row): number for number, row in enumerate(rows)}, []
+    for ordered, micro in training_batches(rows, size, device):
+        for name, values_BT in score(micro).items():
+            for row, values_T in zip(ordered, values_BT.float().cpu().numpy(), strict=True):
+                found.append((place[id(row)], name, values_T[: len(row.advantages_T)]))
+    of_rows: list[dict[str, np.ndarray]] = [{} for _ in rows]
+    for number, name, values_T in distributed.gathered(found):
+        of_rows[number][name] = values_T
+    return of_rows
+
+
 def row_logprobs(policy: Policy, rows: Sequence[TrainingRow], size: int) -> dict[int, np.ndarray]:
     """The log-probabilities (T,) of each row's tokens, by the row's id; `size` rows at once."""
-    place, found = {id(row): number for number, row in enumerate(rows)}, []
-    for ordered, micro in training_batches(rows, size, policy.device):
+
+    def score(micro: TrainingBatch) -> dict[str, Tensor]:
         scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
-        for row, logprobs_T in zip(ordered, scores.logprobs_BT.float().cpu().numpy(), strict=True):
-            found.append((place[id(row)], logprobs_T[: len(row.advantages_T)]))
-    return {id(rows[number]): logprobs_T for number, logprobs_T in distributed.gathered(found)}
+        return {"logprobs": scores.logprobs_BT}
+
+    found = row_scores(score, rows, size, policy.device)
+    return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}

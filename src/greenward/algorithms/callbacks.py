@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from greenward.environments.episode import Episode
@@ -38,18 +39,18 @@ class Callback:
         """Restore `state`."""
 
 
+@dataclass(eq=False)
 class RolloutWriter(Callback):
     """Keeps the episodes of each step in `rollouts/`, at most `most` of them, taken evenly."""
 
     name = "rollouts"
 
-    def __init__(self, run: RunDirectory, most: int | None = None) -> None:
-        self._run = run
-        self._most = most
+    run: RunDirectory
+    most: int | None = None
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
-        every = 1 if self._most is None else -(-len(episodes) // self._most)
-        self._run.write_rollouts(step, [rollout_row(episode) for episode in episodes[:: max(every, 1)]])
+        every = 1 if self.most is None else -(-len(episodes) // self.most)
+        self.run.write_rollouts(step, [rollout_row(episode) for episode in episodes[:: max(every, 1)]])
 
 
 def rollout_row(episode: Episode) -> dict[str, Any]:

@@ -14,7 +14,21 @@ ENTROPY_RANGE = 100.0
 """The entropy coefficient stays within this factor of its first value, so that it can always return."""
 
 
-class KLCoefficient:
+class _Coefficient:
+    """A coefficient that is fixed, or steered to `target` by what is measured on each batch."""
+
+    def __init__(self, first: float, *, target: float | None) -> None:
+        self.value = self._first = first
+        self._target = target
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value = state["value"]
+
+
+class KLCoefficient(_Coefficient):
     """The coefficient of the KL term or penalty: fixed, or steered to `target` nats per token.
 
     After a batch of n episodes with measured KL the coefficient is multiplied by
@@ -23,25 +37,17 @@ class KLCoefficient:
     """
 
     def __init__(self, first: float, *, target: float | None, horizon: int) -> None:
-        self.value = first
-        self._target = target
+        super().__init__(first, target=target)
         self._horizon = horizon
 
     def update(self, kl: float, *, episodes: int) -> None:
         """Take in the KL of the batch that the present coefficient was used on; NaN is ignored."""
-        if self._target is None or math.isnan(kl):
-            return
-        error = min(max(kl / self._target - 1, -0.2), 0.2)
-        self.value *= 1 + error * episodes / self._horizon
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.value = state["value"]
+        if self._target is not None and not math.isnan(kl):
+            error = min(max(kl / self._target - 1, -0.2), 0.2)
+            self.value *= 1 + error * episodes / self._horizon
 
 
-class EntropyCoefficient:
+class EntropyCoefficient(_Coefficient):
     """The coefficient of the entropy bonus: fixed, or steered to `target` nats per token.
 
     After each batch with measured entropy H the coefficient is multiplied by
@@ -50,24 +56,12 @@ class EntropyCoefficient:
     to the target and bounded.
     """
 
-    def __init__(self, first: float, *, target: float | None) -> None:
-        self.value = first
-        self._first = first
-        self._target = target
-
     def update(self, entropy: float) -> None:
         """Take in the entropy of the batch that the present coefficient was used on; NaN is ignored."""
-        if self._target is None or math.isnan(entropy):
-            return
-        error = min(max(1 - entropy / self._target, -1.0), 1.0)
-        steered = self.value * math.exp(ENTROPY_RATE * error)
-        self.value = min(max(steered, self._first / ENTROPY_RANGE), self._first * ENTROPY_RANGE)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.value = state["value"]
+        if self._target is not None and not math.isnan(entropy):
+            error = min(max(1 - entropy / self._target, -1.0), 1.0)
+            steered = self.value * math.exp(ENTROPY_RATE * error)
+            self.value = min(max(steered, self._first / ENTROPY_RANGE), self._first * ENTROPY_RANGE)
 
 
 def learning_rate_factor(

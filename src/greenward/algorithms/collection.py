@@ -24,7 +24,11 @@ class Environment(Protocol):
 
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
-    ) -> Collection: ...
+    ) -> Collection:
+        """The episodes of these groups; the same seed gives the same ones.
+
+        `step` is what reward terms are told of the progress.
+        """
 
     def task(self, group: int) -> Hashable:
         """What tells the task of a group from others; several processes ask for it."""

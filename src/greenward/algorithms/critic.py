@@ -6,16 +6,16 @@ GAE: Schulman et al. 2015, arXiv 1506.02438.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from greenward.algorithms import distributed
-from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, Estimator, PerToken
-from greenward.algorithms.batches import TrainingBatch, TrainingRow, training_batches
+from greenward.algorithms.advantages import STD_EPSILON, AdvantageBatch, Estimator, PerToken, per_token
+from greenward.algorithms.batches import TrainingBatch, TrainingRow, row_scores
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.losses import KL_ESTIMATORS
 from greenward.config.algorithm import CriticConfig, PPOKLConfig
@@ -59,56 +59,45 @@ class CriticEstimator(Estimator):
         """Advantages, values, returns, and metrics of the critic before the update."""
         scores = self._score(episodes)
         advantages, returns = _zeros(episodes), _zeros(episodes)
-        places = list(_trajectories(episodes))
-        trajectories = [self._trajectory(place, scores) for place in places]
-        for place, trajectory in zip(places, trajectories, strict=True):
-            place.scatter(trajectory.advantages_T, advantages)
-            place.scatter(trajectory.returns_T, returns)
-        if places and self.config.whiten_advantages:
-            self._whiten(advantages, places, trajectories)
-        return AdvantageBatch(advantages, scores.values, returns, scores.logprobs, _metrics(trajectories))
+        trajectories = [self._trajectory(place, scores) for place in _trajectories(episodes)]
+        for one in trajectories:
+            one.place.scatter(one.advantages_T, advantages)
+            one.place.scatter(one.returns_T, returns)
+        if trajectories and self.config.whiten_advantages:
+            self._whiten(advantages, trajectories)
+        return AdvantageBatch(
+            advantages, scores["values"], returns, scores.get("logprobs"), _metrics(trajectories)
+        )
 
-    def _trajectory(self, place: _RoleTurns, scores: _Scores) -> _Trajectory:
-        values_T = place.gather(scores.values)
-        rewards_T = np.zeros(len(values_T))
+    def _trajectory(self, place: _RoleTurns, scores: Mapping[str, PerToken]) -> _Trajectory:
+        config = self.config
+        values_T = place.gather(scores["values"])
+        zeros_T = np.zeros(len(values_T))
+        rewards_T = zeros_T.copy()
         rewards_T[-1] = place.reward
         ends = np.cumsum([turn.written_tokens for _, turn in place.turns]) - 1
         for (_, turn), end in zip(place.turns, ends, strict=True):
             if turn.reward is not None:  # a part of the episode's reward that came earlier
                 rewards_T[end] += turn.reward
                 rewards_T[-1] -= turn.reward
-        kl_T = None
-        if scores.kl is not None:
-            kl_T = place.gather(scores.kl)
-            rewards_T -= self.kl_coefficient.value * kl_T
-        config = self.config
-
-        def advantages_T(gae_lambda: float) -> np.ndarray:
-            return generalised_advantages(
-                rewards_T, values_T, discount=config.discount, gae_lambda=gae_lambda
-            )
-
+        gae = partial(generalised_advantages, discount=config.discount)
+        kl_T, kl_advantages_T = None, zeros_T
+        if "kl" in scores:
+            kl_T = place.gather(scores["kl"])
+            cost_T = self.kl_coefficient.value * kl_T
+            rewards_T -= cost_T
+            kl_advantages_T = gae(-cost_T, zeros_T, gae_lambda=config.gae_lambda)  # without a baseline
         return _Trajectory(
+            place,
             values_T,
-            advantages_T(config.gae_lambda),
-            advantages_T(config.value_lambda) + values_T,
+            gae(rewards_T, values_T, gae_lambda=config.gae_lambda),
+            gae(rewards_T, values_T, gae_lambda=config.value_lambda) + values_T,
             discounted_returns(rewards_T, discount=config.discount),
             kl_T,
-            np.zeros(len(values_T)) if kl_T is None else self._kl_advantages(kl_T),
+            kl_advantages_T,
         )
 
-    def _kl_advantages(self, kl_T: np.ndarray) -> np.ndarray:
-        """The part of the advantages that the KL in the rewards has, without a baseline."""
-        return generalised_advantages(
-            -self.kl_coefficient.value * kl_T,
-            np.zeros(len(kl_T)),
-            discount=self.config.discount,
-            gae_lambda=self.config.gae_lambda,
-        )
-
-    def _whiten(
-        self, advantages: PerToken, places: Sequence[_RoleTurns], trajectories: Sequence[_Trajectory]
-    ) -> None:
+    def _whiten(self, advantages: PerToken, trajectories: Sequence[_Trajectory]) -> None:
         """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
 
         1. Rewards differ less and less while a policy converges. Division by the deviation of the batch
@@ -124,76 +113,55 @@ class CriticEstimator(Estimator):
         """
         tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
         of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
-        variance = _reward_variance(places, trajectories)
+        variance = _reward_variance(trajectories)
         bound = NOISE_MARGIN * variance
         signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
         batches, usual = self.critic.reward_scale.tolist()
         deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
         self.critic.reward_scale[0] = batches + 1
         self.critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
-        for place, trajectory in zip(places, trajectories, strict=True):
-            whitened_T = signal * (trajectory.advantages_T - tokens.mean()) / deviation
-            place.scatter(whitened_T + (1 - signal) * (trajectory.kl_advantages_T - of_kl.mean()), advantages)
+        for one in trajectories:
+            whitened_T = signal * (one.advantages_T - tokens.mean()) / deviation
+            one.place.scatter(whitened_T + (1 - signal) * (one.kl_advantages_T - of_kl.mean()), advantages)
 
-    @torch.no_grad()
-    def _score(self, episodes: Sequence[Episode]) -> _Scores:
-        """One forward pass over everything that is trained on."""
-        needs_logprobs = self.critic.reads_policy or self._reference is not None
-        scores = _Scores(
-            values=_zeros(episodes),
-            logprobs=_zeros(episodes) if needs_logprobs else None,
-            kl=_zeros(episodes) if self._reference is not None else None,
-        )
-        rows, places = [], {}
+    def _score(self, episodes: Sequence[Episode]) -> dict[str, PerToken]:
+        """One forward pass over everything that is trained on: `values`, and what else is needed."""
+        rows, places = [], []
         for index, episode in enumerate(episodes):
             for number, turn in enumerate(episode.turns):
                 if episode.scored and turn.trained:
-                    row = TrainingRow(
-                        turn, np.zeros(len(turn.completion_ids), np.float32), turn.policy_wrote_T
-                    )
-                    rows.append(row)
-                    places[id(row)] = index, number
-        found: list[tuple[str, int, int, np.ndarray]] = []
-        for ordered, micro in training_batches(rows, self.micro_batch_sequences, self.policy.device):
-            for name, found_BT in self._score_micro_batch(micro, scores):
-                for row, found_T in zip(ordered, found_BT.cpu().numpy(), strict=True):
-                    found.append((name, *places[id(row)], found_T[: len(row.advantages_T)]))
-        for name, index, number, found_T in distributed.gathered(found):
-            getattr(scores, name)[index][number][:] = found_T
+                    zeros_T = np.zeros(len(turn.completion_ids), np.float32)
+                    rows.append(TrainingRow(turn, zeros_T, turn.policy_wrote_T))
+                    places.append((index, number))
+        scores = {"values": _zeros(episodes)}
+        found = row_scores(self._score_batch, rows, self.micro_batch_sequences, self.policy.device)
+        for (index, number), by_name in zip(places, found, strict=True):
+            for name, found_T in by_name.items():
+                scores.setdefault(name, _zeros(episodes))[index][number][:] = found_T
         return scores
 
-    def _score_micro_batch(self, micro: TrainingBatch, scores: _Scores) -> Iterator[tuple[str, Tensor]]:
-        """Each result (B, T), with its name in `scores`."""
+    def _score_batch(self, micro: TrainingBatch) -> dict[str, Tensor]:
+        """Values, log-probabilities and KL (B, T), the latter two where they are needed."""
+        scores: dict[str, Tensor] = {}
         hidden_SE = None
-        if scores.logprobs is not None:
+        tokens, temperature = micro.laid_out, micro.temperature
+        if self.critic.reads_policy or self._reference is not None:
             of_policy = self.policy.completion_logprobs(
-                micro.laid_out, temperature=micro.temperature, hidden=self.critic.reads_policy
+                tokens, temperature=temperature, hidden=self.critic.reads_policy
             )
-            hidden_SE, logprobs_BT = of_policy.hidden_SE, of_policy.logprobs_BT.float()
-            yield "logprobs", logprobs_BT
-            if self._reference is not None and scores.kl is not None:
-                of_reference = self._reference.completion_logprobs(
-                    micro.laid_out, temperature=micro.temperature
-                )
-                log_ratio_BT = logprobs_BT - of_reference.logprobs_BT.float()
-                estimate = KL_ESTIMATORS[self.kl.estimator]
-                yield "kl", estimate(log_ratio_BT, torch.ones_like(log_ratio_BT))
-        yield "values", self.critic(micro.laid_out, hidden_SE)
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """What the models say about the tokens of a batch."""
-
-    values: PerToken
-    logprobs: PerToken | None
-    kl: PerToken | None
+            hidden_SE, scores["logprobs"] = of_policy.hidden_SE, of_policy.logprobs_BT.float()
+        if self._reference is not None:
+            of_reference = self._reference.completion_logprobs(tokens, temperature=temperature)
+            log_ratio_BT = scores["logprobs"] - of_reference.logprobs_BT.float()
+            scores["kl"] = KL_ESTIMATORS[self.kl.estimator](log_ratio_BT, torch.ones_like(log_ratio_BT))
+        return scores | {"values": self.critic(tokens, hidden_SE)}
 
 
 @dataclass(frozen=True)
 class _Trajectory:
     """The tokens of one role of one episode; all arrays of shape (T,)."""
 
+    place: _RoleTurns
     values_T: np.ndarray
     advantages_T: np.ndarray
     returns_T: np.ndarray
@@ -237,19 +205,16 @@ def _trajectories(episodes: Sequence[Episode]) -> Iterator[_RoleTurns]:
 
 
 def _zeros(episodes: Sequence[Episode]) -> PerToken:
-    return [
-        tuple(np.zeros(len(turn.completion_ids), dtype=np.float32) for turn in episode.turns)
-        for episode in episodes
-    ]
+    return per_token(episodes, lambda *_: 0.0)
 
 
-def _reward_variance(places: Sequence[_RoleTurns], trajectories: Sequence[_Trajectory]) -> float:
+def _reward_variance(trajectories: Sequence[_Trajectory]) -> float:
     """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
     total = 0.0
-    for role in {place.role for place in places}:
-        pairs = [pair for pair in zip(places, trajectories, strict=True) if pair[0].role == role]
-        rewards = np.array([place.reward for place, _ in pairs])
-        tokens = np.array([len(trajectory.values_T) for _, trajectory in pairs])
+    for role in {one.place.role for one in trajectories}:
+        own = [one for one in trajectories if one.place.role == role]
+        rewards = np.array([one.place.reward for one in own])
+        tokens = np.array([len(one.values_T) for one in own])
         if np.ptp(rewards):
             total += float((tokens * (rewards - np.average(rewards, weights=tokens)) ** 2).sum())
     return total / sum(len(trajectory.values_T) for trajectory in trajectories)

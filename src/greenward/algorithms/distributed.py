@@ -106,22 +106,18 @@ def from_first(function: Callable[[], T]) -> T:
     return result
 
 
-def total(values: Tensor) -> Tensor:
-    """The sum of `values` over all processes."""
+def total(values: Tensor, op: str = "SUM") -> Tensor:
+    """The sum of `values` over all processes, or what another `op` of `ReduceOp` gives."""
     if size() == 1:
         return values
     values = values.clone()
-    dist.all_reduce(values)
+    dist.all_reduce(values, op=getattr(dist.ReduceOp, op))
     return values
 
 
 def maximum(values: Tensor) -> Tensor:
     """The largest of `values` over all processes."""
-    if size() == 1:
-        return values
-    values = values.clone()
-    dist.all_reduce(values, op=dist.ReduceOp.MAX)
-    return values
+    return total(values, "MAX")
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
@@ -218,7 +214,6 @@ class _Watch(threading.Thread):
                 time.sleep(2 * POLL_SECONDS)
 
     def failure(self) -> str | None:
-        """What a process has told of its failure."""
         try:
             return self._store.get(_FAILED).decode() if self._store.check([_FAILED]) else None
         except RuntimeError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,6 @@ class QNetwork(nn.Module):
         return self.value(hidden_BH) + advantages_BA - advantages_BA.mean(dim=1, keepdim=True)
 
 
-def only_legal(values_BA: Tensor, legal_BA: Tensor) -> Tensor:
-    """The values, minus infinity where the action is illegal."""
-    return values_BA.masked_fill(~legal_BA, -torch.inf)
-
-
 def q_targets(
     rewards_B: Tensor,
     discounts_B: Tensor,
@@ -76,7 +72,8 @@ def q_targets(
     which takes away the upward bias of a maximum over noise. Where nothing is legal next, or the episode
     ended (discount 0), the rewards alone remain.
     """
-    chosen_B1 = only_legal(online_BA if double else target_BA, legal_BA).argmax(dim=1, keepdim=True)
+    chooser_BA = online_BA if double else target_BA
+    chosen_B1 = chooser_BA.masked_fill(~legal_BA, -torch.inf).argmax(dim=1, keepdim=True)
     values_B = target_BA.gather(1, chosen_B1).squeeze(1)
     goes_on_B = legal_BA.any(dim=1) & (discounts_B > 0)
     return rewards_B + torch.where(goes_on_B, discounts_B * values_B, torch.zeros_like(values_B))
@@ -119,22 +116,16 @@ class DQNAgent:
         self.optimizer = torch.optim.AdamW(
             self.online.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
+        self._buffer = partial(ReplayBuffer, observation_size=observation_size, actions=actions, dtype=dtype)
         exponent = config.priority_exponent if config.prioritized else 0.0
-        self.memory = ReplayBuffer(
-            config.buffer_capacity, observation_size, actions, priority_exponent=exponent, dtype=dtype
-        )
-        self.successes = ReplayBuffer(
-            max(1, config.buffer_capacity // 10) if config.success_share else 1,
-            observation_size, actions, dtype=dtype,
-        )  # fmt: skip
+        self.memory = self._buffer(config.buffer_capacity, priority_exponent=exponent)
+        self.successes = self._buffer(max(1, config.buffer_capacity // 10) if config.success_share else 1)
         self.demonstrations: ReplayBuffer | None = None
-        self._dtype = dtype
         self.version = 0
 
     def demonstrate(self, transitions: Sequence[Transition]) -> None:
         """Keep these transitions for good; each batch has its `demonstration_share` of them (DQfD)."""
-        size = len(transitions[0].observation)
-        self.demonstrations = ReplayBuffer(len(transitions), size, self.actions, dtype=self._dtype)
+        self.demonstrations = self._buffer(len(transitions))
         self.demonstrations.extend(transitions)
         self.memory.extend(transitions)
 
@@ -253,26 +244,21 @@ class DQNAgent:
                 )
         self.online.load_state_dict(state)
 
+    def _parts(self) -> dict[str, Any]:
+        names = ("target", "optimizer", "memory", "successes")
+        return {name: getattr(self, name) for name in names}
+
     def training_state(self) -> dict[str, Any]:
         """What an exact resume needs besides the weights: target, optimizer, memory."""
-        return {
-            "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "memory": self.memory.state_dict(),
-            "successes": self.successes.state_dict(),
-            "version": self.version,
-        }
+        states = {name: part.state_dict() for name, part in self._parts().items()}
+        return {**states, "version": self.version}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.memory.load_state_dict(state["memory"])
-        self.successes.load_state_dict(state["successes"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         self.version = state["version"]
 
     def save(self, folder: Path | str) -> None:
-        """Write the weights into a folder."""
         torch.save(self.online.state_dict(), Path(folder) / WEIGHTS)
 
     def load(self, folder: Path | str) -> None:

@@ -117,7 +117,6 @@ class DQNTrainer:
         self._index = {id(one): index for index, one in enumerate(self.mdp.problems)}
 
     def train_step(self, step: int) -> StepRecord:
-        """Write, grade, remember, learn."""
         started = time.perf_counter()
         rng = np.random.default_rng(step_seed(self.seed, step, "round"))
         config = self.policy.config
@@ -136,7 +135,7 @@ class DQNTrainer:
         )
         epsilon = config.epsilon(self.episodes_done)
         problems = [self.mdp.problems[index] for index in chosen]
-        attempts = self._write(problems[:greedy], self._greedy)
+        attempts = self._write(problems[:greedy], lambda _, *seen: self.policy.act(*seen))
         head_starts = self.mdp.head_starts(self.episodes_per_step - greedy, rng)
         attempts += self._write(problems[greedy:], self._exploring(epsilon, rng), head_starts)
         written = time.perf_counter()
@@ -186,11 +185,6 @@ class DQNTrainer:
     ) -> list[Attempt]:
         progress = (self.progress_weight, self.policy.config.gamma)
         return write(self.mdp, problems, choose, self.grading, progress=progress, head_starts=head_starts)
-
-    def _greedy(
-        self, writings: Sequence[Writing], observations_BD: np.ndarray, legal_BA: np.ndarray
-    ) -> np.ndarray:
-        return self.policy.act(observations_BD, legal_BA)
 
     def _exploring(self, epsilon: float, rng: np.random.Generator) -> Choose:
         """ε-greedy over actions that can lead to a new program, directed by the token prior and by counts.
@@ -300,7 +294,6 @@ class DQNTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
         self.policy.load_training_state(state["agent"])
         self.success = state["success"].numpy().copy()
         self.tree.counts = dict(zip(state["count_keys"].tolist(), state["counts"].tolist(), strict=True))

@@ -210,8 +210,9 @@ class TrainingLoop:
         seconds = distributed.gathered([time.perf_counter() - started])[0]  # by which all stop at once
         self.training_seconds += seconds
         metrics |= {"time/step": seconds, "time/training": self.training_seconds}
-        if torch.cuda.is_initialized() and self.trainer.policy.device.type == "cuda":
-            metrics["perf/device_memory_mb"] = _peak_device_memory_mb(self.trainer.policy.device)
+        if torch.cuda.is_initialized() and (device := self.trainer.policy.device).type == "cuda":
+            metrics["perf/device_memory_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
+            torch.cuda.reset_peak_memory_stats(device)
         logs = self.steps_done % self.log_interval_steps == 0
         if logs:
             self.directory.metrics.append(self.steps_done, metrics)
@@ -259,11 +260,13 @@ class TrainingLoop:
             (folder / "README.md").write_text(card, encoding="utf-8")
             torch.save(state, folder / STATE_FILE)
 
-        distributed.from_first(lambda: str(self._save(write)))
+        def save() -> str:
+            kept = self.keep_checkpoints, self.keep_spaced_checkpoints
+            return str(
+                save_checkpoint(self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
+            )
 
-    def _save(self, write: Callable[[Path], None]) -> Path:
-        kept = self.keep_checkpoints, self.keep_spaced_checkpoints
-        return save_checkpoint(self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
+        distributed.from_first(save)
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
@@ -300,13 +303,6 @@ def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) 
         "reward/avg_batch_reward": metrics["reward/mean"],
         "reward/successful_predictions_count": float(successes),
     }
-
-
-def _peak_device_memory_mb(device: torch.device) -> float:
-    """The most memory, in MiB, that tensors have held on a CUDA device since the last call."""
-    peak = torch.cuda.max_memory_allocated(device) / 2**20
-    torch.cuda.reset_peak_memory_stats(device)
-    return peak
 
 
 def load_trainer_state(checkpoint: Path) -> dict[str, Any]:

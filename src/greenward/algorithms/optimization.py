@@ -136,14 +136,12 @@ class LossScale:
         return loss * self.value if self.enabled else loss
 
     def unscale(self, parameters: Iterable[Tensor]) -> None:
-        """Divide the gradients of `parameters` by the scale."""
         if self.enabled:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(self.value)
 
     def update(self, *, finite: bool) -> None:
-        """Follow what the last step found."""
         if self.enabled:
             self._finite_steps = self._finite_steps + 1 if finite else 0
             if not finite:
@@ -203,7 +201,6 @@ class UpdateStatistics:
             self._sums.setdefault(name, []).append((value, tokens))
 
     def extend(self, other: UpdateStatistics) -> None:
-        """Add what `other` holds."""
         self._losses += other._losses
         for name, sums in other._sums.items():
             self._sums.setdefault(name, []).extend(sums)
@@ -226,7 +223,6 @@ class UpdateStatistics:
             self._maxima.setdefault(name, []).append(value)
 
     def add_loss(self, loss: Tensor) -> None:
-        """Add the loss of one minibatch on which the policy was evaluated."""
         self._losses.append(loss)
 
     def add_step(self, norms: Mapping[str, float], *, applied: bool) -> None:

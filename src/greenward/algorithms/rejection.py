@@ -115,7 +115,6 @@ class RejectionTrainer:
         return episode.reward >= self.config.min_reward
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs beside the policy's weights: optimizer, pool and count."""
         return {
             "collector": self.collector.state_dict(),
             **self._optimizer.state_dict(),

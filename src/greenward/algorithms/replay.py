@@ -15,7 +15,6 @@ import torch
 
 from greenward.errors import CheckpointError
 
-_AXES = ("_B", "BD", "BA")
 PRIORITY_FLOOR = 1e-3
 """Added to every TD error, so that no transition is never drawn."""
 
@@ -127,7 +126,7 @@ class Batch:
         own: dict[str, Any] = {
             name: torch.cat([one, vars(other)[name]])
             for name, one in vars(self).items()
-            if name[-2:] in _AXES
+            if isinstance(one, torch.Tensor)
         }
         return replace(self, **own, successes=self.successes + len(other.indices))
 
@@ -219,7 +218,6 @@ class ReplayBuffer:
         self._highest = max(self._highest, float(priorities.max()))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was stored, as tensors."""
         kept = len(self)
         tensors = {name: torch.from_numpy(values[:kept].copy()) for name, values in self._arrays.items()}
         priorities = torch.from_numpy(self._tree.weights(np.arange(kept)))

@@ -8,7 +8,7 @@ Shape suffixes: B answers, F features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from greenward.logistic import fit_recalibration
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.heads import RewardHead, answer_features
 from greenward.policies.policy import Policy
+from greenward.runs.metrics import PredictionsFile
 from greenward.seeding import step_seed
 
 TERM = "reward_model"
@@ -101,7 +102,6 @@ class RewardModel:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs, between two steps, beside the trunk."""
         return {
             "head": self._head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -117,8 +117,16 @@ class RewardModel:
         self._features_BF, self._passed_B = state["features"], state["passed"]
 
     def _read(self, turns: Sequence[Turn]) -> Tensor:
-        features = []
-        for batch in _batches(turns, self.micro_batch_sequences, self.trunk):
+        """Features (B, F); neighbours with the same prompt share its forward pass."""
+        features, size = [], self.micro_batch_sequences
+        for start in range(0, len(turns), size):
+            part = turns[start : start + size]
+            sharers = [list(group) for _, group in groupby(part, key=lambda turn: turn.prompt_ids)]
+            batch = GroupBatch.build(
+                [group[0].prompt_ids for group in sharers],
+                [[turn.completion_ids for turn in group] for group in sharers],
+                device=self.trunk.device,
+            )
             hidden_SE = self.trunk.completion_hidden(batch)
             features.append(answer_features(hidden_SE, batch.completion_mask_BT).cpu())
         return torch.cat(features)
@@ -138,12 +146,6 @@ class RewardModel:
         return sum(losses) / len(losses)
 
 
-class PredictionRecord(Protocol):
-    """Where predictions are kept beside what grading found."""
-
-    def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None: ...
-
-
 @dataclass(eq=False)
 class RewardModelCallback(Callback):
     """Has a reward model annotate episodes: the reward term `reward_model`, with `weight`.
@@ -154,7 +156,7 @@ class RewardModelCallback(Callback):
     name = TERM
 
     model: RewardModel
-    record: PredictionRecord
+    record: PredictionsFile
     _: KW_ONLY
     weight: float
 
@@ -164,16 +166,12 @@ class RewardModelCallback(Callback):
 
     def on_episodes(self, episodes: Sequence[Episode]) -> list[Episode]:
         """The episodes with the term; those without a score or an answer of the policy stay as they are."""
-        annotated = [episode.scored and bool(episode.trained_turns) for episode in episodes]
-        scored = [episode for episode, yes in zip(episodes, annotated, strict=True) if yes]
+        scored = [episode for episode in episodes if episode.scored and episode.trained_turns]
         predicted = self.model.predict(scored).tolist()
         self._predicted += predicted
         self._passed += [bool(episode.success) for episode in scored]
-        chances = iter(predicted)
-        return [
-            self._annotated(episode, next(chances)) if yes else episode
-            for episode, yes in zip(episodes, annotated, strict=True)
-        ]
+        chances = dict(zip(map(id, scored), predicted, strict=True))
+        return [self._annotated(one, chances[id(one)]) if id(one) in chances else one for one in episodes]
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         self.record.append(step, self._predicted, self._passed)
@@ -243,16 +241,3 @@ class OnlineRecalibration:
 
 def _probabilities(logits: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
-
-
-def _batches(turns: Sequence[Turn], size: int, policy: Policy) -> Iterator[GroupBatch]:
-    """At most `size` answers at a time, in order; neighbours with the same prompt share it."""
-    for start in range(0, len(turns), size):
-        sharers = [
-            list(group) for _, group in groupby(turns[start : start + size], key=lambda turn: turn.prompt_ids)
-        ]
-        yield GroupBatch.build(
-            [group[0].prompt_ids for group in sharers],
-            [[turn.completion_ids for turn in group] for group in sharers],
-            device=policy.device,
-        )

@@ -16,17 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from greenward.algorithms import distributed
+from greenward.algorithms import distributed, optimization
 from greenward.algorithms.coefficients import learning_rate_factor
 from greenward.algorithms.loop import StepRecord
-from greenward.algorithms.optimization import (
-    LossScale,
-    MicroBatchLimit,
-    adamw,
-    casting_once,
-    clip_gradients,
-    set_learning_rates,
-)
 from greenward.config.sections import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
@@ -46,7 +38,6 @@ class Example:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens trained on."""
         return len(self.completion_ids) if self.trained is None else sum(self.trained)
 
 
@@ -132,9 +123,9 @@ class SupervisedOptimizer:
 
     def __post_init__(self) -> None:
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        self.adamw = adamw([trained], betas=self.betas, weight_decay=self.weight_decay)
-        self._limit = MicroBatchLimit(self.examples_at_once)
-        self._loss_scale = LossScale(self.policy.dtype)
+        self.adamw = optimization.adamw([trained], betas=self.betas, weight_decay=self.weight_decay)
+        self._limit = optimization.MicroBatchLimit(self.examples_at_once)
+        self._loss_scale = optimization.LossScale(self.policy.dtype)
 
     def update(self, batch: Sequence[Example], rate: float) -> SupervisedUpdate:
         """One optimizer step on `batch` at the learning rate `rate`.
@@ -151,7 +142,7 @@ class SupervisedOptimizer:
             batch, lambda example: len(example.prompt_ids) + len(example.completion_ids)
         )
         own = shares[distributed.rank()]
-        set_learning_rates(self.adamw, [rate])
+        optimization.set_learning_rates(self.adamw, [rate])
 
         def accumulate() -> Tensor:
             self.adamw.zero_grad(set_to_none=False)
@@ -164,10 +155,10 @@ class SupervisedOptimizer:
                 total += loss.detach()
             return distributed.total(total)
 
-        with casting_once(policy):
+        with optimization.casting_once(policy):
             total = float(self._limit.fit(accumulate, len(batch)))
         self._loss_scale.unscale(policy.parameters())
-        norm = clip_gradients(policy.parameters(), self.max_grad_norm)
+        norm = optimization.clip_gradients(policy.parameters(), self.max_grad_norm)
         applied = math.isfinite(norm)
         self._loss_scale.update(finite=applied)
         if applied:

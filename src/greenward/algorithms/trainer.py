@@ -6,8 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -134,23 +133,29 @@ class RLTrainer:
         if not all_groups:
             left_out += [row for group in groups if not has_signal(group) for row in group]
         passes, count = algorithm.updates_per_batch, algorithm.minibatches
-        critic_passes = self._critic_passes
+        critic_passes = (self.critic_config.updates_per_batch or passes) if self.critic_config else 0
         groups = self._with_fixed_logprobs(groups, off_policy=passes * count > 1, all_groups=all_groups)
         if self.critic is not None:  # its baseline is not of the group, which may therefore be split
             groups = [[row] for group in groups for row in group]
         self._measure_entropy(left_out, statistics)
         stopped_early = False
         for number in range(max(passes, critic_passes)):
-            if number == 0 or count > 1:
-                batches = self._minibatches(groups, step, number, all_groups=all_groups)
-            for minibatch in batches:
-                stopped_early |= not self._optimizer_step(
-                    minibatch,
-                    statistics,
-                    policy_learns=number < passes and not stopped_early,
-                    critic_learns=number < critic_passes,
-                    first_pass=number == 0,
+            if number == 0 or count > 1:  # shuffled anew for each pass; whole groups are in order at first
+                in_order = number == 0 and self.critic is None
+                batches = minibatches(
+                    groups,
+                    count=count,
+                    max_completion_tokens=self.max_completion_tokens,
+                    all_groups=all_groups,
+                    shuffle_seed=None if in_order else step_seed(self.seed, step, f"minibatches/{number}"),
                 )
+            for minibatch in batches:
+                learning = _Learning(
+                    policy=number < passes and not stopped_early,
+                    critic=number < critic_passes,
+                    is_first_pass=number == 0,
+                )
+                stopped_early |= not self._optimizer_step(minibatch, statistics, learning)
         self.policy.version += statistics.policy_steps > 0
         metrics = {
             "learning_rate": rate,
@@ -164,7 +169,6 @@ class RLTrainer:
         return metrics | self._adapt_coefficients(metrics, sum(episode.scored for episode in episodes))
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs beside the policy's weights."""
         state: dict[str, Any] = {name: part.state_dict() for name, part in self._stateful_parts().items()}
         if self.reference is not None and self.algorithm.kl.refresh_every:
             state["reference"] = self.reference.state_dict()
@@ -187,11 +191,6 @@ class RLTrainer:
             "loss_scale": self._loss_scale,
         }
         return parts if self.critic is None else parts | {"critic": self.critic}
-
-    @property
-    def _critic_passes(self) -> int:
-        section = self.critic_config
-        return 0 if section is None else section.updates_per_batch or self.algorithm.updates_per_batch
 
     def _set_learning_rates(self, step: int) -> float:
         """Set all rates for this step; the policy's."""
@@ -229,53 +228,24 @@ class RLTrainer:
     def _logprobs(self, policy: Policy, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
         return self._limit.fit(lambda: row_logprobs(policy, rows, self._limit.size), len(rows))
 
-    def _minibatches(
-        self, groups: Sequence[RowGroup], step: int, number: int, *, all_groups: bool
-    ) -> list[Minibatch]:
-        """The minibatches of pass `number`, shuffled anew for each; whole groups are in order at first."""
-        in_order = number == 0 and self.critic is None
-        return minibatches(
-            groups,
-            count=self.algorithm.minibatches,
-            max_completion_tokens=self.max_completion_tokens,
-            all_groups=all_groups,
-            shuffle_seed=None if in_order else step_seed(self.seed, step, f"minibatches/{number}"),
-        )
-
-    def _optimizer_step(
-        self,
-        batch: Minibatch,
-        statistics: UpdateStatistics,
-        *,
-        policy_learns: bool,
-        critic_learns: bool,
-        first_pass: bool,
-    ) -> bool:
+    def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, learning: _Learning) -> bool:
         """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
-        trunk = self._shared_trunk if policy_learns else []
-        attempt = partial(self._accumulate, batch, trunk, policy_learns, critic_learns, first_pass)
         with casting_once(self.policy):
-            value_gradients, found = self._limit.fit(attempt, len(batch.rows))
-        statistics.extend(found)
+            found = self._limit.fit(lambda: self._accumulate(batch, learning), len(batch.rows))
+        statistics.extend(found.statistics)
         limit = self.algorithm.max_step_kl
-        within = not policy_learns or limit is None or not found.mean("approx_kl") > limit
-        self._step(value_gradients, trunk, statistics, policy=policy_learns and within, critic=critic_learns)
+        within = not learning.policy or limit is None or not found.statistics.mean("approx_kl") > limit
+        self._step(found, statistics, policy=learning.policy and within, critic=learning.critic)
         return within
 
-    def _accumulate(
-        self,
-        batch: Minibatch,
-        trunk: Sequence[Tensor],
-        policy_learns: bool,
-        critic_learns: bool,
-        first_pass: bool,
-    ) -> tuple[SeparateGradients, UpdateStatistics]:
-        """The gradients of a minibatch, those of the value loss on `trunk` apart, and its statistics."""
+    def _accumulate(self, batch: Minibatch, learning: _Learning) -> _Accumulated:
+        """The gradients of a minibatch, those of the value loss on a shared trunk apart."""
         self._optimizer.zero_grad()
+        trunk = self._shared_trunk if learning.policy else []
         value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
         for micro in batch.laid_out(self._limit.size, self.policy.device):
-            scores, hidden_SE = self._forward(micro, policy_learns)
-            if critic_learns:
+            scores, hidden_SE = self._forward(micro, learning.policy)
+            if learning.critic:
                 value = self._value_loss(micro, batch, hidden_SE)
                 with value_gradients:
                     self._loss_scale(value.loss).backward(retain_graph=bool(trunk))
@@ -287,23 +257,15 @@ class RLTrainer:
                 losses.append(output.loss.detach())
                 statistics.add(output.sums, micro.mask_BT)
                 statistics.add_maxima(output.maxima)
-                if first_pass:
+                if learning.is_first_pass:
                     statistics.add_entropy(scores, micro.mask_BT)
-        if policy_learns:
+        if learning.policy:
             statistics.add_loss(torch.stack(losses).sum())
-        elif first_pass:  # the policy's update has ended early: the metric is of all answers
+        elif learning.is_first_pass:  # the policy's update has ended early: the metric is of all answers
             self._measure_entropy(batch.rows, statistics)
-        return value_gradients, statistics
+        return _Accumulated(trunk, value_gradients, statistics)
 
-    def _step(
-        self,
-        value_gradients: SeparateGradients,
-        trunk: Sequence[Tensor],
-        statistics: UpdateStatistics,
-        *,
-        policy: bool,
-        critic: bool,
-    ) -> None:
+    def _step(self, found: _Accumulated, statistics: UpdateStatistics, *, policy: bool, critic: bool) -> None:
         """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
         norms: dict[str, float] = {}
         max_norm = self.training.max_grad_norm
@@ -314,12 +276,12 @@ class RLTrainer:
             for parameter in self._policy_parameters:
                 parameter.grad = None
         if critic and self.critic_config is not None:
-            with value_gradients:
-                self._loss_scale.unscale(trunk)
-                parameters = [*(trunk if policy else ()), *self._critic_parameters]
+            with found.value_gradients:
+                self._loss_scale.unscale(found.trunk)
+                parameters = [*(found.trunk if policy else ()), *self._critic_parameters]
                 norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
         if policy:
-            value_gradients.merge()
+            found.value_gradients.merge()
         finite = all(math.isfinite(norm) for norm in norms.values())
         if norms:
             if finite:
@@ -356,7 +318,6 @@ class RLTrainer:
         )
 
     def _value_loss(self, micro: TrainingBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
-        """The critic's loss with its weight."""
         critic, section = self.critic, self.critic_config
         assert critic is not None and section is not None
         assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs its estimator"
@@ -391,3 +352,19 @@ class RLTrainer:
             if "entropy" in metrics:
                 self._entropy_coefficient.update(metrics["entropy"])
         return used
+
+
+class _Learning(NamedTuple):
+    """What a minibatch changes, and whether its rows are read for the first time."""
+
+    policy: bool
+    critic: bool
+    is_first_pass: bool
+
+
+class _Accumulated(NamedTuple):
+    """What a minibatch gave: the gradients of the value loss on `trunk`, and statistics."""
+
+    trunk: Sequence[Tensor]
+    value_gradients: SeparateGradients
+    statistics: UpdateStatistics

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from greenward.config.sections import ToolsConfig
-from greenward.environments.code import ROLE, CodeEnvironment
-from greenward.environments.dialogue import Dialogue, Request, Waiting, transcript_turn
+from greenward.environments.code import CodeEnvironment, ProblemDialogue
+from greenward.environments.dialogue import Request, Waiting
 from greenward.environments.episode import Episode
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
 from greenward.environments.tools import (
@@ -140,9 +141,13 @@ def agent_maker(
         call_seconds=tools.call_seconds, seconds=tools.seconds, calls=4 * tools.max_calls + 8
     )
 
+    dialogue = partial(
+        AgentDialogue, renderer=prompts, sampling=sampling, tools=tools, max_positions=max_positions
+    )
+
     def make(group_id: int, problem: Problem) -> AgentDialogue:
         workspace = executor.open(editable_files(problem), limits)
-        return AgentDialogue(group_id, problem, prompts, workspace, sampling, tools, max_positions)
+        return dialogue(group_id=group_id, problem=problem, workspace=workspace)
 
     return make
 
@@ -155,26 +160,20 @@ def judge_agents(dialogues: Sequence[AgentDialogue], grader: Grader) -> None:
         dialogue.verdict = verdict
 
 
-@dataclass(eq=False)
-class AgentDialogue(Dialogue):
+@dataclass(eq=False, kw_only=True)
+class AgentDialogue(ProblemDialogue):
     """One episode of an agent. `final` is what it leaves, None where the infrastructure failed.
 
     `succeeded` says of each call whether it did what it says, `submitted` whether the agent ended by itself.
     """
 
-    group_id: int
-    problem: Problem
-    prompts: AgentPrompts
+    renderer: AgentPrompts
     workspace: Workspace
-    sampling: SamplingParams
     tools: ToolsConfig
-    max_positions: int
+    teller = TOOL
 
     def __post_init__(self) -> None:
-        self._prompt_ids = self.prompts.prompt_ids(self.problem)
-        self._ids = list(self._prompt_ids)
-        self.completions: list[Completion] = []
-        self._outputs: list[tuple[str, tuple[int, ...]]] = []
+        super().__post_init__()
         self._pending: Future[Any] | None = None
         self._ends = self._is_over = self.submitted = False
         self.succeeded: list[bool] = []
@@ -186,14 +185,11 @@ class AgentDialogue(Dialogue):
             if not self._pending.done():
                 return Waiting(self._pending)
             self._take(self._pending)
-        if self._is_over:
-            return None
-        return Request(ROLE, tuple(self._ids), self.sampling)
+        return None if self._is_over else self._next()
 
     def respond(self, completion: Completion) -> None:
-        self.completions.append(completion)
-        self._ids += completion.token_ids.tolist()
-        call = parse_call(self.prompts.completion_text(completion.token_ids))
+        super().respond(completion)
+        call = parse_call(self.renderer.completion_text(completion.token_ids))
         self.submitted = call is None or call.name == SUBMIT
         if call is None or self.submitted:
             self._end()
@@ -218,9 +214,7 @@ class AgentDialogue(Dialogue):
         output, succeeded = found
         self.succeeded.append(succeeded)
         ended = self.completions[-1].stop_reason is StopReason.END
-        ids = self.prompts.output_ids(self.problem, output, ended=ended)
-        self._outputs.append((output, ids))
-        self._ids += ids
+        self._tell(output, self.renderer.output_ids(self.problem, output, ended=ended))
         written, most = sum(len(one.token_ids) for one in self.completions), self.tools.max_tokens
         if (
             len(self.succeeded) >= self.tools.max_calls
@@ -235,56 +229,21 @@ class AgentDialogue(Dialogue):
         self._pending = self.workspace.submit(lambda own: final_answer(self.problem, own))
 
     def finish(self) -> Episode:
-        """The episode, without rewards."""
-        between = [ids for _, ids in self._outputs]
         rewards: tuple[float, ...] = ()
         if self.tools.call_reward:
             done = [*self.succeeded, False][: len(self.completions)]  # the last one may hand in
             rewards = tuple(self.tools.call_reward * one for one in done)
-        turn = transcript_turn(
-            ROLE, self._prompt_ids, self.completions, between, self.sampling.temperature, rewards
-        )
-        return Episode.judged(
-            turn,
-            self.verdict,
-            group_id=self.group_id,
-            task_id=self.problem.task_id,
-            answer=(self.final.code if self.final else None) or "",
-            transcript=self.transcript(),
-        )
-
-    def transcript(self) -> tuple[tuple[str, str], ...]:
-        """What the agent wrote, and what it was told, in turn."""
-        steps = []
-        for number, completion in enumerate(self.completions):
-            steps.append((ROLE, self.prompts.completion_text(completion.token_ids)))
-            if number < len(self._outputs):
-                steps.append((TOOL, self._outputs[number][0]))
-        return tuple(steps)
+        answer = (self.final.code if self.final else None) or ""
+        return self._episode(self.verdict, answer, self.transcript(), rewards)
 
     def text(self) -> str:
-        """The transcript as one text."""
         steps = enumerate(self.transcript(), 1)
         return "".join(f"[{number}. {role}]\n{text.rstrip()}\n" for number, (role, text) in steps)
 
     def graded_answer(self) -> GradedAnswer:
         """What the agent left, as reward terms read it."""
-        final = self.final or Extracted(None)
-        return GradedAnswer(
-            problem=self.problem,
-            prompt=self.prompts.prompt_text(self.problem),
-            completion=self.text(),
-            code=final.code,
-            verdict=self.verdict,
-            messages=tuple(self.prompts.messages(self.problem)),
-            prompt_ids=self._prompt_ids,
-            completion_ids=tuple(self._ids[len(self._prompt_ids) :]),
-            files=final.files,
-        )
-
-    @property
-    def longest_answer(self) -> int:
-        return max(len(one.token_ids) for one in self.completions)
+        written = self._ids[len(self._prompt_ids) :]
+        return self._graded(self.verdict, self.text(), written, self.final or Extracted(None))
 
 
 def demonstration(problem: Problem, program: str) -> tuple[tuple[str, str], ...]:

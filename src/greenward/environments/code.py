@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues, transcript_turn
-from greenward.environments.episode import POLICY, Collection, Episode
+from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues
+from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
@@ -52,10 +52,6 @@ class CodeEnvironment:
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones.
-
-        `step` is what reward terms are told of the progress.
-        """
         started = time.perf_counter()
         dialogues = [one for group_id in groups for one in self._dialogues(group_id, players[POLICY])]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)
@@ -79,15 +75,14 @@ class CodeEnvironment:
         return Collection(episodes, sampling_seconds, elapsed - sampling_seconds, metrics)
 
     def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
-        """The dialogues of a group."""
         problem = self.problems[self.task(group_id)]
         judging = _Judging(self.grader, problem)
         return [
             CodeDialogue(
-                group_id,
-                problem,
-                self.renderer,
-                judging,
+                group_id=group_id,
+                problem=problem,
+                renderer=self.renderer,
+                judging=judging,
                 sampling=self.sampling,
                 max_turns=self.max_turns,
                 max_positions=policy.max_positions,
@@ -99,7 +94,15 @@ class CodeEnvironment:
         """Judges what has not been judged on the way."""
 
     def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
-        return _turn_metrics(dialogues) if self.max_turns > 1 else {}
+        """How many answers the episodes took, and the share whose first answer passed."""
+        if self.max_turns == 1:
+            return {}
+        verdicts = [[answer.verdict for answer in one.answers] for one in dialogues]
+        judged = [one for one in verdicts if one[-1].status.family is not Family.INFRASTRUCTURE]
+        return {
+            "turns/mean": [float(len(one)) for one in judged],
+            "pass_rate/first_answer": [float(one[0].passed) for one in judged],
+        }
 
     def task(self, group: int) -> int:
         """The place of the problem that a group asks."""
@@ -110,136 +113,173 @@ class CodeEnvironment:
         return -self.penalty * float(np.clip(excess / self.penalty_buffer, 0.0, 1.0))
 
 
-@dataclass(eq=False)
-class CodeDialogue(Dialogue):
-    """One episode: an answer, and while it is wrong and turns are left, feedback and another answer.
+@dataclass(eq=False, kw_only=True)
+class ProblemDialogue(Dialogue):
+    """One episode on a problem: what the policy writes, and after each completion what it is told.
 
-    The transcript is one turn: answers as they were sampled, and between them the tokens of the feedback,
-    which are masked. A dialogue also ends with a truncated answer, and where another one would not fit into
-    the policy's positions.
+    The transcript is one turn: completions as they were sampled, and between them the tokens that others
+    wrote, which are masked. `teller` is the role of these others.
     """
 
     group_id: int
     problem: Problem
     renderer: PromptRenderer
-    judging: _Judging
-    _: KW_ONLY
     sampling: SamplingParams
-    max_turns: int
     max_positions: int
+    teller: ClassVar[str]
 
     def __post_init__(self) -> None:
         self._prompt_ids = self.renderer.prompt_ids(self.problem)
+        self._ids = list(self._prompt_ids)
+        self.completions: list[Completion] = []
+        self._told: list[tuple[str, tuple[int, ...]]] = []
+
+    def _next(self) -> Request:
+        return Request(ROLE, tuple(self._ids), self.sampling)
+
+    def respond(self, completion: Completion) -> None:
+        self.completions.append(completion)
+        self._ids += completion.token_ids.tolist()
+
+    def _tell(self, text: str, ids: tuple[int, ...]) -> None:
+        self._told.append((text, ids))
+        self._ids += ids
+
+    def transcript(self) -> tuple[tuple[str, str], ...]:
+        """What the policy wrote, and what it was told, in turn."""
+        steps = []
+        for number, completion in enumerate(self.completions):
+            steps.append((ROLE, self.renderer.completion_text(completion.token_ids)))
+            if number < len(self._told):
+                steps.append((self.teller, self._told[number][0]))
+        return tuple(steps)
+
+    @property
+    def longest_answer(self) -> int:
+        return max(len(one.token_ids) for one in self.completions)
+
+    def _episode(
+        self,
+        verdict: Verdict,
+        answer: str,
+        transcript: tuple[tuple[str, str], ...],
+        rewards: tuple[float, ...] = (),
+    ) -> Episode:
+        """The episode before its reward is known; `rewards` are those of completions."""
+        parts: list[tuple[np.ndarray, np.ndarray, bool]] = []  # tokens, log-probabilities, the policy's own
+        for number, one in enumerate(self.completions):
+            if number:
+                told = np.array(self._told[number - 1][1], dtype=np.int64)
+                parts.append((told, np.zeros(len(told), np.float32), False))
+            parts.append((one.token_ids, one.logprobs, True))
+        last = self.completions[-1]
+        turn = Turn(
+            role=ROLE,
+            prompt_ids=self._prompt_ids,
+            completion_ids=np.concatenate([ids for ids, _, _ in parts]),
+            logprobs_T=np.concatenate([logprobs for _, logprobs, _ in parts]),
+            policy_wrote_T=np.concatenate([np.full(len(ids), own) for ids, _, own in parts]),
+            stop_reason=last.stop_reason,
+            policy_version=last.policy_version,
+            temperature=self.sampling.temperature,
+            completion_rewards=rewards,
+        )
+        return Episode(
+            turns=(turn,),
+            rewards={ROLE: 0.0},
+            group_id=self.group_id,
+            task_id=self.problem.task_id,
+            outcome=verdict.status.value,
+            success=verdict.passed,
+            scored=verdict.status.family is not Family.INFRASTRUCTURE,
+            verdict=verdict,
+            answer=answer,
+            transcript=transcript,
+        )
+
+    def _graded(
+        self, verdict: Verdict, completion: str, completion_ids: Sequence[int], extracted: Extracted
+    ) -> GradedAnswer:
+        return GradedAnswer(
+            problem=self.problem,
+            prompt=self.renderer.prompt_text(self.problem),
+            completion=completion,
+            code=extracted.code,
+            verdict=verdict,
+            messages=tuple(self.renderer.messages(self.problem)),
+            prompt_ids=self._prompt_ids,
+            completion_ids=tuple(completion_ids),
+            files=extracted.files,
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class CodeDialogue(ProblemDialogue):
+    """An answer, and while it is wrong and turns are left, feedback and another answer.
+
+    A dialogue also ends with a truncated answer, and where another one would not fit into the policy's
+    positions.
+    """
+
+    judging: _Judging
+    max_turns: int
+    teller = "feedback"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.answers: list[_Answer] = []
-        self._feedback: list[tuple[int, ...]] = []  # after each answer but the last
 
     def request(self) -> Request | Waiting | None:
-        if len(self._feedback) < len(self.answers):
+        if len(self._told) < len(self.answers):
             answer = self.answers[-1]
             self.judging.submit()
             assert answer.verdicts is not None
             if not answer.verdicts.done():
                 return Waiting(answer.verdicts)
-            feedback = self._feedback_ids(answer)
+            feedback = self._feedback_ids(answer.verdict)
             if feedback is None:
                 return None
-            self._feedback.append(feedback)
-        return Request(ROLE, self._prompt_ids + tuple(self._transcript_ids()), self.sampling)
+            self._tell(self.renderer.completion_text(feedback), feedback)
+        return self._next()
 
     def respond(self, completion: Completion) -> None:
+        super().respond(completion)
         text = self.renderer.completion_text(completion.token_ids)
-        self.answers.append(self.judging.add(completion, text, self.renderer.extracted(self.problem, text)))
+        self.answers.append(self.judging.add(text, self.renderer.extracted(self.problem, text)))
 
     def finish(self) -> Episode:
-        """The episode, without rewards."""
         answer, verdict = self.answers[-1], self.answers[-1].verdict
-        completions = [answer.completion for answer in self.answers]
-        turn = transcript_turn(ROLE, self._prompt_ids, completions, self._feedback, self.sampling.temperature)
-        return Episode.judged(
-            turn,
-            verdict,
-            group_id=self.group_id,
-            task_id=self.problem.task_id,
-            answer=answer.code or ("" if verdict.status not in EDIT_ERRORS else answer.text),
-            transcript=self._transcript() if self._feedback else (),
-        )
+        shown = answer.extracted.code or ("" if verdict.status not in EDIT_ERRORS else answer.text)
+        return self._episode(verdict, shown, self.transcript() if self._told else ())
 
     def graded_answer(self) -> GradedAnswer:
         """The last answer, as reward terms read it."""
-        answer = self.answers[-1]
-        return GradedAnswer(
-            problem=self.problem,
-            prompt=self.renderer.prompt_text(self.problem),
-            completion=answer.text,
-            code=answer.code,
-            verdict=answer.verdict,
-            messages=tuple(self.renderer.messages(self.problem)),
-            prompt_ids=self._prompt_ids,
-            completion_ids=tuple(answer.completion.token_ids.tolist()),
-            files=answer.extracted.files,
-        )
+        answer, ids = self.answers[-1], self.completions[-1].token_ids.tolist()
+        return self._graded(answer.verdict, answer.text, ids, answer.extracted)
 
-    @property
-    def longest_answer(self) -> int:
-        return max(len(answer.completion.token_ids) for answer in self.answers)
-
-    def _feedback_ids(self, answer: _Answer) -> tuple[int, ...] | None:
+    def _feedback_ids(self, verdict: Verdict) -> tuple[int, ...] | None:
         """What follows a wrong answer; None where the episode is over."""
-        verdict = answer.verdict
+        stop_reason = self.completions[-1].stop_reason
         if (
             len(self.answers) == self.max_turns
             or verdict.passed
             or verdict.status.family is Family.INFRASTRUCTURE
-            or answer.completion.stop_reason is StopReason.LENGTH
+            or stop_reason is StopReason.LENGTH
         ):
             return None
-        ended = answer.completion.stop_reason is StopReason.END
-        feedback = self.renderer.feedback_ids(self.problem, verdict, ended=ended)
-        so_far = len(self._prompt_ids) + len(self._transcript_ids()) + len(feedback)
-        return feedback if so_far + self.sampling.max_tokens <= self.max_positions else None
-
-    def _transcript_ids(self) -> list[int]:
-        ids: list[int] = []
-        for number, answer in enumerate(self.answers):
-            ids += answer.completion.token_ids.tolist()
-            ids += self._feedback[number] if number < len(self._feedback) else ()
-        return ids
-
-    def _transcript(self) -> tuple[tuple[str, str], ...]:
-        texts = []
-        for number, answer in enumerate(self.answers):
-            texts.append((ROLE, answer.text))
-            if number < len(self._feedback):
-                texts.append(("feedback", self.renderer.completion_text(self._feedback[number])))
-        return tuple(texts)
-
-
-def _turn_metrics(dialogues: Sequence[CodeDialogue]) -> dict[str, list[float]]:
-    """How many answers the episodes took, and the share whose first answer passed."""
-    answers = [
-        dialogue.answers
-        for dialogue in dialogues
-        if dialogue.answers[-1].verdict.status.family is not Family.INFRASTRUCTURE
-    ]
-    return {
-        "turns/mean": [float(len(given)) for given in answers],
-        "pass_rate/first_answer": [float(given[0].verdict.passed) for given in answers],
-    }
+        feedback = self.renderer.feedback_ids(self.problem, verdict, ended=stop_reason is StopReason.END)
+        fits = len(self._ids) + len(feedback) + self.sampling.max_tokens <= self.max_positions
+        return feedback if fits else None
 
 
 @dataclass
 class _Answer:
     """An answer, and once it has been submitted the verdicts among which its own is at `index`."""
 
-    completion: Completion
     text: str
     extracted: Extracted
     verdicts: Future[list[Verdict]] | None = None
     index: int = 0
-
-    @property
-    def code(self) -> str | None:
-        return self.extracted.code
 
     @property
     def verdict(self) -> Verdict:
@@ -255,8 +295,8 @@ class _Judging:
     problem: Problem
     _added: list[_Answer] = field(default_factory=list, init=False)
 
-    def add(self, completion: Completion, text: str, extracted: Extracted) -> _Answer:
-        self._added.append(_Answer(completion, text, extracted))
+    def add(self, text: str, extracted: Extracted) -> _Answer:
+        self._added.append(_Answer(text, extracted))
         return self._added[-1]
 
     def submit(self) -> None:

@@ -54,44 +54,6 @@ def turn_of(request: Request, completion: Completion) -> Turn:
     )
 
 
-def transcript_turn(
-    role: str,
-    prompt_ids: tuple[int, ...],
-    completions: Sequence[Completion],
-    between: Sequence[Sequence[int]],
-    temperature: float,
-    rewards: tuple[float, ...] = (),
-) -> Turn:
-    """The turn of a role that wrote several completions, each but the last followed by tokens of others.
-
-    `rewards` are those of the completions, if they have any of their own.
-    """
-
-    def spliced(of_completions: Sequence[np.ndarray], of_others: Sequence[np.ndarray]) -> np.ndarray:
-        parts = [of_completions[0]]
-        for other, completion in zip(of_others, of_completions[1:], strict=True):
-            parts += [other, completion]
-        return np.concatenate(parts)
-
-    others = [np.array(ids, dtype=np.int64) for ids in between[: len(completions) - 1]]
-    return Turn(
-        role=role,
-        prompt_ids=prompt_ids,
-        completion_ids=spliced([one.token_ids for one in completions], others),
-        logprobs_T=spliced(
-            [one.logprobs for one in completions], [np.zeros(len(ids), np.float32) for ids in others]
-        ),
-        policy_wrote_T=spliced(
-            [np.ones(len(one.token_ids), dtype=bool) for one in completions],
-            [np.zeros(len(ids), dtype=bool) for ids in others],
-        ),
-        stop_reason=completions[-1].stop_reason,
-        policy_version=completions[-1].policy_version,
-        temperature=temperature,
-        completion_rewards=rewards,
-    )
-
-
 class Dialogue(Protocol):
     """One running episode. Dialogues with the same `group_id` go on together."""
 
@@ -99,11 +61,9 @@ class Dialogue(Protocol):
 
     def request(self) -> Request | Waiting | None:
         """What comes next, None when the episode is over. Asking again before an answer changes nothing."""
-        ...
 
     def respond(self, completion: Completion) -> None:
         """Take the completion that was requested."""
-        ...
 
     def abandon(self, reason: str) -> None:
         """End without an outcome: the engine of an opponent has failed, which is no fault of the policy.
@@ -114,7 +74,6 @@ class Dialogue(Protocol):
 
     def finish(self) -> Episode:
         """The episode, once it is over."""
-        ...
 
 
 def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEngine], *, seed: int) -> float:
@@ -190,54 +149,53 @@ class _Group:
 
 
 @dataclass
-class _Batch:
-    """Requests to one player with one setting: prompts, each with the dialogues that share it."""
+class _Prompt:
+    """A prompt of one group's round, with the dialogues that share it."""
 
-    groups: list[_Group] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    prompts: list[tuple[int, ...]] = field(default_factory=list)
-    dialogues: list[list[Dialogue]] = field(default_factory=list)
+    group: _Group
+    seed: int
+    ids: tuple[int, ...]
+    dialogues: list[Dialogue] = field(default_factory=list)
 
 
 def _sample(ready: Sequence[_Group], players: Mapping[str, RolloutEngine], seed: int) -> None:
-    batches: dict[tuple[str, SamplingParams], _Batch] = {}
+    """Sample what these groups have asked for, one batch for each player and setting."""
+    batches: dict[tuple[str, SamplingParams], list[_Prompt]] = {}
     for group in ready:
-        places: dict[tuple[str, SamplingParams, tuple[int, ...]], list[Dialogue]] = {}
+        prompts: dict[tuple[str, SamplingParams, tuple[int, ...]], _Prompt] = {}
         batches_with: Counter[tuple[int, ...]] = Counter()
         seed_of = cache(partial(_seed_of_round, seed, group))
         for dialogue, request in group.requests:
             key = request.player, request.params, request.prompt_ids
-            if key not in places:
-                batch = batches.setdefault((request.player, request.params), _Batch())
+            if key not in prompts:
                 # The same prompt with another player or setting gets random numbers of its own.
-                batch.seeds.append(seed_of(batches_with[request.prompt_ids]))
+                own_seed = seed_of(batches_with[request.prompt_ids])
                 batches_with[request.prompt_ids] += 1
-                batch.groups.append(group)
-                batch.prompts.append(request.prompt_ids)
-                batch.dialogues.append(places.setdefault(key, []))
-            places[key].append(dialogue)
+                prompts[key] = _Prompt(group, own_seed, request.prompt_ids)
+                batches.setdefault((request.player, request.params), []).append(prompts[key])
+            prompts[key].dialogues.append(dialogue)
     for (player, params), batch in batches.items():
-        missing = set(range(len(batch.prompts)))
+        missing = dict(enumerate(batch))
 
         def answered(
-            index: int, completions: list[Completion], batch: _Batch = batch, missing: set[int] = missing
+            index: int, completions: list[Completion], missing: dict[int, _Prompt] = missing
         ) -> None:
-            missing.remove(index)
-            group = batch.groups[index]
-            for dialogue, completion in zip(batch.dialogues[index], completions, strict=True):
+            prompt = missing.pop(index)
+            for dialogue, completion in zip(prompt.dialogues, completions, strict=True):
                 dialogue.respond(completion)
-            group.answered(len(completions))
+            prompt.group.answered(len(completions))
 
-        sizes = [len(sharers) for sharers in batch.dialogues]
+        ids, seeds = [one.ids for one in batch], [one.seed for one in batch]
+        sizes = [len(one.dialogues) for one in batch]
         try:
-            groups = players[player].sample(batch.prompts, sizes, params, seed=batch.seeds, on_group=answered)
+            groups = players[player].sample(ids, sizes, params, seed=seeds, on_group=answered)
         except EngineError as error:
             if player == POLICY:
                 raise
-            for index in sorted(missing):
-                for dialogue in batch.dialogues[index]:
+            for prompt in missing.values():
+                for dialogue in prompt.dialogues:
                     dialogue.abandon(str(error))
-                batch.groups[index].answered(sizes[index])
+                prompt.group.answered(len(prompt.dialogues))
             continue
         for index in sorted(missing):  # an engine need not call `on_group`
             answered(index, groups[index])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from greenward.errors import GreenwardError
-from greenward.grading.verdict import Family, Verdict
+from greenward.grading.verdict import Verdict
 from greenward.policies.engine import StopReason
 
 POLICY = "policy"
@@ -49,7 +49,6 @@ class Turn:
 
     @cached_property
     def written_tokens(self) -> int:
-        """The number of tokens that the player wrote."""
         return int(np.count_nonzero(self.policy_wrote_T))
 
 
@@ -76,31 +75,6 @@ class Episode:
     reward_terms: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     transcript: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def judged(
-        cls,
-        turn: Turn,
-        verdict: Verdict,
-        *,
-        group_id: int,
-        task_id: str,
-        answer: str,
-        transcript: tuple[tuple[str, str], ...],
-    ) -> Episode:
-        """The episode of one role whose answer got `verdict`, before its reward is known."""
-        return cls(
-            turns=(turn,),
-            rewards={turn.role: 0.0},
-            group_id=group_id,
-            task_id=task_id,
-            outcome=verdict.status.value,
-            success=verdict.passed,
-            scored=verdict.status.family is not Family.INFRASTRUCTURE,
-            verdict=verdict,
-            answer=answer,
-            transcript=transcript,
-        )
 
     @cached_property
     def trained_turns(self) -> tuple[Turn, ...]:

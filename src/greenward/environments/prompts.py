@@ -7,15 +7,17 @@ tokenizer's chat template, the answer holds a fenced code block (instruction-tun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import accumulate, islice
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from greenward.errors import ConfigError
 from greenward.grading.edits.answers import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.labels import label_question
 from greenward.grading.verdict import EDIT_ERRORS, Verdict
+from greenward.policies.endpoint import TextTokenizer
+from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem
 
@@ -60,26 +62,8 @@ EDIT_FEEDBACK = "Your edits cannot be applied: {failure}"
 _AGAIN = "\nAnswer again with edits of the original program."
 
 
-class PromptTokenizer(Protocol):
-    """What a renderer needs of a tokenizer."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
-
-    def decode(self, ids: Iterable[int]) -> str: ...
-
-    @property
-    def chat_template(self) -> str | None: ...
-
-    @property
-    def special_ids(self) -> Mapping[str, int]: ...
-
-    def render_chat(
-        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> list[int]: ...
-
-    def render_next_message(
-        self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
-    ) -> list[int]: ...
+PromptTokenizer = Tokenizer | TextTokenizer
+"""That of a policy, or of a model behind a server."""
 
 
 class PromptRenderer:
@@ -120,7 +104,6 @@ class PromptRenderer:
         return question(problem, self.style, show_failing_test=self._show_failing_test, answer=self.answer)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        """The tokens that the policy continues."""
         if self.style == "completion":
             # With what the model expects at the start of a text (BOS for Llama).
             return tuple(self._tokenizer.encode(self.prompt_text(problem), add_special_tokens=True))
@@ -146,7 +129,6 @@ class PromptRenderer:
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
     def completion_text(self, completion_ids: Iterable[int]) -> str:
-        """The answer as text, without special tokens."""
         return self._tokenizer.decode(completion_ids)
 
     def extracted(self, problem: Problem, text: str) -> Extracted:
@@ -203,9 +185,8 @@ def _repair_prompt(problem: Problem, failing_test: str, style: Style) -> str:
         )
     return REPAIR_INSTRUCTION.format(
         what="function" if problem.entry_point else "program",
-        specification=f" {specification}" if specification else "",
         buggy=buggy,
-        failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
+        **_told(specification, failing_test),
     )
 
 
@@ -222,11 +203,18 @@ def _edit_prompt(problem: Problem, failing_test: str, style: Style, form: Answer
     files = dict(islice(files.items(), 1 + sum(total <= room for total in others)))
     return EDIT_INSTRUCTION.format(
         task="Fix the bug" if problem.buggy_code else f"Write the function {problem.entry_point}",
-        specification=f" {specification}" if specification else "",
         form=_FORMS[form],
         files="\n".join(f"{path}\n```python\n{_whole_lines(text)}```" for path, text in files.items()),
-        failing_test=f"\n\nA test fails: {failing_test}" if failing_test else "",
+        **_told(specification, failing_test),
     )
+
+
+def _told(specification: str, failing_test: str) -> dict[str, str]:
+    """What an instruction says of a program, as far as it is known."""
+    return {
+        "specification": specification and f" {specification}",
+        "failing_test": failing_test and f"\n\nA test fails: {failing_test}",
+    }
 
 
 def _whole_lines(code: str) -> str:

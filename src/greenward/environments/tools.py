@@ -117,9 +117,7 @@ def run_call(workspace: Workspace, call: ToolCall, default_path: str, most_chars
             )
         changed = _patched(workspace, call, default_path)
         return f"Changed: {', '.join(changed)}.\n", True
-    except EditError as error:
-        return f"{_cut(error.message, most_chars)}\n", False
-    except SandboxError as error:
+    except (EditError, SandboxError) as error:
         if isinstance(error, WorkspaceError) and error.outcome is Outcome.INFRASTRUCTURE:
             raise
         return f"{_cut(error.message, most_chars)}\n", False

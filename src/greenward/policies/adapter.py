@@ -256,7 +256,6 @@ def read_merged(folder: Path, base: Path) -> Any:
 
 
 def _holder(model: nn.Module) -> Any:
-    """Where PEFT's layers are."""
     return model.adapter if isinstance(model, Decoder) else model
 
 

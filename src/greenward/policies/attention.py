@@ -122,6 +122,24 @@ class _Heads(NamedTuple):
     value: Tensor
 
 
+class Attend(torch.autograd.Function):
+    """An attention by its methods `attend` and `backward`, of which the first rotates its input in place: the
+    projection before it needs no output for its gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv_MXD: Tensor, attention: Any) -> Tensor:
+        out_MHD, kept = attention.attend(qkv_MXD)
+        ctx.attention = attention
+        ctx.save_for_backward(out_MHD, *kept)
+        return out_MHD.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        out_MHD, *kept = ctx.saved_tensors
+        return ctx.attention.backward(grad_out.view_as(out_MHD), out_MHD, kept), None
+
+
 class SharedPrefixAttention:
     """The `Attention` of training by torch: rotates, then attends within each group."""
 
@@ -133,7 +151,7 @@ class SharedPrefixAttention:
         self.masks = [padding_mask(b.prompts.lengths, b.prompts.width, dtype, device) for b in batch.buckets]
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
-        return _SharedPrefixFunction.apply(qkv_MXD, self)
+        return Attend.apply(qkv_MXD, self)
 
     def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Attended values (M, H, D); for the prompts and completions of each bucket their padded queries,
@@ -159,6 +177,31 @@ class SharedPrefixAttention:
                 kept += [padded, lse]
         return out_MHD, kept
 
+    def backward(self, grad_MHD: Tensor, out_MHD: Tensor, kept: Sequence[Tensor]) -> Tensor:
+        """The gradient (M, X, D) of the input of `attend`, from what that gave."""
+        H, K = self.shape.heads, self.shape.kv_heads
+        saved = iter(kept)
+        grad_qkv_MXD = out_MHD.new_zeros((len(out_MHD), H + 2 * K, self.shape.head_dim))
+        for bucket, mask in zip(self.batch.buckets, self.masks, strict=True):
+            prompt, lse = self.heads(next(saved)), next(saved)
+            grad, out = (bucket.prompts.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
+            grads = _Heads(*attend_backward(grad, *prompt, out, lse, causal=True))
+            if bucket.owns.width:
+                own, lse = self.heads(next(saved)), next(saved)
+                grad, out = (bucket.owns.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
+                own_grads = _Heads(*attend_backward(grad, *own, out, lse, causal=True))
+                grad, query, out, lse = (_by_group(x, bucket) for x in (grad, own.query, out, lse))
+                through_prompt = _Heads(
+                    *attend_backward(grad, query, prompt.key, prompt.value, out, lse, mask_B11S=mask)
+                )
+                grads.key.add_(through_prompt.key)
+                grads.value.add_(through_prompt.value)
+                own_grads.query.add_(_by_row(through_prompt.query, bucket))
+                _join_into(own_grads, bucket.owns, grad_qkv_MXD)
+            _join_into(grads, bucket.prompts, grad_qkv_MXD)
+        rotate_(grad_qkv_MXD[: len(self.cos), : H + K], self.cos, -self.sin)
+        return grad_qkv_MXD
+
     def heads(self, padded: Tensor) -> _Heads:
         """(rows, width, X, D) to views (rows, heads, width, D) of queries, keys and values."""
         H, K = self.shape.heads, self.shape.kv_heads
@@ -175,45 +218,6 @@ def _by_row(grouped: Tensor, bucket: Bucket) -> Tensor:
     """The inverse of `_by_group`."""
     by_row = grouped.transpose(1, 2).unflatten(1, (bucket.group_size, -1))
     return by_row.flatten(0, 1).transpose(1, 2)
-
-
-class _SharedPrefixFunction(torch.autograd.Function):
-    """Rotates its input in place: the projection before it needs no output for its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, qkv_MXD: Tensor, layout: SharedPrefixAttention) -> Tensor:
-        out_MHD, kept = layout.attend(qkv_MXD)
-        ctx.layout = layout
-        ctx.save_for_backward(out_MHD, *kept)
-        return out_MHD.flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        layout: SharedPrefixAttention = ctx.layout
-        H, K = layout.shape.heads, layout.shape.kv_heads
-        out_MHD, *kept = ctx.saved_tensors
-        saved = iter(kept)
-        grad_MHD = grad_out.view_as(out_MHD)
-        grad_qkv_MXD = out_MHD.new_zeros((len(out_MHD), H + 2 * K, layout.shape.head_dim))
-        for bucket, mask in zip(layout.batch.buckets, layout.masks, strict=True):
-            prompt, lse = layout.heads(next(saved)), next(saved)
-            grad, out = (bucket.prompts.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
-            grads = _Heads(*attend_backward(grad, *prompt, out, lse, causal=True))
-            if bucket.owns.width:
-                own, lse = layout.heads(next(saved)), next(saved)
-                grad, out = (bucket.owns.pad(x).transpose(1, 2) for x in (grad_MHD, out_MHD))
-                own_grads = _Heads(*attend_backward(grad, *own, out, lse, causal=True))
-                grad, query, out, lse = (_by_group(x, bucket) for x in (grad, own.query, out, lse))
-                through_prompt = _Heads(
-                    *attend_backward(grad, query, prompt.key, prompt.value, out, lse, mask_B11S=mask)
-                )
-                grads.key.add_(through_prompt.key)
-                grads.value.add_(through_prompt.value)
-                own_grads.query.add_(_by_row(through_prompt.query, bucket))
-                _join_into(own_grads, bucket.owns, grad_qkv_MXD)
-            _join_into(grads, bucket.prompts, grad_qkv_MXD)
-        rotate_(grad_qkv_MXD[: len(layout.cos), : H + K], layout.cos, -layout.sin)
-        return grad_qkv_MXD, None
 
 
 def _join_into(heads: _Heads, span: Span, flat_MXD: Tensor) -> None:

@@ -28,18 +28,11 @@ from greenward.runs.reading import is_run
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ADAPTER_CONFIG = "adapter_config.json"
 _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "norm_eps": "rms_norm_eps",
-    "rope_theta": "rope_theta",
-    "tied_embeddings": "tie_word_embeddings",
-}
+    "vocab_size": "vocab_size", "hidden_size": "hidden_size", "layers": "num_hidden_layers",
+    "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size", "max_positions": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta", "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
 
 
 def local_folder(model_id: str) -> Path | None:
@@ -127,11 +120,9 @@ def holding(name: str, folder: Path) -> Path:
 def read_shape(folder: Path) -> DecoderShape | None:
     """The decoder's shape from config.json; None where that asks for what the decoder does not compute."""
     config = read_json(folder / "config.json")
-    family = config.get("model_type")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope_kind = rope.get("rope_type", rope.get("type", "default"))
+    _, rope_kind = _rope_of(config)
     computed = (
-        family in _ARCHITECTURES
+        config.get("model_type") in _ARCHITECTURES
         and rope_kind in ("default", "llama3")
         and config.get("hidden_act", "silu") == "silu"
         and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
@@ -145,9 +136,7 @@ def shape_of(config: Mapping[str, Any], folder: Path) -> DecoderShape:
 
     Raises `CheckpointError`, naming `folder`, where one is missing.
     """
-    family = config.get("model_type")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope_kind = rope.get("rope_type", rope.get("type", "default"))
+    family, (rope, rope_kind) = config.get("model_type"), _rope_of(config)
     try:
         heads = config["num_attention_heads"]
         defaults = {
@@ -168,6 +157,11 @@ def shape_of(config: Mapping[str, Any], folder: Path) -> DecoderShape:
         )
     except KeyError as error:
         raise CheckpointError(f"expected the key {error} in {folder / 'config.json'}, found none") from error
+
+
+def _rope_of(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope, rope.get("rope_type", rope.get("type", "default"))
 
 
 def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:

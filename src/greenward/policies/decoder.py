@@ -25,9 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from greenward.policies.kernels.build import kernels
-from greenward.policies.kernels.native import Kernels
-from greenward.policies.products import linear, product, products_for
+from greenward.policies.products import linear, product, products_for, serving
 
 if TYPE_CHECKING:
     from greenward.policies.adapter import LowRank
@@ -121,7 +119,6 @@ class _Casting(nn.Module):
     casts: dict[str, Tensor] | None = None  # by the name of the weight
 
     def cast(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The weight of that name in `dtype`."""
         weight: Tensor = getattr(self, name)
         if self.casts is None or not torch.is_grad_enabled():
             return weight.to(dtype)
@@ -201,7 +198,6 @@ class Decoder(_Casting):
 
     @property
     def unembedding_VE(self) -> Tensor:
-        """The output projection in the compute type."""
         return self.cast("embedding" if self.lm_head is None else "lm_head", self.compute_dtype)
 
     def forward(
@@ -298,13 +294,9 @@ def swiglu(x_ME: Tensor, weight: Tensor) -> Tensor:
     return _SwiGLU.apply(x_ME, weight) if torch.is_grad_enabled() else _gate(x_ME, weight)[0]
 
 
-def _kernels_for(x: Tensor, size: int | None = None) -> Kernels | None:
-    return kernels() if Kernels.serve(x, size) else None
-
-
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised x and 1 / rms(x)."""
-    if native := _kernels_for(x):
+    if native := serving(x):
         return native.rms_norm(x, weight, eps)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
@@ -317,7 +309,7 @@ def _gate(x_ME: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     For the operations of torch gate and up are kept apart: side by side in one row, every element-wise
     pass over either half takes twice as long.
     """
-    if native := _kernels_for(x_ME, len(weight) // 2):
+    if native := serving(x_ME, len(weight) // 2):
         gate_up = product(products_for(x_ME, weight), x_ME, weight.t())
         return native.swiglu(gate_up), gate_up
     gate, up = gate_up = x_ME.new_empty((2, len(x_ME), len(weight) // 2))
@@ -338,7 +330,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         # With s = scale, y = x s w:  dx = s g w - x s³ mean(g w x),  dw = Σ s g x.
         x, weight, scale = ctx.saved_tensors
-        if native := _kernels_for(x):
+        if native := serving(x):
             wanted = ctx.needs_input_grad[1]
             grad_x, grad_weight = native.rms_norm_backward(grad, x, weight, scale, with_weight=wanted)
             return grad_x, None if grad_weight is None else grad_weight.to(weight.dtype), None
@@ -364,7 +356,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x_ME, weight, gate_up = ctx.saved_tensors
-        if native := _kernels_for(x_ME, len(weight) // 2):
+        if native := serving(x_ME, len(weight) // 2):
             grads, products = native.swiglu_backward(grad, gate_up), products_for(x_ME, weight)
             grad_weight = product(products, grads.t(), x_ME) if ctx.needs_input_grad[1] else None
             return product(products, grads, weight), grad_weight

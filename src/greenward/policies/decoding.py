@@ -7,6 +7,7 @@ D head dimension, M tokens of all prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -94,12 +95,10 @@ class CompletionCache:
         return is_full
 
     def advance(self) -> None:
-        """Go on to the next token of every row."""
         self.newest += 1
         self._mask.index_fill_(0, self.newest, 0)
 
     def keep(self, kept_B: Tensor) -> None:
-        """Continue with these rows."""
         self.rows = len(kept_B)
         by_row = self._cache.unflatten(2, (-1, self.shape.kv_heads))
         smaller = self._place(self._cache.shape[3])
@@ -107,7 +106,6 @@ class CompletionCache:
         self._cache = smaller
 
     def write(self, layer: int, key_value_B2KD: Tensor) -> None:
-        """Store the newest token's keys and values."""
         by_row = key_value_B2KD.transpose(0, 1).flatten(1, 2)
         if self._is_captured:  # a graph would repeat the number of the place, too
             self._cache[layer].index_copy_(2, self.newest, by_row.unsqueeze(2))
@@ -136,15 +134,14 @@ class CompletionCache:
         return self._memories[0][: self.numbers(self.shape, self.rows, capacity) // 2].view(layout)
 
 
+@dataclass(eq=False)
 class _LiveBucket:
     """Groups of similar prompt length that still have rows; `rows` lays these out in the batch."""
 
-    rows: Span
-
-    def __init__(self, groups: np.ndarray, cache: list[tuple[Tensor, Tensor]], mask: Tensor | None) -> None:
-        self.groups = groups
-        self.cache = cache  # per layer: keys and values of the prompts, (groups, K, tokens, D)
-        self.mask = mask
+    groups: np.ndarray
+    cache: list[tuple[Tensor, Tensor]]  # per layer: keys and values of the prompts, (groups, K, tokens, D)
+    mask: Tensor | None
+    rows: Span = field(init=False)
 
     def arrange(self, start: int, counts_N: np.ndarray, device: torch.device) -> int:
         """Drop groups without rows and lay out the others from row `start`; the first row behind them."""
@@ -208,13 +205,11 @@ class DecodeAttention:
         return moved
 
     def advance(self) -> None:
-        """Prepare to feed every row its next token."""
         self.own.advance()
         self.positions_B += 1
         self.cos, self.sin = self.table.index_select(0, self.positions_B).to(self.dtype).split(1, dim=1)
 
     def keep(self, kept: np.ndarray) -> None:
-        """Continue with these rows (ascending)."""
         index = torch.from_numpy(kept).to(self.device)
         self.own.keep(index)
         self.groups_B = self.groups_B[kept]
@@ -259,7 +254,6 @@ class NativeDecoding:
         return CACHE_BYTES // (self._numbers(1, max_tokens) * self.decoder.compute_dtype.itemsize)
 
     def _numbers(self, rows: int, tokens: int) -> int:
-        """How many numbers the memory of so many completions takes."""
         if kernels_for(self.decoder):
             return KernelDecodeAttention.numbers(self.decoder, rows, tokens)
         return CompletionCache.numbers(self.decoder.shape, rows, tokens)

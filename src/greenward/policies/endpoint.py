@@ -162,7 +162,6 @@ class Endpoint:
         return (EngineError if later else ConfigError)(error.message, remedy=remedy)
 
     def close(self) -> None:
-        """End all requests."""
         self._client.close()
         self._pool.shutdown(cancel_futures=True)
 

@@ -64,7 +64,6 @@ class RolloutEngine(Protocol):
     @property
     def max_positions(self) -> int:
         """The longest prompt and completion together, in tokens."""
-        ...
 
     def sample(
         self,
@@ -80,8 +79,6 @@ class RolloutEngine(Protocol):
         A single number in `group_sizes` or `seed` holds for every prompt. `on_group` is called for each
         prompt as soon as its last completion has ended, while others are still being drawn.
         """
-        ...
 
     def sync(self, policy: Policy) -> None:
         """Use the weights of `policy`, whose version is stamped on every completion from now on."""
-        ...

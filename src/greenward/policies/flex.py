@@ -27,7 +27,7 @@ from greenward.policies.decoder import Attention, Decoder, DecoderShape, pad_to_
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.kernels.attention import KernelAttention, kernels_for
 from greenward.policies.kernels.build import are_switched_off
-from greenward.policies.kernels.self_test import TOLERANCE, relative_error
+from greenward.policies.kernels.self_test import TOLERANCE, attended, relative_error
 
 BLOCK = 128  # queries and keys of a block, torch's own choice
 
@@ -113,9 +113,8 @@ def _bounds(batch: GroupBatch, size: int) -> np.ndarray:
     """
     parts = []
     for bucket in batch.buckets:
-        prompts, rows = (np.array(span.lengths, dtype=np.int32) for span in (bucket.prompts, bucket.owns))
-        starts = bucket.prompts.start + np.cumsum(prompts) - prompts
-        runs = bucket.owns.start + np.cumsum(rows) - rows
+        prompts, rows = bucket.prompts.lengths, bucket.owns.lengths
+        starts, runs = bucket.prompts.row_starts(), bucket.owns.row_starts()
         first, behind = np.repeat((starts, starts + prompts), bucket.group_size, axis=1)
         parts.append(np.repeat((starts,) * 3, prompts, axis=1))
         parts.append(np.repeat((runs, first, behind), rows, axis=1))
@@ -175,10 +174,6 @@ def difference(
     qkv = torch.randn(size, generator=generator).to(device, dtype)
     grad = torch.randn((len(qkv), heads * head_dim), generator=generator).to(device, dtype)
 
-    def run(attention: SharedPrefixAttention, inputs: Tensor) -> tuple[Tensor, ...]:
-        leaf = inputs.clone().requires_grad_(differentiable)
-        out = attention(0, leaf * 1)
-        return (out, *torch.autograd.grad(out, leaf, grad.to(out.dtype))) if differentiable else (out,)
-
-    want = run(SharedPrefixAttention(exact, batch), qkv.float())
-    return max(map(relative_error, run(FlexAttention(decoder, batch), qkv), want))
+    want = attended(SharedPrefixAttention(exact, batch), qkv.float(), grad, differentiable=differentiable)
+    have = attended(FlexAttention(decoder, batch), qkv, grad, differentiable=differentiable)
+    return max(map(relative_error, have, want))

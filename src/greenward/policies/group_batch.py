@@ -43,6 +43,11 @@ class Span:
             slots = torch.from_numpy(np.flatnonzero(within)).to(device)
         return cls(start, start + total, len(lengths), width, tuple(lengths_R.tolist()), slots)
 
+    def row_starts(self) -> np.ndarray:
+        """The place of each row's first token in the flat row."""
+        lengths = np.array(self.lengths, dtype=np.int64)
+        return self.start + np.cumsum(lengths) - lengths
+
     def pad(self, flat: Tensor) -> Tensor:
         """(M, …) to (rows, width, …), zeros in the padding."""
         part = flat[self.start : self.stop]
@@ -133,7 +138,6 @@ class GroupBatch:
 
     @property
     def targets_S(self) -> Tensor:
-        """The ids of the scored tokens, row by row."""
         return self.completion_ids_BT[self.completion_mask_BT]
 
     @cached_property

@@ -49,14 +49,13 @@ class Policy(Sampler):
     ) -> Policy:
         """A Llama-shaped decoder from random weights, as large as the tokenizer's vocabulary needs."""
         shared = shape.model_dump(exclude={"vocab_size"})
-        decoder = Decoder(
-            DecoderShape(
-                vocab_size=tokenizer.vocab_size, head_dim=shape.hidden_size // shape.heads, **shared
-            ),
-            compute_dtype=resolve_dtype(dtype, resolve_device(device)),
+        sizes = DecoderShape(
+            vocab_size=tokenizer.vocab_size, head_dim=shape.hidden_size // shape.heads, **shared
         )
+        target = resolve_device(device)
+        decoder = Decoder(sizes, compute_dtype=resolve_dtype(dtype, target))
         decoder.initialise(torch.Generator().manual_seed(seed))
-        return cls(decoder.to(resolve_device(device)), tokenizer, dtype=decoder.compute_dtype)
+        return cls(decoder.to(target), tokenizer, dtype=decoder.compute_dtype)
 
     @classmethod
     def load(cls, config: ModelConfig) -> Policy:
@@ -152,9 +151,8 @@ class Policy(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """The weights, exact (float32), for resuming; of an adapted model those of the adapter."""
-        return (
-            adapter.adapter_state(self.model) if adapter.is_adapted(self.model) else self.model.state_dict()
-        )
+        model = self.model
+        return adapter.adapter_state(model) if adapter.is_adapted(model) else model.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         try:
@@ -167,19 +165,18 @@ class Policy(Sampler):
 
     def trainable_copy(self) -> Policy:
         """The same weights, to be trained apart; an adapter has a copy, its frozen weights are shared."""
-        copied = type(self)(adapter.shared_copy(self.model), self.tokenizer, dtype=self.dtype)
-        copied.version = self.version
-        return copied
+        return self._copy(adapter.shared_copy(self.model))
 
     def frozen_copy(self) -> Policy:
         """A reference policy: the same weights, never trained; frozen weights are shared as above."""
-        if adapter.is_adapted(self.model):
-            frozen = self.trainable_copy()
-            frozen.model.requires_grad_(False)
-            return frozen
-        frozen = type(self)(self._frozen_model(), self.tokenizer, dtype=self.dtype)
-        frozen.version = self.version
-        return frozen
+        if isinstance(self.model, Decoder) and not adapter.is_adapted(self.model):
+            return self._copy(self.model.in_compute_dtype())
+        return self._copy(adapter.shared_copy(self.model).requires_grad_(False))
+
+    def _copy(self, model: nn.Module) -> Policy:
+        copied = type(self)(model, self.tokenizer, dtype=self.dtype)
+        copied.version = self.version
+        return copied
 
     def sync(self, policy: Policy) -> None:
         """Take over the weights and the version of another policy of the same shape."""
@@ -187,17 +184,12 @@ class Policy(Sampler):
             self.load_state_dict(policy.state_dict())
             self.version = policy.version
 
-    def _frozen_model(self) -> nn.Module:
-        frozen: nn.Module = self.model.in_compute_dtype()
-        return frozen
-
     @cached_property
     def _decoding(self) -> Decoding:
         return NativeDecoding(self.model)
 
     @property
     def hidden_size(self) -> int:
-        """The width of the final hidden states."""
         return self.model.shape.hidden_size
 
     def completion_hidden(self, batch: GroupBatch) -> Tensor:

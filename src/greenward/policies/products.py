@@ -1,4 +1,4 @@
-"""Matrix products of the decoder: torch's, or those of a kernel where it is faster in float32.
+"""Which kernels serve, and matrix products: torch's, or those of a kernel where it is faster in float32.
 
 Shape suffixes: M rows, E the inner size, N columns.
 """
@@ -16,6 +16,11 @@ from greenward.policies.kernels.native import Kernels
 
 # Weights are packed for every product, which takes longer than the product with few rows and a large weight.
 _LARGEST_WEIGHT = 1 << 20
+
+
+def serving(x: Tensor, size: int | None = None) -> Kernels | None:
+    """The kernels, where they serve rows of `size` numbers (those of x's last dimension)."""
+    return kernels() if Kernels.serve(x, size) else None
 
 
 def products_for(x: Tensor, weight: Tensor) -> Kernels | None:

@@ -24,8 +24,8 @@ from torch import Tensor
 from greenward.errors import GreenwardError
 from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
 from greenward.policies.group_batch import bucket_groups
-from greenward.policies.kernels.build import kernels
-from greenward.policies.kernels.native import LANES, Kernels
+from greenward.policies.kernels.native import LANES
+from greenward.policies.products import serving
 from greenward.policies.tokenizer import Tokenizer
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -42,22 +42,18 @@ class Decoding(Protocol):
 
     def rows_at_once(self, max_tokens: int) -> int:
         """How many rows of `max_tokens` fit into the memory set aside for their caches."""
-        ...
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         """Prefill; logits (B, V) of every row's first token, B the sum of `group_sizes`.
 
         Groups come in the order of `bucket_groups`.
         """
-        ...
 
     def step(self, token_ids_B: Tensor) -> Tensor:
         """Feed each row its newest token; logits (B, V) of the next."""
-        ...
 
     def keep(self, kept_B: np.ndarray) -> None:
         """Continue with these rows only (ascending indices into the current batch)."""
-        ...
 
 
 class Sampler(RolloutEngine):
@@ -85,7 +81,6 @@ class Sampler(RolloutEngine):
         seed: int | Sequence[int],
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """Completions for each prompt; see `RolloutEngine`."""
         check_prompts(prompts, params, self.max_positions)
         sizes = _per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, _per_prompt(seed, len(prompts)))
@@ -212,18 +207,16 @@ class CompletionBuffer:
         Rows that ended before ignore theirs.
         """
         drawn = zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True)
-        return [
-            one
-            for step, (ids_B, logprobs_B) in enumerate(drawn, first_step)
-            for one in self._record(step, ids_B, logprobs_B)
-        ]
+        ended: list[tuple[int, Completion]] = []
+        for step, (ids_B, logprobs_B) in enumerate(drawn, first_step):
+            self._token_ids_RT[self.rows_B, step] = ids_B
+            self._logprobs_RT[self.rows_B, step] = logprobs_B
+            ended += self._ended(step, ids_B)
+        return ended
 
-    def _record(self, step: int, ids_B: np.ndarray, logprobs_B: np.ndarray) -> list[tuple[int, Completion]]:
-        self._token_ids_RT[self.rows_B, step] = ids_B
-        self._logprobs_RT[self.rows_B, step] = logprobs_B
+    def _ended(self, step: int, ids_B: np.ndarray) -> Iterator[tuple[int, Completion]]:
         at_end_B = (ids_B[:, None] == self._eos_ids).any(axis=1)
         may_end = self._stops is not None or step == self._last_step
-        ended = []
         candidates = np.flatnonzero(self.alive_B & (at_end_B | may_end))
         about = self.rows_B[candidates], ids_B[candidates], at_end_B[candidates]
         for b, row, token_id, at_end in zip(candidates.tolist(), *(a.tolist() for a in about), strict=True):
@@ -237,8 +230,7 @@ class CompletionBuffer:
                 continue
             self.alive_B[b] = False
             ids_T, logprobs_T = self._token_ids_RT[row, : step + 1], self._logprobs_RT[row, : step + 1]
-            ended.append((row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)))
-        return ended
+            yield row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
 
     def drop_finished(self) -> np.ndarray:
         """Take finished rows out of the batch; the indices, in the old batch, of those that stay.
@@ -314,7 +306,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     log-probability under that distribution.
     """
     filtered = bool(params.top_k) or params.top_p < 1
-    if params.temperature > 0 and not filtered and Kernels.serve(logits_BV, LANES) and (native := kernels()):
+    if params.temperature > 0 and not filtered and (native := serving(logits_BV, LANES)):
         return native.choose(logits_BV, 1 / params.temperature, uniforms_B)
     logits_BV = logits_BV.float()
     if params.temperature == 0:

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from greenward.policies.kernels.build import kernels
-from greenward.policies.kernels.native import LANES, Kernels
-from greenward.policies.products import product, products_for
+from greenward.policies.kernels.native import LANES
+from greenward.policies.products import product, products_for, serving
 
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
@@ -41,7 +40,7 @@ class _ChunkedScores(torch.autograd.Function):
         S = len(hidden_SE)
         scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
         chunks = _chunks(S, len(unembedding_VE))
-        native = kernels() if Kernels.serve(hidden_SE, LANES) else None
+        native = serving(hidden_SE, LANES)
         products = products_for(hidden_SE, unembedding_VE)
         for part in chunks:
             if native:
@@ -80,34 +79,18 @@ class _ChunkedScores(torch.autograd.Function):
                 logprobs = kept[0] if kept else _logits(hidden_SE[part], unembedding_VE, ctx.scale)
                 if not kept:
                     logprobs.sub_(lse_S[part, None])
-                grad = _grad_logits(logprobs, targets_S[part], ctx.scale, entropy_S[part], *above)
-                grad = grad.to(hidden_SE.dtype)
+                slope = grad_S1 = above[0][:, None]
+                if above[1] is not None:  # d entropy / d logit_i = -p_i (log p_i + entropy)
+                    slope = (logprobs + entropy_S[part, None]).mul_(above[1][:, None]).add_(grad_S1)
+                grad = logprobs.exp().mul_(slope).neg_()
+                grad.scatter_add_(1, targets_S[part, None], grad_S1)
+                grad = grad.mul_(ctx.scale).to(hidden_SE.dtype)
             grad_hidden_SE[part] = product(ctx.products, grad, unembedding_VE)
             if grad_unembedding_VE is not None:
                 grad_unembedding_VE += product(ctx.products, grad.t(), hidden_SE[part])
         if grad_unembedding_VE is not None:
             grad_unembedding_VE = grad_unembedding_VE.to(unembedding_VE.dtype)
         return grad_hidden_SE, grad_unembedding_VE, None, None, None
-
-
-def _grad_logits(
-    logprobs: Tensor,
-    targets: Tensor,
-    scale: float,
-    entropy: Tensor,
-    grad_scores: Tensor,
-    grad_entropy: Tensor | None,
-) -> Tensor:
-    """The gradient of the logits from those of log-probabilities and entropies."""
-    grad = logprobs.exp()
-    if grad_entropy is not None:
-        # d entropy / d logit_i = -p_i (log p_i + entropy)
-        slope = (logprobs + entropy[:, None]).mul_(grad_entropy[:, None])
-        grad.mul_(slope.add_(grad_scores[:, None]).neg_())
-    else:
-        grad.mul_(-grad_scores[:, None])
-    grad.scatter_add_(1, targets[:, None], grad_scores[:, None])
-    return grad.mul_(scale)
 
 
 def score_tokens(

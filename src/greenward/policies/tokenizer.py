@@ -62,7 +62,6 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
-        """The id of each special token."""
         added = self.backend.get_added_tokens_decoder()
         return {token.content: id_ for id_, token in added.items() if token.special}
 

@@ -8,9 +8,9 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,6 @@ class TransformersPolicy(Policy):
         """The weights by their names in `transformers`, with an adapter merged."""
         return adapter.merged(self.model, self.model.state_dict())
 
-    def _frozen_model(self) -> nn.Module:
-        return copy.deepcopy(self.model).requires_grad_(False)
-
     @cached_property
     def _decoding(self) -> Decoding:
         return TransformersDecoding(self.model, self.dtype)
@@ -117,18 +114,15 @@ class TransformersPolicy(Policy):
         return out, predicts_BL
 
 
+@dataclass(eq=False)
 class TransformersDecoding:
     """The `Decoding` of a `transformers` model: left-padded prompts, its own cache classes."""
 
-    # How large the cache is depends on the model; this number of rows is a cautious choice.
-    _ROWS = 256
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self.model: Any = model
-        self.dtype = dtype
+    model: Any
+    dtype: torch.dtype
 
     def rows_at_once(self, max_tokens: int) -> int:
-        return self._ROWS
+        return 256  # how large the cache is depends on the model: a cautious choice
 
     def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
         device = next(self.model.parameters()).device

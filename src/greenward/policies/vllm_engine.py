@@ -9,14 +9,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from greenward.errors import EngineError
-from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
+from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import check_prompts, row_keys
 from greenward.policies.tokenizer import Tokenizer
@@ -25,7 +26,8 @@ from greenward.policies.vllm_forms import VLLM, Choice
 _RESENT = 3  # times that a server which lost its weights gets them again within one call
 
 
-class VLLMEngine(RolloutEngine):
+@dataclass(eq=False)
+class VLLMEngine:
     """A rollout engine over vLLM.
 
     Every completion says with which weights it was drawn. If those are not the ones that were sent last,
@@ -33,23 +35,15 @@ class VLLMEngine(RolloutEngine):
     `deterministic`: rounding depends on what else is in the batch. Raises `EngineError` where vLLM fails.
     """
 
-    deterministic = False
-    max_positions = 0
+    vllm: VLLM
+    tokenizer: Tokenizer
+    transfer: FileTransfer | DeviceTransfer
+    _: KW_ONLY
+    max_positions: int
+    patience_seconds: float = 0.0
+    deterministic: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        vllm: VLLM,
-        tokenizer: Tokenizer,
-        transfer: FileTransfer | DeviceTransfer,
-        *,
-        max_positions: int,
-        patience_seconds: float = 0.0,
-    ) -> None:
-        self.max_positions = max_positions
-        self._patience_seconds = patience_seconds
-        self._vllm = vllm
-        self._tokenizer = tokenizer
-        self._transfer = transfer
+    def __post_init__(self) -> None:
         self._session = secrets.token_hex(4)  # tells these weights from those of other trainings
         self._version: int | None = None
 
@@ -62,7 +56,6 @@ class VLLMEngine(RolloutEngine):
         seed: int | Sequence[int],
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
-        """Completions for each prompt; see `RolloutEngine`."""
         check_prompts(prompts, params, self.max_positions)
         sizes = [group_sizes] * len(prompts) if isinstance(group_sizes, int) else list(group_sizes)
         drawn = [1] * len(prompts) if params.temperature == 0 else sizes  # greedy answers are all the same
@@ -74,9 +67,9 @@ class VLLMEngine(RolloutEngine):
             pending[n] = {"token_ids": [int(i) for i in prompts[n]], "sampling_params": sampling}
         groups: list[list[Completion]] = [[] for _ in prompts]
         for _ in range(_RESENT):
-            if pending and self._vllm.weight_version() != self._label:
-                self._send(self._transfer.again, self._patience_seconds)
-            for n, choices in self._vllm.generate(dict(pending)):
+            if pending and self.vllm.weight_version() != self._label:
+                self._send(self.transfer.again, self.patience_seconds)
+            for n, choices in self.vllm.generate(dict(pending)):
                 if any(span != self._label for choice in choices for span in choice["weight_versions"]):
                     continue
                 if len(choices) != drawn[n]:
@@ -94,7 +87,7 @@ class VLLMEngine(RolloutEngine):
         if self._version == policy.version:
             return
         first, self._version = self._version is None, policy.version
-        self._send(partial(self._transfer, policy), patience_seconds=0.0 if first else self._patience_seconds)
+        self._send(partial(self.transfer, policy), patience_seconds=0.0 if first else self.patience_seconds)
 
     @property
     def _label(self) -> str:
@@ -104,10 +97,10 @@ class VLLMEngine(RolloutEngine):
         end, wait = time.monotonic() + patience_seconds, 1.0
         while True:
             try:
-                self._vllm.pause()
-                transfer(self._vllm)
-                self._vllm.call("update_weight_version", new_version=self._label)
-                self._vllm.resume()
+                self.vllm.pause()
+                transfer(self.vllm)
+                self.vllm.call("update_weight_version", new_version=self._label)
+                self.vllm.resume()
                 return
             except EngineError:
                 if time.monotonic() + wait > end:
@@ -115,7 +108,7 @@ class VLLMEngine(RolloutEngine):
                 time.sleep(wait)
                 wait = min(2 * wait, 30.0)
                 with suppress(EngineError):  # an update that was begun would refuse the next one
-                    self._vllm.finish_weight_update()
+                    self.vllm.finish_weight_update()
 
     def _sampling_params(self, params: SamplingParams) -> dict[str, Any]:
         return {
@@ -124,7 +117,7 @@ class VLLMEngine(RolloutEngine):
             "top_p": params.top_p,
             "top_k": params.top_k,
             "stop": list(params.stop_strings),
-            "stop_token_ids": list(self._tokenizer.eos_ids),
+            "stop_token_ids": list(self.tokenizer.eos_ids),
             "ignore_eos": True,  # the ends are those of our tokenizer alone
             "logprobs": 0,  # that of the sampled token
             "skip_special_tokens": False,
@@ -136,7 +129,7 @@ class VLLMEngine(RolloutEngine):
             reason = StopReason.LENGTH
         elif isinstance(choice["stop_reason"], str):
             reason = StopReason.STOP_STRING
-        elif choice["stop_reason"] in self._tokenizer.eos_ids:
+        elif choice["stop_reason"] in self.tokenizer.eos_ids:
             reason = StopReason.END
         else:
             raise EngineError(f"vLLM ended an answer for the reason {choice['finish_reason']!r}.")
@@ -149,20 +142,20 @@ class VLLMEngine(RolloutEngine):
         return Completion(token_ids, logprobs, reason, self._version)
 
 
+@dataclass(frozen=True)
 class FileTransfer:
     """Weights by a model folder that vLLM's processes read: on every device, and over a shared disk."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
 
     def __call__(self, policy: Policy, vllm: VLLM) -> None:
-        policy.save(self._folder)
+        policy.save(self.folder)
         self.again(vllm)
 
     def again(self, vllm: VLLM) -> None:
         """Send what was sent last, to a server that has restarted."""
         vllm.start_weight_update()
-        vllm.update_weights({"folder": str(self._folder)})
+        vllm.update_weights({"folder": str(self.folder)})
         vllm.finish_weight_update()
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from greenward.config.rollouts import ServerConfig, VLLMConfig
 from greenward.errors import ConfigError, EngineError
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 }
 
 
-class VLLM:
+class VLLM(Protocol):
     """What both forms of vLLM offer. The methods on weights are those of vLLM's `VLLMWeightSyncClient`.
 
     All raise `EngineError` where vLLM fails.
@@ -42,26 +42,22 @@ class VLLM:
 
     def generate(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, list[Choice]]]:
         """The choices of each request of token ids and sampling parameters, as they finish."""
-        raise NotImplementedError
 
     def call(self, method: str, **values: Any) -> None:
         """Call one of vLLM's methods for reinforcement learning."""
-        raise NotImplementedError
 
     def pause(self) -> None:
         """Prepare for new weights: nothing is kept of what was computed with the old ones."""
-        raise NotImplementedError
 
     def resume(self) -> None:
         """Go on with the new weights."""
+        return
 
     def weight_version(self) -> str:
         """The name of the present weights."""
-        raise NotImplementedError
 
     def world_size(self) -> int:
         """The number of processes that hold weights."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End what was started here."""

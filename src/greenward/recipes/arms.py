@@ -138,25 +138,19 @@ class ArmProgress:
 
     def report(self, progress: Progress) -> None:
         """Show what is new since the last call."""
-        if self.total is None or self._step != self.total:
-            self._report_steps(progress)
+        has_all = self.total is not None and self._step == self.total
+        rows = [] if has_all else read_metrics(self.folder / "metrics.jsonl").rows
+        if rows and self._step is None:
+            self._step = 0
+            progress.phase(self.phase, self.total)
+        if rows and rows[-1]["step"] > self._step:
+            self._step = rows[-1]["step"]
+            without_signal = spells(rows[-MIN_STEPS:], read_config(self.folder))
+            warning = without_signal[0].cause.brief if without_signal else None
+            progress.advance(self._step, rows[-1], phase=self.phase, warning=warning)
         for evaluation in read_evaluations(self.folder)[self._evaluations :]:
             progress.message(f"{self.phase} {evaluation_line(evaluation)}")
             self._evaluations += 1
-
-    def _report_steps(self, progress: Progress) -> None:
-        rows = read_metrics(self.folder / "metrics.jsonl").rows
-        if not rows:
-            return
-        if self._step is None:
-            self._step = 0
-            progress.phase(self.phase, self.total)
-        step = rows[-1]["step"]
-        if step > self._step:
-            self._step = step
-            without_signal = spells(rows[-MIN_STEPS:], read_config(self.folder))
-            warning = without_signal[0].cause.brief if without_signal else None
-            progress.advance(step, rows[-1], phase=self.phase, warning=warning)
 
 
 class _Process:

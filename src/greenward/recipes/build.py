@@ -262,11 +262,4 @@ def build_grader(sandbox: SandboxConfig) -> Grader:
 
 def build_sampling(recipe: ModelRecipe) -> SamplingParams:
     """How answers are drawn."""
-    section = recipe.sampling
-    return SamplingParams(
-        max_tokens=section.max_tokens,
-        temperature=section.temperature,
-        top_p=section.top_p,
-        top_k=section.top_k,
-        stop_strings=section.stop_strings,
-    )
+    return SamplingParams(**recipe.sampling.model_dump())

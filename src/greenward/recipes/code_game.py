@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -33,7 +33,6 @@ from greenward.grading.program_judge import ProgramJudge
 from greenward.intervals import Estimate, rate
 from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
-from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_limits, build_sampling
 from greenward.recipes.self_play import LeagueCallback
 from greenward.runs.directory import RunDirectory
@@ -50,18 +49,13 @@ EXAMPLE_PROGRAMS = 64000
 class CodeGameTasks:
     """The game of code: its phases, and games on other first lines as the evaluation."""
 
-    def __init__(
-        self,
-        recipe: CodeGameRecipe | SupervisedRecipe,
-        given: Mapping[str, ProblemSet],
-        functions: Mapping[str, Callable[..., Any]],
-    ) -> None:
+    def __init__(self, recipe: CodeGameRecipe | SupervisedRecipe, *_: Any) -> None:
+        """Games have neither problems nor reward functions of the caller's own."""
         assert isinstance(recipe, CodeGameRecipe)
         self.recipe = recipe
         self._league: League | None = None
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
-        """Start the judge."""
         section, sandbox = self.recipe.code_game, self.recipe.sandbox
         judge = ProgramJudge(
             build_limits(sandbox),

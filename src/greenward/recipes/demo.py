@@ -80,7 +80,6 @@ class SeedStudy:
     """One seed: GRPO with its warm start, then each arm beside it, and how far they are."""
 
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
-        self._folder = folder
         recipe = load_recipe(RECIPE, overrides)
         if not isinstance(recipe, GRPORecipe) or recipe.warm_start is None:
             raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")

@@ -32,18 +32,10 @@ from greenward.policies.policy import Policy
 from greenward.problems.catalog import load_problems
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import part_of
+from greenward.recipes import suites
 from greenward.recipes.build import build_grader, failing_references
 from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
 from greenward.recipes.models import FoundModel, ServedModel, find_model
-from greenward.recipes.suites import (
-    HELD_OUT,
-    agent_tools,
-    examples_for,
-    find_suite,
-    part_of_suite,
-    renderer_for,
-    without,
-)
 from greenward.runs.files import write_rows
 from greenward.runs.progress import Progress
 
@@ -53,6 +45,8 @@ USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greed
 
 PREDICTIONS = "predictions.jsonl"
 SERVED = ("concurrency", "request_timeout", "api_key_env")
+LOADED = ("checkpoint", "dtype", "device")
+_LOADED_ONLY = "concerns models that are loaded here; a server has chosen its own"
 _SERVERS_ONLY = "concerns models behind a server (MODEL@URL, or --base-url), and this one is not"
 
 
@@ -115,27 +109,21 @@ class ModelEvaluation(EvaluationSession):
             _refuse(options, _SERVERS_ONLY, *SERVED)
             self.model: FoundModel | ServedModel = find_model(model, options.checkpoint)
         else:
-            _refuse(
-                options,
-                "concerns models that are loaded here; a server has chosen its own",
-                "checkpoint",
-                "dtype",
-                "device",
-            )
+            _refuse(options, _LOADED_ONLY, *LOADED)
             self.model = model
         recipe = self.model.recipe
         self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
-        suite = options.suite or HELD_OUT
-        shots = examples_for(suite, options.fewshot)
-        asked = find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
-        asked = part_of_suite(asked, ids=options.ids, limit=options.limit)
-        self.problems = without(asked, shots)
+        suite = options.suite or suites.HELD_OUT
+        shots = suites.examples_for(suite, options.fewshot)
+        asked = suites.find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
+        asked = suites.part_of_suite(asked, ids=options.ids, limit=options.limit)
+        self.problems = suites.without(asked, shots)
         if not self.problems:
             raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
-        self.renderer, stop_strings = renderer_for(
+        self.renderer, stop_strings = suites.renderer_for(
             suite, recipe, self.model.tokenizer, self.problems, style=options.style, shots=shots
         )
-        self.tools = agent_tools(recipe, self.problems)
+        self.tools = suites.agent_tools(recipe, self.problems)
         own = recipe.model if recipe else ModelConfig()
         self.dtype = options.dtype or own.dtype
         self._device = resolve_device(options.device or own.device)
@@ -273,10 +261,8 @@ class ModelEvaluation(EvaluationSession):
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
         positions, recipe = self.model.max_positions, self._trained_on
-        if recipe is not None and type(self.renderer) in (
-            PromptRenderer,
-            AgentPrompts,
-        ):  # asked as it was trained
+        as_trained = type(self.renderer) in (PromptRenderer, AgentPrompts)
+        if recipe is not None and as_trained:
             asked = self.options.max_tokens or recipe.sampling.max_tokens
         elif positions is not None:
             asked = self.options.room(positions, max(lengths))
@@ -333,12 +319,12 @@ def evaluate_in_memory(
     if isinstance(policy, str) and is_endpoint(policy):
         raise ConfigError("a model behind a server is evaluated on a suite or a file, which are named.")
     _refuse(options, _SERVERS_ONLY, *SERVED)
-    recipe, asked = None, problems if isinstance(problems, str) else HELD_OUT
+    recipe, asked = None, problems if isinstance(problems, str) else suites.HELD_OUT
     if not isinstance(policy, Policy):
         model = find_model(str(policy), options.checkpoint)
         recipe, dtype = model.recipe, options.dtype or "float32"
         policy = Policy.from_folder(model.folder, dtype=dtype, device=options.device or "auto")
-    chosen = find_suite(asked, recipe) if isinstance(problems, str | None) else ProblemSet(problems)
+    chosen = suites.find_suite(asked, recipe) if isinstance(problems, str | None) else ProblemSet(problems)
     if not chosen:
         raise ProblemError("there is no problem to evaluate on: give at least one.")
     if options.samples < 1 or max(grading.k, default=1) > options.samples:
@@ -346,8 +332,8 @@ def evaluate_in_memory(
             f"expected at least one answer to a problem and no k above their number, "
             f"found {options.samples} answers and k {list(grading.k)}."
         )
-    renderer, stops = renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
-    tools = agent_tools(recipe, chosen)
+    renderer, stops = suites.renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
+    tools = suites.agent_tools(recipe, chosen)
     longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)
     config = EvaluationConfig(
         num_questions=len(chosen),

@@ -93,7 +93,6 @@ class Repair:
         return bool(self.changes) and self.selection.verdict is not None and self.selection.verdict.passed
 
     def diff(self) -> str:
-        """The changes as a unified diff."""
         parts: list[str] = []
         for path, (before, after) in (self.changes or {}).items():
             old, new = ((text or "").splitlines(keepends=True) for text in (before, after))
@@ -179,23 +178,18 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
             raise ProblemError(f"{path}: there is no such file.")
     if file.is_dir() or file.suffix != ".py":
         raise ProblemError(f"{file}: expected a Python file.", remedy="Name the file that is to be repaired.")
-    project = Path(
-        os.path.commonpath(
-            [file.resolve().parent, tests.resolve() if tests.is_dir() else tests.resolve().parent]
-        )
-    )
+    place = tests.resolve()
+    project = Path(os.path.commonpath([file.resolve().parent, place if place.is_dir() else place.parent]))
     tree = find_tree(str(project))
     own = _at(tree, project, file)
     suites = [
         one
         for one in tree.files
-        if (project / one.shown).is_relative_to(tests.resolve()) and one is not own and any(_tests_in(one))
+        if (project / one.shown).is_relative_to(place) and one is not own and any(_tests_in(one))
     ]
     names = [name for suite in suites for name in _tests_in(suite)]
     if not names:
-        unread = next(
-            (one for one in tree.left_out if (project / one.where).is_relative_to(tests.resolve())), None
-        )
+        unread = next((one for one in tree.left_out if (project / one.where).is_relative_to(place)), None)
         raise ProblemError(
             f"{tests}: no test was found" + (f" ({unread.where}: {unread.reason})." if unread else "."),
             remedy="Tests are functions test_… and classes of unittest or Test…, in a file or a folder.",
@@ -237,7 +231,7 @@ def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extrac
             params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
             texts: dict[int, str] = {}
             prompts = [(asked, options.seed + number) for number in range(options.answers)]
-            for batch in endpoint.ask_all(prompts, params, lambda number, answer: None):
+            for batch in endpoint.ask_all(prompts, params):
                 for number, answer in batch:
                     if isinstance(answer, RequestError):
                         raise endpoint.explained(answer)
@@ -288,14 +282,14 @@ def _tests_in(file: SourceFile) -> Iterator[str]:
         body = syntax_tree(file).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    by_pytest = needs_pytest(file)
+
+    def tests_of(nodes: list[ast.stmt]) -> list[str]:
+        functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [one.name for one in functions if one.name.startswith("test")]
+
+    between, start = ("::", file.place) if needs_pytest(file) else (".", file.module)
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            yield f"{file.place}::{node.name}"
-        elif isinstance(node, ast.ClassDef):
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith(
-                    "test"
-                ):
-                    between, start = ("::", file.place) if by_pytest else (".", file.module)
-                    yield between.join((start, node.name, method.name))
+        if isinstance(node, ast.ClassDef):
+            yield from (between.join((start, node.name, name)) for name in tests_of(node.body))
+        else:
+            yield from (f"{file.place}::{name}" for name in tests_of([node]))

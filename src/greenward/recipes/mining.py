@@ -159,12 +159,8 @@ def _write(result: MiningResult, mined: Mined, trees: Sequence[SourceTree], fact
             unfinished / MANIFEST,
             {
                 "sources": [
-                    {
-                        "name": one.name,
-                        "version": one.version,
-                        "licence": one.licence,
-                        "files": len(one.files),
-                    }
+                    {key: getattr(one, key) for key in ("name", "version", "licence")}
+                    | {"files": len(one.files)}
                     for one in trees
                 ],
                 "functions": result.functions,

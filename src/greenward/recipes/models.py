@@ -19,13 +19,9 @@ from greenward.runs.files import sha256_of
 from greenward.runs.reading import is_run
 
 _WEIGHTS = (
-    "*.safetensors",
-    "config.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "tokenizer*.json",
+    "*.safetensors", "config.json", "adapter_config.json", "generation_config.json", "tokenizer*.json",
     "chat_template.jinja",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,6 @@ class ServedModel:
         return self.endpoint.model
 
     def to_json(self) -> dict[str, Any]:
-        """What a result says of its model."""
         return {"name": self.name, "step": None, "weights": None, "server": self.endpoint.url}
 
 

@@ -13,21 +13,11 @@ from greenward.runs.keys import load_keys
 CARD = "README.md"
 # What a model folder on the Hub holds. Everything else in a checkpoint stays here: the trainer's state.
 EXPORTED = (
-    "config.json",
-    "generation_config.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "adapter/adapter_config.json",
-    "adapter/adapter_model.safetensors",
-)
+    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+    "adapter/adapter_config.json", "adapter/adapter_model.safetensors",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -201,11 +201,8 @@ def _policy_gradient(
 
 TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
     {
-        "grpo": _policy_gradient,
-        "ppo": _policy_gradient,
+        **dict.fromkeys(("grpo", "ppo", "self_play", "code_game"), _policy_gradient),
         "rejection": _rejection,
-        "self_play": _policy_gradient,
-        "code_game": _policy_gradient,
     }
 )
 """Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -94,8 +95,7 @@ def build_engine(
     run.add_provenance(
         rollouts={"engine": config.engine, "transfer": config.transfer, "deterministic": False}
     )
-    sleeps = isinstance(vllm, Colocated) and config.vllm.sleep
-    return engine, [SleepBetween(vllm)] if sleeps and isinstance(vllm, Colocated) else []
+    return engine, [SleepBetween(vllm)] if isinstance(vllm, Colocated) and config.vllm.sleep else []
 
 
 def _memory(size: int) -> str | None:
@@ -104,16 +104,16 @@ def _memory(size: int) -> str | None:
     return folder if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size else None
 
 
+@dataclass(eq=False)
 class SleepBetween(Callback):
     """Has vLLM give its GPU memory back once the episodes of a step are there."""
 
     name = "sleep_between"
 
-    def __init__(self, vllm: Colocated) -> None:
-        self._vllm = vllm
+    vllm: Colocated
 
     def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        self._vllm.sleep()
+        self.vllm.sleep()
         return episodes
 
 

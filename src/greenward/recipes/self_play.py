@@ -103,12 +103,8 @@ def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Con
 class SelfPlayTasks:
     """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
 
-    def __init__(
-        self,
-        recipe: SelfPlayRecipe | SupervisedRecipe,
-        given: Mapping[str, ProblemSet],
-        functions: Mapping[str, Callable[..., Any]],
-    ) -> None:
+    def __init__(self, recipe: SelfPlayRecipe | SupervisedRecipe, *_: Any) -> None:
+        """Games have neither problems nor reward functions of the caller's own."""
         assert isinstance(recipe, SelfPlayRecipe)
         self.recipe = recipe
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
@@ -188,7 +184,6 @@ class SelfPlayTasks:
         return players
 
     def callbacks(self) -> Sequence[Callback]:
-        """The league's, once the players are there."""
         section = self.recipe.self_play
         every = section.league.snapshot_every
         return [] if self._league is None else [LeagueCallback(self._league, lambda done: done % every == 0)]

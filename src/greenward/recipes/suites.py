@@ -21,14 +21,7 @@ from greenward.problems.json_rows import BadRow
 from greenward.problems.placement import hole_of
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.repositories import REPOSITORY_TAG
-from greenward.recipes.build import (
-    answer_form,
-    build_grader,
-    failing_references,
-    load_verified,
-    prompt_options,
-    tools_of,
-)
+from greenward.recipes import build
 
 HELD_OUT = "held_out"
 
@@ -43,7 +36,9 @@ def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False)
             raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
         name = recipe.problems.held_out
     with naming_the_option():
-        problems = load_verified(name, recipe or GRPORecipe(), part="held_out", skip_bad_rows=skip_bad_rows)
+        problems = build.load_verified(
+            name, recipe or GRPORecipe(), part="held_out", skip_bad_rows=skip_bad_rows
+        )
     return judgeable(problems) if skip_bad_rows else problems
 
 
@@ -119,10 +114,10 @@ def renderer_for(
     training, others as in the published harnesses (`SuitePrompts`), and repositories to agents. What was
     trained to write edits writes edits where all problems have programs to repair.
     """
-    options = prompt_options(recipe, style)
+    options = build.prompt_options(recipe, style)
     if (tools := agent_tools(recipe, problems)) is not None:
         return AgentPrompts(tokenizer, **options, tool_format=tools.format), STOP_STRINGS
-    answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
+    answer = build.answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
     ours = suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, MODULES, *SHIPPED)
     if recipe is not None and all(hole_of(problem) is not None for problem in problems):
         ours |= Path(suite) in map(Path, (recipe.problems.train, recipe.problems.held_out))
@@ -140,7 +135,7 @@ def agent_tools(recipe: Recipe | None, problems: Sequence[Problem]) -> ToolsConf
     if not all(problem.buggy_code for problem in problems):
         return None
     usual = ToolsConfig() if all(REPOSITORY_TAG in problem.tags for problem in problems) else None
-    return tools_of(recipe) or usual
+    return build.tools_of(recipe) or usual
 
 
 def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> tuple[str, list[str]]:
@@ -148,9 +143,9 @@ def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> tuple[str,
 
     Returns the result in one line, and a line for each solution that failed.
     """
-    with build_grader(sandbox) as grader:
+    with build.build_grader(sandbox) as grader:
         given = [problem for problem in grader.complete(problems) if problem.reference]
-        failures = failing_references(given, grader)
+        failures = build.failing_references(given, grader)
     result = f"{problems.name}: {len(given) - len(failures)}/{len(given)} references pass"
     if len(given) < len(problems):
         result += f"; {len(problems) - len(given)} problems have none"

@@ -36,30 +36,24 @@ def supervised_examples(
         if not pairs:
             raise ProblemError(f"warm_start.data: {config.data} holds no pairs, only empty lines.")
         return [Example(prompt, (*completion, tokenizer.eos_id)) for prompt, completion in pairs]
-    by_id = {problem.task_id: problem for problem in train}
+
+    def example(problem: Problem, text: str) -> Example:
+        return Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
+
     if any(problem.label for problem in train):
-        return [
-            Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
-            for problem, text in _labelled_examples(train, config, seed)
-        ]
-    examples = generated_examples(
+        return [example(problem, text) for problem, text in _labelled_examples(train, config, seed)]
+    by_id = {problem.task_id: problem for problem in train}
+    generated = generated_examples(
         train,
         config.error_rate,
         seed,
         examples_per_problem=config.examples_per_problem,
         with_edits=renderer.answer != "function",
     )
+    programs = [(by_id[one.task_id], one.prompt_text + one.completion_text) for one in generated]
     if isinstance(renderer, AgentPrompts):
-        return [
-            _demonstrated(by_id[one.task_id], one.prompt_text + one.completion_text, renderer, tokenizer)
-            for one in examples
-        ]
-    return [
-        Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
-        for example in examples
-        for problem in (by_id[example.task_id],)
-        for text in (renderer.written(problem, example.prompt_text + example.completion_text),)
-    ]
+        return [_demonstrated(problem, program, renderer, tokenizer) for problem, program in programs]
+    return [example(problem, renderer.written(problem, program)) for problem, program in programs]
 
 
 def _demonstrated(problem: Problem, program: str, prompts: AgentPrompts, tokenizer: Tokenizer) -> Example:

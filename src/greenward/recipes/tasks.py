@@ -190,7 +190,6 @@ class CodeTasks:
         )
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
-        """Functions (policy, step, elapsed seconds) -> evaluation as plain data."""
         recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
         renderer, sampling = build_renderer(recipe, tokenizer), build_sampling(recipe)
         memory = VerdictMemory()

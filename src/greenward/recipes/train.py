@@ -203,7 +203,6 @@ class Session:
     resume: bool
 
     def train(self, run: RunDirectory) -> bool:
-        """All phases of the recipe; True when the last one finished."""
         recipe = self.recipe
         if isinstance(recipe, DQNRecipe):
             return self._learn_values(recipe, run)

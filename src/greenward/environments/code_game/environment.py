@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from greenward.environments.code_game.predictors import SCRIPTED_PREDICTORS
 from greenward.environments.code_game.programs import random_first_line
@@ -53,12 +53,10 @@ class CodeGamePrompts:
         self._max_output_bytes = max_output_bytes
 
     def to_write(self, first_line: str) -> tuple[int, ...]:
-        """The prompt of the generator."""
         chat = WRITE.format(first_line=first_line, max_output_bytes=self._max_output_bytes)
         return self._ids(f"{first_line}\n", chat)
 
     def to_predict(self, code: str) -> tuple[int, ...]:
-        """The prompt of the predictor."""
         return self._ids(f"{code}\n# trace\n", PREDICT.format(code=code))
 
     def answer(self, text: str) -> list[int]:
@@ -120,6 +118,7 @@ class Prediction:
         return self.text == self.program.result.output
 
 
+@dataclass(eq=False)
 class CodeGameEnvironment:
     """Plays `games_per_group` games with the same first line in each group.
 
@@ -129,31 +128,22 @@ class CodeGameEnvironment:
     The first line of group i follows from i and the seed.
     """
 
-    def __init__(
-        self,
-        prompts: CodeGamePrompts,
-        judge: ProgramJudge,
-        seats: Callable[[int], tuple[str, str]],
-        *,
-        sampling: SamplingParams,
-        games_per_group: int,
-        seed: int,
-        max_program_tokens: int | None = None,
-    ) -> None:
-        self._prompts = prompts
-        self._judge = judge
-        self._seats = seats
-        self._sampling = sampling
-        self._writing = replace(sampling, max_tokens=max_program_tokens or sampling.max_tokens)
-        self._games = games_per_group
-        self._seed = seed
+    prompts: CodeGamePrompts
+    judge: ProgramJudge
+    seats: Callable[[int], tuple[str, str]]
+    _: KW_ONLY
+    sampling: SamplingParams
+    games_per_group: int
+    seed: int
+    max_program_tokens: int | None = None
 
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones."""
-        generator, predictor = self._seats(step)
-        programs_each, predictions_each = (self._games, 1) if generator == POLICY else (1, self._games)
+        generator, predictor = self.seats(step)
+        programs_each, predictions_each = (
+            (self.games_per_group, 1) if generator == POLICY else (1, self.games_per_group)
+        )
         started = time.perf_counter()
         written = self.write(players, generator, groups, programs_each, seed=seed)
         before_judging = time.perf_counter()
@@ -186,18 +176,19 @@ class CodeGameEnvironment:
         seed: int,
     ) -> list[Program]:
         """`programs_each` programs for the first line of each group; some need no judge to be refused."""
-        lines = [random_first_line(random.Random(step_seed(self._seed, one, "first line"))) for one in groups]
-        prompts = list(map(self._prompts.to_write, lines))
-        turns = self._sample(players, generator, GENERATOR, prompts, programs_each, self._writing, seed)
-        room = players[generator].max_positions - self._sampling.max_tokens
+        lines = [random_first_line(random.Random(step_seed(self.seed, one, "first line"))) for one in groups]
+        prompts = list(map(self.prompts.to_write, lines))
+        sampling = replace(self.sampling, max_tokens=self.max_program_tokens or self.sampling.max_tokens)
+        turns = self._sample(players, generator, GENERATOR, prompts, programs_each, sampling, seed)
+        room = players[generator].max_positions - self.sampling.max_tokens
         programs = []
         for number, turn in enumerate(turns):
             place = number // programs_each
-            code = self._prompts.program(lines[place], turn)
+            code = self.prompts.program(lines[place], turn)
             status = "not_judged"
-            if turn.stop_reason is StopReason.LENGTH or len(self._prompts.to_predict(code)) > room:
+            if turn.stop_reason is StopReason.LENGTH or len(self.prompts.to_predict(code)) > room:
                 status = "too_long"
-            elif not self._prompts.shows(code):
+            elif not self.prompts.shows(code):
                 status = "forbidden"
             programs.append(Program(groups[place], turn, code, ProgramResult(status)))
         return programs
@@ -205,7 +196,7 @@ class CodeGameEnvironment:
     def judged(self, programs: Sequence[Program]) -> list[Program]:
         """The programs with what the judge says of those that are not refused yet."""
         pending = [one.code for one in programs if one.result.status == "not_judged"]
-        results = iter(self._judge.judge(pending))
+        results = iter(self.judge.judge(pending))
         return [
             replace(one, result=next(results)) if one.result.status == "not_judged" else one
             for one in programs
@@ -220,14 +211,13 @@ class CodeGameEnvironment:
         *,
         seed: int,
     ) -> list[Prediction]:
-        """`predictions_each` predictions of each valid program."""
         valid = [program for program in programs if program.result.valid for _ in range(predictions_each)]
         if predictor in SCRIPTED_PREDICTORS:
             return [Prediction(one, SCRIPTED_PREDICTORS[predictor](one.code)) for one in valid]
-        prompts = [self._prompts.to_predict(one.code) for one in valid[::predictions_each]]
-        turns = self._sample(players, predictor, PREDICTOR, prompts, predictions_each, self._sampling, seed)
+        prompts = [self.prompts.to_predict(one.code) for one in valid[::predictions_each]]
+        turns = self._sample(players, predictor, PREDICTOR, prompts, predictions_each, self.sampling, seed)
         return [
-            Prediction(program, self._prompts.prediction(turn), turn)
+            Prediction(program, self.prompts.prediction(turn), turn)
             for program, turn in zip(valid, turns, strict=True)
         ]
 
@@ -241,7 +231,6 @@ class CodeGameEnvironment:
         sampling: SamplingParams,
         seed: int,
     ) -> list[Turn]:
-        """`each` turns for every prompt, in order."""
         found = players[player].sample(prompts, each, sampling, seed=step_seed(seed, 0, role))
         return [
             turn_of(Request(role, prompt_ids, sampling, player), completion)

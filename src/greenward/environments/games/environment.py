@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
@@ -107,7 +108,6 @@ class GameEnvironment:
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
     ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones."""
         dialogues = [dialogue for group_id in groups for dialogue in self._group(group_id, seed)]
         sampling_seconds = run_dialogues(dialogues, players, seed=seed)
         episodes: list[Episode] = []
@@ -118,7 +118,6 @@ class GameEnvironment:
         return Collection(episodes, sampling_seconds, 0.0, metrics)
 
     def task(self, group: int) -> str:
-        """The name of the game that a group plays."""
         return self._table(group).game.name
 
     def _table(self, group_id: int) -> Table:
@@ -169,7 +168,7 @@ class GameDialogue(Dialogue):
     def __post_init__(self) -> None:
         self._game = self.table.game
         self._task_id = f"{self.table.game.name}/{self.opponent}"
-        self._state = self.table.game.start(self.rng)
+        self.state: Any = self._game.start(self.rng)
         self._turns: list[Turn] = []
         self._rejected: list[Turn] = []
         self._moves: list[tuple[str, str]] = []  # role and text of every move, for people
@@ -180,23 +179,16 @@ class GameDialogue(Dialogue):
         self._void = ""
         self._returns = (0.0, 0.0)
 
-    @property
-    def state(self) -> Any:
-        """The state of the game as it is now."""
-        return self._state
-
     def request(self) -> Request | None:
         if self._request is None and not self._void:
-            try:
+            with self._void_by_errors():
                 self._go_on()
-            except Exception as error:  # the rules may be a user's
-                self._void_by(error)
         return self._request
 
     def _go_on(self) -> None:
         """Let scripted players move until an engine has to, or the game is over."""
         game = self._game
-        while self._forfeited is None and (player := game.player(self._state)) is not None:
+        while self._forfeited is None and (player := game.player(self.state)) is not None:
             if len(self._moves) >= game.max_moves:
                 self._void = f"the game has not ended after {game.max_moves} moves"
                 return
@@ -205,12 +197,12 @@ class GameDialogue(Dialogue):
                 seat = RandomPlayer()
             if isinstance(seat, str):
                 prompts, params = self.asked.get(seat, self.asked[POLICY])
-                prompt_ids = prompts.prompt_ids(self._state, player)
+                prompt_ids = prompts.prompt_ids(self.state, player)
                 self._request = Request(game.roles[player], prompt_ids, params, seat)
                 return
-            action = seat.act(game, self._state, self.rng)
+            action = seat.act(game, self.state, self.rng)
             self._moves.append((game.roles[player], action))
-            self._state = game.step(self._state, action)
+            self.state = game.step(self.state, action)
 
     def respond(self, completion: Completion) -> None:
         request, self._request = self._request, None
@@ -220,16 +212,16 @@ class GameDialogue(Dialogue):
         prompts, _ = self.asked.get(request.player, self.asked[POLICY])
         move = prompts.move(completion)
         self._well_formed.append((player, move.well_formed))
-        try:
-            action = move.action if move.action in self._game.legal_actions(self._state) else None
-            after = None if action is None else self._game.step(self._state, action)
-        except Exception as error:  # the rules may be a user's
-            self._void_by(error)
+        action = after = None
+        with self._void_by_errors():
+            action = move.action if move.action in self._game.legal_actions(self.state) else None
+            after = None if action is None else self._game.step(self.state, action)
+        if self._void:
             return
         if action is not None:
             self._turns.append(turn)
             self._moves.append((request.role, action))
-            self._state = after
+            self.state = after
             self._attempts = 0
         elif self._attempts < self.retries:
             self._attempts += 1
@@ -240,14 +232,18 @@ class GameDialogue(Dialogue):
             self._forfeited = player
 
     def abandon(self, reason: str) -> None:
-        """End the game without a result: the engine of an opponent has failed."""
         self._request = None
         self._void = reason
 
-    def _void_by(self, error: Exception) -> None:
-        reason = f"{self._game.name} raised {type(error).__name__}: {error}"
-        warnings.warn(f"A game is void: {reason}", stacklevel=2)
-        self.abandon(reason)
+    @contextmanager
+    def _void_by_errors(self) -> Iterator[None]:
+        """The rules may be a user's, and raise anything."""
+        try:
+            yield
+        except Exception as error:
+            reason = f"{self._game.name} raised {type(error).__name__}: {error}"
+            warnings.warn(f"A game is void: {reason}", stacklevel=3)
+            self.abandon(reason)
 
     def finish(self) -> Episode:
         game = self._game
@@ -256,11 +252,9 @@ class GameDialogue(Dialogue):
             rewards = self._returns_of_forfeit(self._forfeited)
             outcome = "illegal"
         elif not self._void:
-            try:
-                rewards = checked_returns(game, self._state)
+            with self._void_by_errors():
+                rewards = checked_returns(game, self.state)
                 outcome = "drawn" if not rewards[0] else f"{game.roles[0 if rewards[0] > 0 else 1]}_won"
-            except Exception as error:
-                self._void_by(error)
         self._returns = rewards
         extra = {}
         if engines := [seat for seat in self.seats if isinstance(seat, str) and seat != POLICY]:

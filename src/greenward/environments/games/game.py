@@ -30,29 +30,23 @@ class Game(Protocol):
 
     def start(self, rng: random.Random) -> Any:
         """A state to begin with; `rng` deals cards and the like."""
-        ...
 
     def player(self, state: Any) -> int | None:
         """Whose move it is; None when the game is over."""
-        ...
 
     def legal_actions(self, state: Any) -> Sequence[str]:
         """The actions of the player to move; at least one."""
-        ...
 
     def observation(self, state: Any, player: int) -> str: ...
 
     def step(self, state: Any, action: str) -> Any:
         """The state after a legal action."""
-        ...
 
     def returns(self, state: Any) -> tuple[float, float]:
         """What each player gained, once the game is over; the two sum to 0."""
-        ...
 
     def expert_action(self, state: Any, rng: random.Random) -> str:
         """What the expert does in this state, knowing only the observation of the player to move."""
-        ...
 
 
 class FiniteGame(Game, Protocol):
@@ -60,7 +54,6 @@ class FiniteGame(Game, Protocol):
 
     def starts(self) -> Sequence[tuple[Hashable, float]]:
         """Every state that a game can begin with, and its probability."""
-        ...
 
 
 class ScriptedPlayer(Protocol):

@@ -51,17 +51,14 @@ class League:
 
     @property
     def newest(self) -> str:
-        """The member that joined last."""
         return next(reversed(self._scores))
 
     def member(self, group_id: int) -> str:
-        """The member that the games of this group meet."""
         weights = [(1 - score) ** self.hardness + _SMALLEST_WEIGHT for score in self._scores.values()]
         rng = random.Random(step_seed(self.seed, group_id, LEAGUE))
         return rng.choices(list(self._scores), weights)[0]
 
     def record(self, episodes: Sequence[Episode]) -> None:
-        """Take in the results of games against members."""
         results: dict[tuple[int, str], list[float]] = {}
         for episode in episodes:
             member = episode.extra.get("opponent")

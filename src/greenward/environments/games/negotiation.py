@@ -42,7 +42,6 @@ class Trading:
     deals: int = 0
 
     def held(self, player: int) -> tuple[int, int]:
-        """What the player has now."""
         sign = 1 if player == 0 else -1
         (wheat, sheep), (more_wheat, more_sheep) = self.amounts[player], self.traded
         return wheat + sign * more_wheat, sheep + sign * more_sheep
@@ -130,7 +129,6 @@ class SimpleNegotiation:
         sign = 1 if player == 0 else -1
         own = state.values[player]
         traded = sign * state.traded[0], sign * state.traded[1]
-        held = state.held(player)
         worth = {"deny": _expected_result(own, traded, (0, 0), forced=True)}
         for action in self.legal_actions(state):
             if action == "accept":
@@ -139,10 +137,9 @@ class SimpleNegotiation:
             elif action in _OFFERS:
                 gained = _OFFERS[action]
                 taken = 0 if gained[0] > 0 else 1
-                if _affordable(held, gained):
-                    likely = sum(amount >= traded[taken] + gained[taken] for amount in AMOUNTS) / len(AMOUNTS)
-                    traded_on = _expected_result(own, traded, gained, forced=False)
-                    worth[action] = likely * traded_on + (1 - likely) * worth["deny"]
+                likely = sum(amount >= traded[taken] + gained[taken] for amount in AMOUNTS) / len(AMOUNTS)
+                traded_on = _expected_result(own, traded, gained, forced=False)
+                worth[action] = likely * traded_on + (1 - likely) * worth["deny"]
         best = max(worth.values())
         return "accept" if worth.get("accept") == best else rng.choice([a for a in worth if worth[a] == best])
 

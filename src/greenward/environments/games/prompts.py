@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from greenward.environments.games.game import Game
@@ -20,6 +21,7 @@ INSTRUCTION = (
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _REASONED = re.compile(r"\s*<think>.*?</think>\s*\\boxed\{[^{}]*\}\s*", re.DOTALL)
 _SHOWN_ACTIONS = 60
+_LONG_MOVE = 32  # tokens, beyond which moves hardly come again
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class MovePrompts:
         check_format(game, move_format)
         self.stop_strings = () if self._boxed else game.actions
         self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._moves: dict[bytes, Move] = {}
+        self._short_move = lru_cache(maxsize=100_000)(self._parsed)
 
     def prompt_ids(self, state: Any, player: int) -> tuple[int, ...]:
         """The tokens that the policy continues, one tuple for equal observations."""
@@ -86,17 +88,11 @@ class MovePrompts:
 
     def move(self, completion: Completion) -> Move:
         """The move in a completion; the last box counts."""
-        key = completion.token_ids.tobytes()
-        if len(key) > 256:
-            return self._parsed(completion)
-        if key not in self._moves:
-            if len(self._moves) > 100_000:
-                self._moves.clear()
-            self._moves[key] = self._parsed(completion)
-        return self._moves[key]
+        ids = tuple(completion.token_ids.tolist())
+        return self._parsed(ids) if len(ids) > _LONG_MOVE else self._short_move(ids)
 
-    def _parsed(self, completion: Completion) -> Move:
-        text = self._tokenizer.decode(completion.token_ids)
+    def _parsed(self, ids: tuple[int, ...]) -> Move:
+        text = self._tokenizer.decode(ids)
         if not self._boxed:
             return Move(text.strip(), True, text)
         return Move(boxed_move(text), _REASONED.fullmatch(text) is not None, text)

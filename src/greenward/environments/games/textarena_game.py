@@ -114,7 +114,6 @@ class Position:
         return self._after[action]
 
     def observation(self, player: int) -> str:
-        """What TextArena shows to a player."""
         if player not in self._observations:
             env = deepcopy(self.env)  # a message is shown once
             env.state.current_player_id = player

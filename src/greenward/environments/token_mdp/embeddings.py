@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +19,11 @@ WORDS = 4095
 """Words of docstrings share so many numbers, from 1 on; 0 is none."""
 
 
-class Embeddings(Protocol):
-    """What an observation holds of a problem and of the code so far: vectors of 256 entries each."""
-
-    def problem(self, one: TokenProblem) -> np.ndarray: ...
-
-    def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
-        """Change the vector of the code, in place, for the newest of `tokens`."""
-
-    def code(self, code: np.ndarray, text: str) -> np.ndarray:
-        """The vector of the code, from that of `append` or from the program's text."""
-
-
 class HashedEmbeddings:
-    """Fixed random vectors of the newest tokens and of all, and hashed n-grams (`features`)."""
+    """What an observation holds of a problem and of the code so far: vectors of 256 entries each.
+
+    They are fixed random vectors of the newest tokens and of all, and hashed n-grams (`features`).
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._code = features.CodeEmbedding(vocabulary)
@@ -41,9 +32,11 @@ class HashedEmbeddings:
         return features.problem_embedding(one.problem, one.signature)
 
     def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
+        """Change the vector of the code, in place, for the newest of `tokens`."""
         self._code.append(code, tokens[-1])
 
     def code(self, code: np.ndarray, text: str) -> np.ndarray:
+        """The vector of the code, from that of `append` or from the program's text."""
         return code
 
 
@@ -108,6 +101,9 @@ class ModelEmbeddings:
                 states = self._model(**inputs).last_hidden_state[0]
             self._known[text] = states.mean(0).float().numpy() @ self._projection
         return self._known[text]
+
+
+Embeddings = HashedEmbeddings | ModelEmbeddings
 
 
 def make_embeddings(kind: str, model: str | None, vocabulary: Vocabulary) -> Embeddings:

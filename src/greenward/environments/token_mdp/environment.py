@@ -114,8 +114,9 @@ class TokenMDPVectorEnv(VectorEnv):
             before = potential(writing)
             illegal[place] = not (0 <= action < len(self.mdp.vocabulary) and writing.legal_V[action])
             if illegal[place] and self._raises:
+                written = " ".join(self.mdp.vocabulary.lexemes[token] for token in writing.tokens)
                 raise ConfigError(
-                    f"action {action} is illegal after {' '.join(self._lexemes(writing)) or 'nothing'}.",
+                    f"action {action} is illegal after {written or 'nothing'}.",
                     remedy='Choose among info["action_mask"], or set illegal_actions="skip".',
                 )
             writing.skip() if illegal[place] else writing.act(action)
@@ -166,18 +167,12 @@ class TokenMDPVectorEnv(VectorEnv):
         return np.stack([one.observation for one in self.writings])
 
     def _info(self) -> dict[str, Any]:
-        every = np.ones(self.num_envs, bool)
-        return {
+        info = {
             "action_mask": np.stack([one.legal_V for one in self.writings]).astype(np.int8),
-            "_action_mask": every,
             "task_id": np.array([one.one.task_id for one in self.writings], dtype=object),
-            "_task_id": every,
             "reason": np.array([one.outcome for one in self.writings], dtype=object),
-            "_reason": every,
         }
-
-    def _lexemes(self, writing: Writing) -> list[str]:
-        return [self.mdp.vocabulary.lexemes[token] for token in writing.tokens]
+        return info | {f"_{name}": np.ones(self.num_envs, bool) for name in info}
 
 
 class TokenMDPEnv(gymnasium.Env):

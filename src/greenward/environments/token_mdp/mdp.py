@@ -167,21 +167,15 @@ class Writing:
 
     @property
     def code(self) -> str:
-        """The program so far."""
         return program(self.one.problem, [self.mdp.vocabulary.lexemes[token] for token in self.tokens])
-
-    def _embedded_code(self) -> np.ndarray:
-        embeddings = self.mdp.embeddings
-        return (
-            self._code if isinstance(embeddings, HashedEmbeddings) else embeddings.code(self._code, self.code)
-        )
 
     @property
     def observation(self) -> np.ndarray:
-        most = self.mdp.settings.max_steps
+        most, embeddings = self.mdp.settings.max_steps, self.mdp.embeddings
+        text = "" if isinstance(embeddings, HashedEmbeddings) else self.code  # which hashing does not need
         found = np.empty(features.SIZE, np.float32)
         found[: features.PROBLEM] = self.mdp.embedding(self.one)
-        found[features.PROBLEM : -features.METADATA] = self._embedded_code()
+        found[features.PROBLEM : -features.METADATA] = embeddings.code(self._code, text)
         tested = self.tested
         found[-features.METADATA :] = (
             self.used / most,

@@ -8,9 +8,9 @@ reward of each step and therefore changes no optimal policy (Ng, Harada and Russ
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.token_mdp.mdp import Writing
@@ -48,10 +48,8 @@ class GradedProgram(NamedTuple):
     level: float = 0.0
 
 
-class ProgramReward(Protocol):
-    """Scores programs: the sum and its terms, unweighted, for each."""
-
-    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]: ...
+ProgramReward = Callable[[Sequence[GradedProgram]], list[Scored]]
+"""Scores programs: the sum and its terms, unweighted, for each."""
 
 
 @dataclass(frozen=True)
@@ -80,40 +78,36 @@ class CodeQuality:
         return sum(vars(self.weights)[name] * value for name, value in terms.items()), terms
 
 
-@dataclass(frozen=True)
-class Sparse:
+def sparse(programs: Sequence[GradedProgram]) -> list[Scored]:
     """1 if all tests pass, else 0."""
-
-    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
-        return [(float(one.verdict.passed), {"passed": float(one.verdict.passed)}) for one in programs]
+    return [(float(one.verdict.passed), {"passed": float(one.verdict.passed)}) for one in programs]
 
 
-class CustomProgramReward:
+def custom_reward(name: str, grader: Grader) -> ProgramReward:
     """`module:function` in the place of all terms, in a process of its own (`grading.custom_reward`).
 
     Raises `RewardError` for a function that cannot be imported, raises, or gives a score that is not finite.
     """
+    term = make_reward(RewardTermConfig(name=name))
 
-    def __init__(self, name: str, grader: Grader) -> None:
-        self._term = make_reward(RewardTermConfig(name=name))
-        self._grader = grader
-
-    def __call__(self, programs: Sequence[GradedProgram]) -> list[Scored]:
+    def score(programs: Sequence[GradedProgram]) -> list[Scored]:
         answers = [
             GradedAnswer(one.one.problem, one.one.problem.starter_code, code, code, verdict)
             for one, code, verdict, _ in programs
         ]
-        scores = self._term.score(answers, self._grader)
+        scores = term.score(answers, grader)
         if None in scores:
-            raise RewardError(f"{self._term.name} gave no score: the token MDP needs one for each program.")
-        return [(float(score or 0.0), {self._term.name: float(score or 0.0)}) for score in scores]
+            raise RewardError(f"{term.name} gave no score: the token MDP needs one for each program.")
+        return [(float(score or 0.0), {term.name: float(score or 0.0)}) for score in scores]
+
+    return score
 
 
 def make_program_reward(kind: str, weights: Weights, grader: Grader) -> ProgramReward:
     """The reward that a recipe's `reward.type` names."""
     if kind in ("code_quality", "curriculum"):
         return CodeQuality(weights, kind == "curriculum")
-    return Sparse() if kind == "sparse" else CustomProgramReward(kind, grader)
+    return sparse if kind == "sparse" else custom_reward(kind, grader)
 
 
 def quality(code: str) -> float:

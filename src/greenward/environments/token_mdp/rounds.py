@@ -26,7 +26,7 @@ class Attempt:
     """An episode: what was seen and done, step by step, and what came of it.
 
     `positions` are the numbers of tokens before each action. `rewards` are those of shaping, and after
-    grading the last one holds the program's `reward`, too.
+    grading the last one holds that of the program, too.
     """
 
     writing: Writing
@@ -37,7 +37,6 @@ class Attempt:
     rewards: list[float] = field(default_factory=list)
     code: str = ""
     verdict: Verdict | None = None
-    reward: float = 0.0
     episode: Episode | None = None
 
     @property
@@ -124,7 +123,7 @@ def grade(
         ]
     )
     for group, (attempt, verdict, (total, terms)) in enumerate(zip(attempts, verdicts, scores, strict=True)):
-        attempt.verdict, attempt.reward = verdict, total
+        attempt.verdict = verdict
         if attempt.rewards:
             attempt.rewards[-1] += total
         attempt.episode = Episode(

@@ -6,24 +6,22 @@ Shape suffixes: those of `native.py`, N groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from greenward.policies.attention import Attend
 from greenward.policies.decoder import Decoder
 from greenward.policies.group_batch import GroupBatch
-from greenward.policies.kernels.build import kernels
 from greenward.policies.kernels.native import LANES, Kernels, Layout, Rows
+from greenward.policies.products import serving
 
 _QUERY_BLOCK = 8  # rows of a group whose attention one thread computes
 
 
 def kernels_for(decoder: Decoder) -> Kernels | None:
     """The kernels, where they serve this decoder."""
-    like = decoder.embedding.new_empty(0, dtype=decoder.compute_dtype)
-    return kernels() if Kernels.serve(like, decoder.shape.head_dim) else None
+    return serving(decoder.embedding.new_empty(0, dtype=decoder.compute_dtype), decoder.shape.head_dim)
 
 
 class KernelAttention:
@@ -36,35 +34,22 @@ class KernelAttention:
         self.layout = layout_of(batch)
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
-        return _Attention.apply(qkv_MXD, self)
+        return Attend.apply(qkv_MXD, self)
 
-    def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, Tensor]:
-        """Attended values (M, H, D) and log-sum-exps (M, H); rotates its input in place."""
+    def attend(self, qkv_MXD: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Attended values (M, H, D); rotated heads and log-sum-exps (M, H). Rotates its input in place."""
         H, K = self.shape.heads, self.shape.kv_heads
         self.kernels.rotate_(qkv_MXD, self.positions_M, self.table, H + K, 1.0)
-        return self.kernels.attention(qkv_MXD, H, K, self.layout)
+        out_MHD, lse_MH = self.kernels.attention(qkv_MXD, H, K, self.layout)
+        return out_MHD, [qkv_MXD, lse_MH]
 
-
-class _Attention(torch.autograd.Function):
-    """Rotates its input in place: the projection before it needs no output for its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, qkv_MXD: Tensor, attention: KernelAttention) -> Tensor:
-        out_MHD, lse_MH = attention.attend(qkv_MXD)
-        ctx.attention = attention
-        ctx.save_for_backward(qkv_MXD, out_MHD, lse_MH)
-        return out_MHD.flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        attention: KernelAttention = ctx.attention
-        qkv_MXD, out_MHD, lse_MH = ctx.saved_tensors
-        H, K, kernels = attention.shape.heads, attention.shape.kv_heads, attention.kernels
-        grad = kernels.attention_backward(
-            grad_out.view_as(out_MHD), qkv_MXD, out_MHD, lse_MH, K, attention.layout
-        )
-        kernels.rotate_(grad, attention.positions_M, attention.table, H + K, -1.0)
-        return grad, None
+    def backward(self, grad_MHD: Tensor, out_MHD: Tensor, kept: Sequence[Tensor]) -> Tensor:
+        """The gradient (M, X, D) of the input of `attend`, from what that gave."""
+        H, K = self.shape.heads, self.shape.kv_heads
+        qkv_MXD, lse_MH = kept
+        grad = self.kernels.attention_backward(grad_MHD, qkv_MXD, out_MHD, lse_MH, K, self.layout)
+        self.kernels.rotate_(grad, self.positions_M, self.table, H + K, -1.0)
+        return grad
 
 
 class KernelPrefill(KernelAttention):
@@ -98,7 +83,6 @@ class KernelDecodeAttention:
         tokens: int,
         memory: Tensor,
     ) -> None:
-        """`memory` has `numbers(…)` numbers."""
         batch = prefill.batch
         self.shape, self.kernels, self.caches = decoder.shape, prefill.kernels, prefill.caches
         self.table = decoder.rotary.grown(batch.longest + tokens)
@@ -119,7 +103,6 @@ class KernelDecodeAttention:
         return 2 * shape.layers * rows * shape.kv_heads * shape.head_dim * (-(-tokens // LANES) * LANES)
 
     def advance(self) -> None:
-        """Prepare to feed every row its next token."""
         self.stored += 1
         starts = np.flatnonzero(np.diff(self.groups_B, prepend=-1))
         ends = np.append(starts[1:], len(self.groups_B))
@@ -138,7 +121,6 @@ class KernelDecodeAttention:
         )
 
     def keep(self, kept: np.ndarray) -> None:
-        """Continue with these rows (ascending)."""
         self.slots_B, self.groups_B = self.slots_B[kept], self.groups_B[kept]
 
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
@@ -152,11 +134,10 @@ def layout_of(batch: GroupBatch) -> Layout:
     """The groups of a batch, bucket by bucket."""
     prompt_start, row_start, row_length, group_sizes = [], [], [], []
     for bucket in batch.buckets:
-        lengths, own = (np.array(span.lengths, dtype=np.int64) for span in (bucket.prompts, bucket.owns))
-        prompt_start.append(bucket.prompts.start + np.cumsum(lengths) - lengths)
-        row_start.append(bucket.owns.start + np.cumsum(own) - own)
-        row_length.append(own)
-        group_sizes += [bucket.group_size] * len(lengths)
+        prompt_start.append(bucket.prompts.row_starts())
+        row_start.append(bucket.owns.row_starts())
+        row_length.append(bucket.owns.lengths)
+        group_sizes += [bucket.group_size] * bucket.prompts.rows
     lengths_N = _lengths(batch)
     return Layout(
         len(lengths_N),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,33 +29,25 @@ class _Struct(ctypes.Structure):
         super().__init__(*(next(arrays).ctypes.data if isinstance(v, np.ndarray) else v for v in values))
 
 
+def _declared(names: str) -> list[tuple[str, Any]]:
+    """Fields as C declares them: a name with a * is an array."""
+    return [
+        (name.removeprefix("*"), ctypes.c_void_p if name.startswith("*") else ctypes.c_int64)
+        for name in names.split()
+    ]
+
+
 class Layout(_Struct):
     """Groups of a batch, as `kernels.c` declares them."""
 
-    _fields_ = (
-        ("groups", ctypes.c_int64),
-        ("prompt_start", ctypes.c_void_p),
-        ("prompt_length", ctypes.c_void_p),
-        ("first_row", ctypes.c_void_p),
-        ("row_start", ctypes.c_void_p),
-        ("row_length", ctypes.c_void_p),
-        ("longest", ctypes.c_int64),
-    )
+    _fields_ = _declared("groups *prompt_start *prompt_length *first_row *row_start *row_length longest")
 
 
 class Rows(_Struct):
     """Rows that are decoded, as `kernels.c` declares them."""
 
-    _fields_ = (
-        ("blocks", ctypes.c_int64),
-        ("block_row", ctypes.c_void_p),
-        ("slot", ctypes.c_void_p),
-        ("position", ctypes.c_void_p),
-        ("prompt_offset", ctypes.c_void_p),
-        ("prompt_length", ctypes.c_void_p),
-        ("capacity", ctypes.c_int64),
-        ("stored", ctypes.c_int64),
-        ("longest", ctypes.c_int64),
+    _fields_ = _declared(
+        "blocks *block_row *slot *position *prompt_offset *prompt_length capacity stored longest"
     )
 
 
@@ -63,8 +56,9 @@ class Kernels:
 
     def __init__(self, path: Path, *, products: bool = True) -> None:
         self.products = products
-        for runtime in _openmp_of_torch():
-            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+        root = Path(torch.__file__).parent
+        for runtime in [*root.glob("lib/libgomp*"), *root.parent.glob("torch.libs/libgomp*")][:1]:
+            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)  # whose threads the kernels share
         self._library = ctypes.CDLL(str(path))
 
     @staticmethod
@@ -138,7 +132,6 @@ class Kernels:
         grad_S: Tensor,
         grad_entropy_S: Tensor | None,
     ) -> Tensor:
-        """The gradient of the logits."""
         S, V = logits_SV.shape
         grad_logits = torch.empty_like(logits_SV)
         given = (lse_S, entropy_S, grad_S, grad_entropy_S, grad_logits)
@@ -229,9 +222,3 @@ def _passed(one: object) -> object:
     if isinstance(one, Tensor):
         return ctypes.c_void_p(one.data_ptr())
     return ctypes.c_int64(one) if isinstance(one, int) else one  # None is a null pointer
-
-
-def _openmp_of_torch() -> list[Path]:
-    """The OpenMP runtime that torch has loaded, whose threads the kernels share."""
-    root = Path(torch.__file__).parent
-    return [*root.glob("lib/libgomp*"), *root.parent.glob("torch.libs/libgomp*")][:1]

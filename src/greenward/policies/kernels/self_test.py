@@ -94,19 +94,9 @@ def _attention(
     qkv = random(len(batch.token_ids_M), heads + 2 * kv_heads, head_dim)
     grad = random(len(qkv), heads * head_dim)
 
-    def run(attention: Attention, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = inputs.clone().requires_grad_()
-        out = attention(0, leaf * 1)
-        out.backward(grad.to(out.dtype))
-        assert leaf.grad is not None
-        return out.detach(), leaf.grad
-
-    want = run(SharedPrefixAttention(exact, batch), qkv.float())
-    have = run(KernelAttention(decoder, batch, native), qkv)
-    found = {
-        "attention": relative_error(have[0], want[0]),
-        "attention_backward": relative_error(have[1], want[1]),
-    }
+    want = attended(SharedPrefixAttention(exact, batch), qkv.float(), grad)
+    have = attended(KernelAttention(decoder, batch, native), qkv, grad)
+    found = dict(zip(("attention", "attention_backward"), map(relative_error, have, want), strict=True))
     # The tokens of each row, one after the other, get what they got side by side.
     size, steps = 3, 20
     rows = [[[4] * (steps + 1)] * size for _ in prompts]
@@ -126,6 +116,13 @@ def _attention(
         at = torch.cat([own.start + torch.arange(step, own.stop - own.start, steps) for _, own in spans])
         worst = max(worst, relative_error(decode(0, qkv[at].clone()), side_by_side[at].float()))
     return found | {"decode": worst}
+
+
+def attended(attention: Attention, qkv: Tensor, grad: Tensor, *, differentiable: bool = True) -> list[Tensor]:
+    """What an attention gives for `qkv` and, if `differentiable`, the gradient that `grad` becomes."""
+    leaf = qkv.clone().requires_grad_(differentiable)
+    out = attention(0, leaf * 1)
+    return [out, *(torch.autograd.grad(out, leaf, grad.to(out.dtype)) if differentiable else ())]
 
 
 def relative_error(have: Tensor | None, want: Tensor | None) -> float:
