@@ -5,30 +5,37 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from greenward.diagnostics.readers.log import MAX_NAME, Row
-from greenward.diagnostics.signals import Bools, Floats
+from greenward.diagnostics.signals import Bools, Floats, Steps
 from greenward.runs.files import from_json_number
 
 _STEP_LIMIT = 2**62
 _OVERFLOWED = 1e100  # larger values count as infinite: their squares would be
 _MOST_NAMES = 4000
+_LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
 
 
 class Columns:
-    """Series by name, aligned by step. Of several values of a step and a name the last one counts.
+    """Series by name. Arrays of numbers hold 16 bytes a value, where lists of them would hold 56."""
 
-    `notes` say what was left out or mended. Arrays of numbers hold 16 bytes a value, lists would hold 56.
-    """
+    def __init__(self) -> None:
+        self.steps: Steps = np.array([], np.int64)
+        self.values: dict[str, Floats] = {}
+        self.recorded: dict[str, Bools] = {}
+        self.notes: list[str] = []
 
-    def __init__(self, rows: Iterable[Row], step_keys: Sequence[str]) -> None:
+    @classmethod
+    def of(cls, rows: Iterable[Row], step_keys: Sequence[str]) -> Columns:
+        """Align the rows. Of several values of a step and a name the last one counts."""
         written = array("q")
         columns: dict[str, tuple[array[int], array[float]]] = {}
+        whole = _WholeRows()
         left_out = counted = dropped = 0
         rows, key = _step_key(iter(rows), step_keys)
         for row in rows:
@@ -40,44 +47,86 @@ class Columns:
                 if not _is_step(step):
                     left_out += 1
                     continue
-            place = len(written)
-            for name, cell in row.items():
-                number = cell if type(cell) is float else as_number(cell)
-                if number is None:
-                    continue
-                column = columns.get(name)
-                if column is None:
-                    if len(name) > MAX_NAME or len(columns) >= _MOST_NAMES:
-                        dropped += 1
+            if not whole.take(row, len(written)):
+                for name, cell in row.items():
+                    number = cell if type(cell) is float else as_number(cell)
+                    if number is None:
                         continue
-                    column = columns[name] = array("q"), array("d")
-                at, numbers = column
-                at.append(place)
-                numbers.append(number)
+                    column = columns.get(name)
+                    if column is None:
+                        if len(name) > MAX_NAME or len(columns) >= _MOST_NAMES:
+                            dropped += 1
+                            continue
+                        column = columns[name] = array("q"), array("d")
+                    column[0].append(len(written))
+                    column[1].append(number)
             written.append(int(step))
-        self.steps, places = np.unique(np.array(written, np.int64), return_inverse=True)
-        self.values: dict[str, Floats] = {}
-        self.recorded: dict[str, Bools] = {}
-        again = np.zeros(len(self.steps), bool)
-        for name, (at, numbers) in columns.items():
-            known, found = places[np.array(at)], np.array(numbers)
+        found = {name: (np.array(rows), np.array(numbers)) for name, (rows, numbers) in columns.items()}
+        for name, taken, numbers in whole.columns():
+            if name in found:
+                taken, numbers = (
+                    np.concatenate(pair) for pair in zip(found[name], (taken, numbers), strict=True)
+                )
+                order = np.argsort(taken, kind="stable")
+                taken, numbers = taken[order], numbers[order]
+            found[name] = taken, numbers
+        self = cls()
+        self._align(np.frombuffer(written, np.int64) if written else np.array([], np.int64), found)
+        notes = {
+            f"{left_out} row(s) without a step were left out": left_out,
+            "no row has a step; rows are counted": counted,
+            f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
+            f"{_MOST_NAMES} names, were left out": dropped,
+            f"{self._repeated} step(s) were written again; the last value counts": self._repeated,
+            "the steps were not in order and were sorted": bool(np.any(np.diff(written) < 0)),
+        }
+        self.notes = [note for note, applies in notes.items() if applies]
+        return self
+
+    def _align(self, written: Steps, columns: Mapping[str, tuple[Steps, Floats]]) -> None:
+        self.steps, places = np.unique(written, return_inverse=True)
+        repeated = np.zeros(len(self.steps), bool)
+        for name, (rows, found) in columns.items():
+            known = places[rows]
             values, recorded = np.full(len(self.steps), np.nan), np.zeros(len(self.steps), bool)
             # numpy assigns in order, so that the last value of a step counts.
             values[known] = np.where(np.abs(found) > _OVERFLOWED, np.copysign(np.inf, found), found)
             recorded[known] = True
             self.values[name], self.recorded[name] = values, recorded
             if len(known) > recorded.sum():
-                again |= np.bincount(known, minlength=len(self.steps)) > 1
-        repeated = int(again.sum())
-        notes = {
-            f"{left_out} row(s) without a step were left out": left_out,
-            "no row has a step; rows are counted": counted,
-            f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
-            f"{_MOST_NAMES} names, were left out": dropped,
-            f"{repeated} step(s) were written again; the last value counts": repeated,
-            "the steps were not in order and were sorted": bool(np.any(np.diff(written) < 0)),
-        }
-        self.notes = [note for note, applies in notes.items() if applies]
+                repeated |= np.bincount(known, minlength=len(self.steps)) > 1
+        self._repeated = int(repeated.sum())
+
+
+class _WholeRows:
+    """Rows with the names of the first long one, in its order, and nothing but numbers: as a block."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._rows, self._numbers = array("q"), array("d")
+
+    def take(self, row: Row, place: int) -> bool:
+        """Whether the row fits, and was taken."""
+        names = tuple(row)
+        if not self._names and _LONG <= len(names) < _MOST_NAMES and max(map(len, names)) <= MAX_NAME:
+            self._names = names
+        if not names or names != self._names:
+            return False
+        before = len(self._numbers)
+        try:
+            self._numbers.extend(row.values())
+        except (TypeError, OverflowError):
+            del self._numbers[before:]
+            return False
+        self._rows.append(place)
+        return True
+
+    def columns(self) -> Iterator[tuple[str, Steps, Floats]]:
+        """(name, places of the rows, values) of each name."""
+        table = np.array(self._numbers).reshape(len(self._rows), -1) if self._rows else np.zeros((0, 0))
+        rows = np.array(self._rows)
+        for index, name in enumerate(self._names if len(rows) else ()):
+            yield name, rows, table[:, index]
 
 
 def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], str | None]:

@@ -36,7 +36,7 @@ def read_run_signals(
     found = find_log(path, pick)
     log = found.format.read(list(found.files), found.run)
     try:
-        columns = Columns(log.rows, log.step_keys)
+        columns = Columns.of(log.rows, log.step_keys)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
     if not len(columns.steps):
