@@ -16,6 +16,8 @@ from greenward.algorithms.dqn import DQNAgent
 from greenward.algorithms.loop import StepRecord
 from greenward.algorithms.replay import NStepWindow, Transition
 from greenward.config.dqn import ExplorationConfig
+from greenward.environments.token_mdp.embeddings import HashedEmbeddings
+from greenward.environments.token_mdp.features import without_words
 from greenward.environments.token_mdp.mdp import TokenMDP, Writing
 from greenward.environments.token_mdp.problems import TokenProblem
 from greenward.environments.token_mdp.rewards import ProgramReward
@@ -170,15 +172,28 @@ class DQNTrainer:
         }
         return StepRecord(metrics, [one.episode for one in attempts if one.episode is not None])
 
-    def demonstrate(self, number: int) -> None:
-        """Grade the first so many programs of the corpus, and keep their transitions as demonstrations."""
+    def demonstrate(self, number: int, *, wordless: bool = False) -> None:
+        """Grade the first so many programs of the corpus, and keep their transitions as demonstrations.
+
+        With `wordless` each comes a second time without the words of its docstring: what a problem asks for
+        whose words are new must be read from types and tests. A code model's embedding has no part for words.
+        """
         most = self.mdp.settings.max_steps
         programs = {one: tokens for one, tokens in self.mdp.corpus if len(tokens) <= most}
         shown = list(programs)[:number]
         attempts = self._write(shown, written_out(programs))
         grade(attempts, self.grading, self.reward, [0.0] * len(attempts))
-        if attempts:
-            self.policy.demonstrate([step for one in attempts for step in self._transitions(one)])
+        transitions = [step for one in attempts for step in self._transitions(one)]
+        if wordless and isinstance(self.mdp.embeddings, HashedEmbeddings):
+            transitions += [
+                one._replace(
+                    observation=without_words(one.observation),
+                    next_observation=without_words(one.next_observation),
+                )
+                for one in transitions
+            ]
+        if transitions:
+            self.policy.demonstrate(transitions)
 
     def _write(
         self, problems: Sequence[TokenProblem], choose: Choose, head_starts: Sequence[int] | None = None

@@ -103,6 +103,11 @@ class TokenProblemsConfig(ProblemsConfig):
     generated: NonNegativeInt = Field(
         0, description="small generated functions that are learned from by their references (demonstrations)"
     )
+    wordless: bool = Field(
+        False,
+        description="demonstrations come a second time without the words of their docstrings (not with "
+        "embedding: model)",
+    )
 
 
 class TokenEnvironmentConfig(ConfigSection):
