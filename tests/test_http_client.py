@@ -154,6 +154,8 @@ def test_the_key_is_sent_and_never_shown() -> None:
             server.key = "another"
             asked(client)
         assert KEY not in repr(client)
+    with OpenAIServer(answer=lambda _: "result: EMPTY", key="EMPTY") as server:  # a placeholder, no secret
+        assert asked(JsonClient(server.url, token="EMPTY", patience=QUICK)) == "result: EMPTY"
     for wrong in (f"{KEY}\n", f"{KEY} {KEY}", "", "ключ"):
         with pytest.raises(ConfigError, match="holds characters that no key has") as error:
             JsonClient(server.url, token=wrong)

@@ -29,6 +29,7 @@ TOO_MANY = 429
 _TRANSIENT = frozenset({408, 425, TOO_MANY})  # and all of 5xx
 _CONNECT_SECONDS = 10.0
 _HIDDEN = "***"
+_SHORTEST_SECRET = 8
 
 
 class RequestError(GreenwardError):
@@ -66,9 +67,10 @@ class Patience:
 class JsonClient:
     """Sends JSON to the paths below `base_url`, from any number of threads over connections that are kept.
 
-    `token` is sent as a bearer token and replaced by *** in whatever the server says. Requests get a single
-    attempt each until one has succeeded, and again when one has failed for good: nobody waits long for a
-    server that is not there. Raises `ConfigError` for a URL or a token that cannot be one.
+    `token` is sent as a bearer token and replaced by *** in whatever the server says, unless it has less than
+    eight characters: these are no secrets, and ordinary answers hold them. Requests get a single attempt
+    each until one has succeeded, and again when one has failed for good: nobody waits long for a server
+    that is not there. Raises `ConfigError` for a URL or a token that cannot be one.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class JsonClient:
         if token is not None and not re.fullmatch(r"[!-~]+", token):
             raise ConfigError("the key of the server holds characters that no key has, such as spaces.")
         self._token = token
+        self._secret = token if token and len(token) >= _SHORTEST_SECRET else None
         self._patience = patience or Patience()
         self._max_bytes = max_bytes
         self._context = ssl.create_default_context() if self.url.startswith("https") else None
@@ -161,7 +164,7 @@ class JsonClient:
             raise RequestFailed(said, status, _seconds(response.headers.get("Retry-After", "")))
         if len(raw) > self._max_bytes:
             raise RequestFailed(f"{place}: the answer has more than {self._max_bytes} bytes.", status)
-        raw = raw.replace(self._token.encode(), _HIDDEN.encode()) if self._token else raw
+        raw = raw.replace(self._secret.encode(), _HIDDEN.encode()) if self._secret else raw
         try:
             return parse(parse_json_text(raw) if raw else None)
         except (ValueError, LookupError, TypeError):
@@ -223,7 +226,7 @@ class JsonClient:
 
     def _clean(self, text: str) -> str:
         """Text of the server in one line, without control characters and without the token."""
-        text = text.replace(self._token, _HIDDEN) if self._token else text
+        text = text.replace(self._secret, _HIDDEN) if self._secret else text
         return visible(" ".join(text.split()), MAX_MESSAGE_CHARS)
 
 

@@ -201,18 +201,19 @@ def _join_pairs(
     pair: Callable[[Problem, Problem], tuple[Problem, Problem]],
     on_bad: Callable[[BadRow], None],
 ) -> None:
-    """Replaces the two problems of each pair by what `pair` makes of them, and leaves out single ones."""
+    """Replaces the two problems of each pair by what `pair` makes of them; drops single and equal ones."""
     versions: dict[str, list[str]] = {}
     for task_id, (_, problem) in by_id.items():
         versions.setdefault(problem.label.pair if problem.label else task_id, []).append(task_id)
     for ids in versions.values():
-        if len(ids) == 2:
-            made = pair(*(by_id[task_id][1] for task_id in ids))
-            for task_id, problem in zip(ids, made, strict=True):
-                by_id[task_id] = by_id[task_id][0], problem
-        else:
-            row, _ = by_id.pop(ids[0])
-            on_bad(BadRow(f"{row.file}, {row.place}: the other version of this function is missing."))
+        rows, problems = zip(*(by_id[task_id] for task_id in ids), strict=True)
+        if len({problem.prompt for problem in problems}) == 2:
+            by_id |= zip(ids, zip(rows, pair(*problems), strict=True), strict=True)
+            continue
+        for task_id in ids:
+            del by_id[task_id]
+        why = "missing" if len(ids) == 1 else "the same"
+        on_bad(BadRow(f"{rows[0].file}, {rows[0].place}: the other version of this function is {why}."))
 
 
 def read_text(path: Path) -> str:

@@ -293,7 +293,8 @@ class WorkspacePool:
 
     @property
     def layers(self) -> Collection[str]:
-        return tuple(layer.value for layer in self._homes[0].worker.layers)
+        """The layers of isolation, once a workspace was opened."""
+        return tuple(layer.value for home in self._homes[:1] for layer in home.worker.layers)
 
     @property
     def worker_pids(self) -> Sequence[int]:

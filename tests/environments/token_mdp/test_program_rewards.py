@@ -149,3 +149,15 @@ def test_a_reward_that_is_not_finite_is_refused(written, grader, monkeypatch) ->
     reward = make_program_reward("test_program_rewards:not_finite", Weights(), grader)
     with pytest.raises(RewardError, match="gave nan for answer 0"):
         graded(written, grader, "absolute_value", ABSOLUTE, reward)
+
+
+def test_verdicts_that_were_known_are_given_when_the_memory_of_verdicts_is_full(
+    written, grader, monkeypatch
+) -> None:
+    monkeypatch.setattr("greenward.environments.token_mdp.rounds.MOST_VERDICTS", 1)
+    problem, grading = written("absolute_value", ABSOLUTE).one.problem, CodeGrading(grader)
+    answers = [(problem, f"def absolute_value(n):\n    return {value}") for value in ("abs(n)", "0", "1")]
+    first = grading(answers[:2])
+    again = grading(answers)
+    assert again[:2] == first
+    assert [verdict.passed for verdict in again] == [True, False, False]

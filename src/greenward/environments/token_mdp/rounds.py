@@ -55,6 +55,7 @@ class CodeGrading:
         keys = [(id(problem), code) for problem, code in answers]
         asked = {key: answer for key, answer in zip(keys, answers, strict=True) if key not in self._known}
         found = dict(zip(asked, self.grader.grade(list(asked.values())), strict=True))
+        verdicts = [found.get(key) or self._known[key] for key in keys]
         if len(self._known) > MOST_VERDICTS:
             self._known.clear()
         self._known |= {
@@ -62,7 +63,7 @@ class CodeGrading:
             for key, verdict in found.items()
             if verdict.status.family is not Family.INFRASTRUCTURE
         }
-        return [found.get(key) or self._known[key] for key in keys]
+        return verdicts
 
 
 def write(
