@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/dqn_ablation.py --seeds 3 --episodes 1500 --json dqn_ablation.json
 
-A run that is finished is not repeated. Counted are classic problems whose greedy program passes the hidden
-tests after the last episode.
+A run that is finished is not repeated. Counted are classic problems, and problems that are never trained on,
+whose greedy program passes the hidden tests after the last episode.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 
 from greenward import api
+from greenward.reports.token_programs import UNSEEN
 from greenward.runs.reading import read_evaluations, read_summary
 
 LEFT_OUT = {
@@ -24,6 +25,8 @@ LEFT_OUT = {
     "1 step instead of 5": ("agent.n_step=1",),
     "without the curriculum": ("training.curriculum=false",),
     "without demonstrations": ("problems.generated=0",),
+    "demonstrations with their docstrings alone": ("problems.wordless=false",),
+    "tests at the end alone": ("environment.test_when=end",),
     "without the bonus of exploration": ("exploration.bonus=0",),
 }
 
@@ -39,6 +42,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     solved: dict[str, list[int]] = {}
+    unseen: dict[str, list[int]] = {}
     for name in options.parts:
         overrides = LEFT_OUT[name]
         for seed in range(options.seeds):
@@ -46,12 +50,13 @@ def main() -> None:
             summary = read_summary(run)
             if summary is None or summary["status"] != "finished":
                 train(run, seed, options.episodes, overrides)
-            rows = read_evaluations(run)[-1]["greedy_rows"]
-            solved.setdefault(name, []).append(sum(row["status"] == "passed" for row in rows))
-            print(name, seed, solved[name][-1], flush=True)
+            for suite, counts in ((None, solved), (UNSEEN, unseen)):
+                rows = read_evaluations(run, suite)[-1]["greedy_rows"]
+                counts.setdefault(name, []).append(sum(row["status"] == "passed" for row in rows))
+            print(name, seed, solved[name][-1], unseen[name][-1], flush=True)
             if options.json:
-                record = {"seeds": options.seeds, "episodes": options.episodes, "solved": solved}
-                text = json.dumps(record | {"seeds": list(range(options.seeds))}, indent=1)
+                record = {"seeds": list(range(options.seeds)), "episodes": options.episodes}
+                text = json.dumps(record | {"solved": solved, "unseen": unseen}, indent=1)
                 options.json.write_text(text + "\n")
 
 
