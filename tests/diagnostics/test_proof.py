@@ -150,6 +150,13 @@ def test_the_change_of_weights_is_measured_per_tensor(tmp_path):
     assert done.exit_code == 0 and "1 of 2 tensors moved" in done.output
 
 
+def test_complex_tensors_differ_by_their_imaginary_parts_too(tmp_path):
+    for name, value in (("a", 3 + 4j), ("b", 3 - 4j)):
+        save_file({"w": torch.tensor([value])}, tmp_path / f"{name}.safetensors")
+    ((change,), _) = diff_checkpoints(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    assert (change.norm, change.change) == (5.0, 8.0)
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

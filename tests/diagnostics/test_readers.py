@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import struct
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.readers import read_run_signals, rollouts
 from greenward.diagnostics.readers.rollouts import read_rollouts
 from greenward.errors import DiagnosticsError, GreenwardError
 
@@ -423,3 +424,12 @@ def test_damaged_files_of_every_tracker_give_signals_or_our_error(tmp_path, form
     copy.write_bytes(bytes(damaged))
     with contextlib.suppress(GreenwardError):
         read_run_signals(copy, pick=pick)
+
+
+def test_numbered_entries_are_found_among_many_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollouts, "_MOST_FILES", 3)
+    for name in (*(f"log_{i}.txt" for i in range(50)), "checkpoint-1", "checkpoint-20"):
+        (tmp_path / name).touch()
+    pattern = re.compile(r"checkpoint-(\d+)")
+    assert sorted(number for number, _ in rollouts.numbered(tmp_path, pattern)) == [1, 20]
+    assert rollouts.numbered(tmp_path / "none", pattern) == []

@@ -157,6 +157,21 @@ def test_rows_that_cannot_be_right_are_refused(tmp_path, rows, message):
         read_evaluation(write_results(tmp_path / "e", rows))
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"rows": [{"task_id": "a"}]},
+        {"rows": [7]},
+        {"eval": {"a": [{"base_status": "pass"}, 3]}},
+        {"eval": {"a": 3}},
+    ],
+)
+def test_a_record_of_another_form_is_refused(tmp_path, record):
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match="not of the form of an evaluation"):
+        read_evaluation(tmp_path / "record.json")
+
+
 def test_a_path_without_an_evaluation_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     for path, message in (

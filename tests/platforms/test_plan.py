@@ -16,7 +16,15 @@ from greenward.platforms.plan import GPUS, find_gpu, make_plan
 
 @pytest.mark.parametrize(
     ("written", "key"),
-    [("H100", "h100"), ("NVIDIA A100-80GB", "a100"), ("a100 40gb", "a100-40"), ("RTX 4090", "4090")],
+    [
+        ("H100", "h100"),
+        ("NVIDIA A100-80GB", "a100"),
+        ("a100 40gb", "a100-40"),
+        ("RTX 4090", "4090"),
+        ("A100-SXM4-80GB", "a100"),
+        ("NVIDIA RTX 4090 24GB", "4090"),
+        ("Tesla V100-SXM2-16GB", "v100-16"),
+    ],
 )
 def test_gpus_are_found_however_they_are_written(written: str, key: str) -> None:
     assert find_gpu(written) == GPUS[key]

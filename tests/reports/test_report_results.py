@@ -192,7 +192,15 @@ def test_an_unfinished_run_a_torn_line_and_broken_files_are_notes(run):
         assert expected in notes
 
 
-@pytest.mark.parametrize("rows", [7, [None, {"task_id": 1}], [{"task_id": 1, "samples": "x", "passed": 1}]])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        7,
+        [None, {"task_id": 1}],
+        [{"task_id": 1, "samples": "x", "passed": 1}],
+        [{"task_id": "a", "samples": 4, "passed": 99}],
+    ],
+)
 def test_broken_rows_of_an_evaluation_are_left_out_of_a_report(run, rows):
     file = run / "evaluations/step_000000.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "rows": rows}))

@@ -123,10 +123,13 @@ def comma_separated(
 
 def pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """The mapping of repeated THEIRS=OURS, as the callback of an option."""
-    found = [value.rpartition("=") for value in values]
-    if any(not theirs or not ours for theirs, _, ours in found):
-        raise click.BadParameter(f"expected THEIRS=OURS, found {', '.join(values)}")
-    return {theirs: ours for theirs, _, ours in found}
+    found = {}
+    for value in values:
+        theirs, _, ours = value.rpartition("=")
+        if not theirs or not ours:
+            raise click.BadParameter(f"expected THEIRS=OURS, such as my_score=reward/mean, found {value!r}")
+        found[theirs] = ours
+    return found
 
 
 @contextmanager

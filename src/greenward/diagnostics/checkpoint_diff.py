@@ -55,6 +55,8 @@ def read_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
     """(changes, the largest relative first; names that only one has, or that differ in size)."""
+    import torch
+
     other = dict(read_weights(b))
     changes, unmatched, seen = [], [], set()
     for name, left in read_weights(a):
@@ -63,7 +65,8 @@ def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
         if right is None or right.numel() != left.numel():
             unmatched.append(name)
             continue
-        x, y = left.double().flatten(), right.double().flatten()
+        x, y = (torch.view_as_real(one) if one.is_complex() else one for one in (left, right))
+        x, y = x.double().flatten(), y.double().flatten()
         norm, norms = float(x.norm()), float(x.norm() * y.norm())
         cosine = float(x @ y) / norms if norms else math.nan
         changes.append(TensorChange(name, x.numel(), norm, float((y - x).norm()), cosine))

@@ -46,6 +46,14 @@ def read_evaluation(path: Path) -> StoredEvaluation:
     Raises `RunError` for a path that is none of these, a row of another form, and an answer that occurs
     twice.
     """
+    try:
+        return _read(path)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{path}: a row is not of the form of an evaluation ({what}).") from None
+
+
+def _read(path: Path) -> StoredEvaluation:
     if path.is_dir():
         for name in (RESULTS, EVALPLUS_RESULTS):
             if (path / name).is_file():

@@ -69,8 +69,11 @@ class Plan:
 
 def find_gpu(name: str) -> GpuModel:
     """The GPU of that name, however it is written. Raises `ConfigError` naming the nearest."""
-    key = re.sub("nvidia|rtx|gb", "", name.lower()).strip(" -_").replace(" ", "-")
-    key = {"a100-80": "a100", "v100-32": "v100", "h100-80": "h100", "h200-141": "h200"}.get(key, key)
+    key = re.sub(r"nvidia|geforce|tesla|rtx|sxm\d?|pcie|gb", "", name.lower())
+    key = "-".join(re.findall("[a-z0-9]+", key))
+    model, _, memory = key.partition("-")
+    if model in GPUS and memory == str(GPUS[model].memory):
+        key = model
     if key not in GPUS:
         near = get_close_matches(key, GPUS, n=1, cutoff=0.4)
         raise ConfigError(

@@ -246,7 +246,10 @@ def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _counts(row: Mapping[str, Any]) -> bool:
-    return "task_id" in row and all(isinstance(row.get(key), int) for key in ("samples", "passed"))
+    samples, passed = row.get("samples"), row.get("passed")
+    return (
+        "task_id" in row and isinstance(samples, int) and isinstance(passed, int) and 0 <= passed <= samples
+    )
 
 
 def _estimates(found: Any) -> dict[str, dict[str, Any]]:

@@ -66,10 +66,10 @@ def _files(folder: Path, pattern: re.Pattern[str]) -> tuple[tuple[int, Path], ..
 def numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     """(number, path) of the entries of a folder whose names the pattern matches; none without a folder."""
     try:
-        entries = list(islice(folder.iterdir(), _MOST_FILES))
+        matched = ((pattern.fullmatch(one.name), one) for one in folder.iterdir())
+        return list(islice(((int(match[1]), one) for match, one in matched if match), _MOST_FILES))
     except OSError:
         return []
-    return [(int(match[1]), one) for one in entries if (match := pattern.fullmatch(one.name))]
 
 
 def read_rollouts(file: Path, most: int = 512) -> Iterator[Rollout]:
