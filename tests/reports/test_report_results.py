@@ -179,13 +179,14 @@ def test_an_unfinished_run_a_torn_line_and_broken_files_are_notes(run):
     (run / "provenance.json").unlink()
     (run / "evaluations/step_000040.json").write_text('{"step": 40}')
     with open(run / "metrics.jsonl", "a") as file:
-        file.write('{"step": 81, "kl": "NaN", "episodes/infrastructure": 3}\n{"step": 82, "lo')
+        file.write('{"step": 81, "kl": "NaN", "loss": 1e308, "episodes/infrastructure": 3}\n{"step": 82, "lo')
     notes = "\n".join(read_study(run).notes)
     for expected in (
         "summary.json cannot be read",
         "step_000040.json: not an evaluation",
         "1 line(s) cannot be read",
         "kl is not a finite number from step 81",
+        "loss is not a finite number from step 81",
         "3 episodes were lost",
         "not finished: 81 steps",
     ):

@@ -7,7 +7,6 @@ per seed: `seed_0/`, `seed_1/` …
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from greenward.errors import RunError
 from greenward.no_signal import Spell, spells
+from greenward.runs.files import OVERFLOWED
 from greenward.runs.reading import RecordedRun, is_run, read_failure, read_recorded_run
 from greenward.text import MAX_MESSAGE_CHARS, visible
 
@@ -161,7 +161,7 @@ def _defects(run: RecordedRun) -> Iterator[str]:
     told = set()
     for row in run.metrics:
         for key, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value) and key not in told:
+            if isinstance(value, float) and not abs(value) <= OVERFLOWED and key not in told:
                 told.add(key)
                 yield f"{key} is not a finite number from step {row['step']} on, at times."
 
@@ -179,7 +179,7 @@ def finite_points(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[tuple[fl
     return tuple(
         (float(row["step"]), float(row[key]))
         for row in rows
-        if isinstance(row.get(key), (int, float)) and math.isfinite(row[key])
+        if isinstance(row.get(key), (int, float)) and abs(row[key]) <= OVERFLOWED
     )
 
 

@@ -149,6 +149,10 @@ def sha256_of(files: Iterable[Path], *, named: bool = False) -> str:
     return digest.hexdigest()
 
 
+OVERFLOWED = 1e100
+"""Measured numbers beyond it count as infinite: their squares would be."""
+
+
 def from_json_number(value: Any) -> Any:
     """The number that `to_json` wrote as a string, or the value as it is."""
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value

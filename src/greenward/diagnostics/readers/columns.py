@@ -12,10 +12,9 @@ import numpy as np
 
 from greenward.diagnostics.readers.log import MAX_NAME, Row
 from greenward.diagnostics.signals import Bools, Floats, Steps
-from greenward.runs.files import from_json_number
+from greenward.runs.files import OVERFLOWED, from_json_number
 
 _STEP_LIMIT = 2**62
-_OVERFLOWED = 1e100  # larger values count as infinite: their squares would be
 _MOST_NAMES = 4000
 _LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
@@ -90,7 +89,7 @@ class Columns:
             known = places[rows]
             values, recorded = np.full(len(self.steps), np.nan), np.zeros(len(self.steps), bool)
             # numpy assigns in order, so that the last value of a step counts.
-            values[known] = np.where(np.abs(found) > _OVERFLOWED, np.copysign(np.inf, found), found)
+            values[known] = np.where(np.abs(found) > OVERFLOWED, np.copysign(np.inf, found), found)
             recorded[known] = True
             self.values[name], self.recorded[name] = values, recorded
             if len(known) > recorded.sum():
