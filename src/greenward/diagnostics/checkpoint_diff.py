@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ class TensorChange:
         return self.change / self.norm if self.norm else math.inf if self.change else 0.0
 
 
-def read_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """(name, values) of the tensors of a safetensors file, or of those in a folder, one at a time.
+def open_weights(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """What reads the values of each tensor of a safetensors file, or of those in a folder, by name.
 
     Raises:
         CheckpointError: there are none, or a file is not what it seems.
@@ -44,33 +45,32 @@ def read_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{path} holds no safetensors file")
+    found: dict[str, Callable[[], Tensor]] = {}
     for file in files:
         try:
-            with safe_open(file, framework="pt") as opened:
-                for name in sorted(opened.keys()):
-                    yield name, opened.get_tensor(name)
+            opened = safe_open(file, framework="pt")
+            found |= {name: partial(opened.get_tensor, name) for name in sorted(opened.keys())}
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file} is not a sound safetensors file: {str(error)[:200]}") from None
+    return found
 
 
 def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
     """(changes, the largest relative first; names that only one has, or that differ in size)."""
     import torch
 
-    other = dict(read_weights(b))
-    changes, unmatched, seen = [], [], set()
-    for name, left in read_weights(a):
-        seen.add(name)
-        right = other.get(name)
-        if right is None or right.numel() != left.numel():
+    first, second = open_weights(a), open_weights(b)
+    changes, unmatched = [], [name for name in second if name not in first]
+    for name, read in first.items():
+        pair = [one() for one in (read, second.get(name)) if one]
+        x, *others = (torch.view_as_real(one) if one.is_complex() else one for one in pair)
+        if not others or others[0].numel() != x.numel():
             unmatched.append(name)
             continue
-        x, y = (torch.view_as_real(one) if one.is_complex() else one for one in (left, right))
-        x, y = x.double().flatten(), y.double().flatten()
+        x, y = x.double().flatten(), others[0].double().flatten()
         norm, norms = float(x.norm()), float(x.norm() * y.norm())
         cosine = float(x @ y) / norms if norms else math.nan
-        changes.append(TensorChange(name, x.numel(), norm, float((y - x).norm()), cosine))
-    unmatched += [name for name in other if name not in seen]
+        changes.append(TensorChange(name, pair[0].numel(), norm, float((y - x).norm()), cosine))
     return sorted(changes, key=lambda one: -one.relative), unmatched
 
 
