@@ -6,7 +6,8 @@
 
 `train` resumes: finished runs are not repeated, and of each only what diagnoses read is kept. Thresholds may
 be tuned on the seeds 0 to 2 and the first 80 healthy runs (`--split tune`); figures are of the seeds 3 to 5
-and the last 40 (`--split report`).
+and the last 40 (`--split report`). `judge --json FILE` keeps what the file says of runs that are not in the
+folder.
 """
 
 from __future__ import annotations
@@ -310,6 +311,12 @@ def judged(arm: Arm, folder: Path) -> Outcome:
     )
 
 
+def recorded(file: Path) -> dict[tuple[str, int], Outcome]:
+    """What a record says, by kind and seed: its runs may have been trained and judged on other machines."""
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else ()
+    return {(one["kind"], one["seed"]): Outcome(**{**one, "found": tuple(one["found"])}) for one in runs}
+
+
 def report(outcomes: list[Outcome]) -> dict[str, float]:
     for one in outcomes:
         mark = "" if one.kind.startswith("healthy") else "yes" if one.named else "NO"
@@ -380,8 +387,11 @@ def main() -> int:
     elif options.action == "bisect":
         bisect_all([one for one in wanted if not one.healthy], options.folder)
     else:
-        inside = [one for one in wanted if finished(options.folder / one.name)]
-        outcomes = [judged(one, options.folder) for one in inside]
+        known = recorded(options.json) if options.json else {}
+        for arm in wanted:
+            if finished(options.folder / arm.name):
+                known[arm.kind, arm.seed] = judged(arm, options.folder)
+        outcomes = list(known.values())
         found = report(outcomes)
         if options.json:
             record = {"summary": found, "runs": [asdict(one) for one in outcomes]}
