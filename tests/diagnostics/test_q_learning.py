@@ -52,3 +52,22 @@ def test_a_healthy_run_has_none(tmp_path) -> None:
     assert found(run(tmp_path / "run", HEALTHY)) == set()
     solved = HEALTHY | {"epsilon": (0.01, 0.0), "pass_rate/greedy": (0.9, 0.05)}
     assert found(run(tmp_path / "solved", solved)) == set()
+
+
+@pytest.mark.parametrize(("last", "named"), [(0.95, False), (0.4, True)])
+def test_greedy_programs_tell_whether_anything_was_learned(tmp_path, last, named) -> None:
+    """Those of exploration fail as often at the end, since it turns to problems that are not solved."""
+    folder, rng = tmp_path / "run", np.random.default_rng(1)
+    folder.mkdir()
+    (folder / "config.yaml").write_text("kind: dqn\n")
+    rows = [
+        {
+            "step": step,
+            "reward/mean": 8 + rng.normal(),
+            "pass_rate": 0.15 + 0.05 * rng.random(),
+            "pass_rate/greedy": float(np.clip(0.4 + (last - 0.4) * step / STEPS + 0.1 * rng.normal(), 0, 1)),
+        }
+        for step in range(1, STEPS + 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert ("no-learning" in {finding.name for finding in diagnose_run(folder).findings}) is named

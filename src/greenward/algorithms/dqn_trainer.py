@@ -278,7 +278,8 @@ class DQNTrainer:
             "replay/size": float(len(self.policy.memory)),
         }
         if episodes:
-            metrics["reward/mean"] = float(np.mean([one.rewards["policy"] for one in episodes]))
+            rewards = np.array([one.rewards["policy"] for one in episodes])
+            metrics |= {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std())}
             metrics["pass_rate"] = float(np.mean([bool(one.success) for one in episodes]))
             metrics["pass_rate/greedy"] = float(np.mean([one.passed for one in attempts[:greedy]] or [False]))
             for name in episodes[0].reward_terms:

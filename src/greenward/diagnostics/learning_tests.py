@@ -22,7 +22,7 @@ from greenward.diagnostics.signal_tests import (
     not_made,
     onset_of,
 )
-from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
+from greenward.diagnostics.signals import GREEDY_PASS_RATE, HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.intervals import Z_95
 from greenward.runs.reading import flattened
 
@@ -199,7 +199,8 @@ def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
 
     The rise is from the mean of the first sixth to that of the last third, its error that of an AR(1).
     """
-    name = PASS_RATE if not run.too_short(PASS_RATE) else REWARD
+    # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
+    name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
     values = run.series(name)[1]
     if len(values) < MIN_POINTS:
         return -1, 0.0, 0.0, name, 0.0
@@ -224,9 +225,9 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if len(values) < LEARNING_FROM:
         return Result()
     start = float(values[: max(len(values) // 6, 5)].mean())
-    if name == PASS_RATE:
+    if name != REWARD:
         unit = max(unit, _ROOM * (1 - start))
-    saturated = name == PASS_RATE and start > _SATURATED
+    saturated = name != REWARD and start > _SATURATED
     held_out = run.series(HELD_OUT)[1]
     rose_elsewhere = len(held_out) >= 2 and held_out[-1] - held_out[0] > LEARNED
     peak = max(float(part.mean()) for part in np.array_split(values, 6))

@@ -20,7 +20,7 @@ from greenward.errors import DiagnosticsError
 
 Bools = npt.NDArray[np.bool_]
 
-GRADIENT, REWARD, PASS_RATE = "grad_norm", "reward/mean", "pass_rate"
+GRADIENT, REWARD, PASS_RATE, GREEDY_PASS_RATE = "grad_norm", "reward/mean", "pass_rate", "pass_rate/greedy"
 RSS, DEVICE_MEMORY, THROUGHPUT = "perf/rss_mb", "perf/device_memory_mb", "perf/tokens_per_second"
 DURATION, CPU_SECONDS = "time/step", "perf/cpu_seconds"
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
