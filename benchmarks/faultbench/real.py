@@ -379,11 +379,8 @@ def main() -> int:
         and (options.split is None or one.seed in SPLITS[options.split])
     ]
     if options.action == "train":
-        train_all(
-            [one for one in wanted if not finished(options.folder / one.name)],
-            options.folder,
-            options.parallel,
-        )
+        unfinished = [one for one in wanted if not finished(options.folder / one.name)]
+        train_all(unfinished, options.folder, options.parallel)
     elif options.action == "bisect":
         bisect_all([one for one in wanted if not one.healthy], options.folder)
     else:
