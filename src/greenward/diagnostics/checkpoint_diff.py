@@ -60,18 +60,20 @@ def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
     import torch
 
     first, second = open_weights(a), open_weights(b)
-    changes, unmatched = [], [name for name in second if name not in first]
-    for name, read in first.items():
-        pair = [one() for one in (read, second.get(name)) if one]
-        x, *others = (torch.view_as_real(one) if one.is_complex() else one for one in pair)
-        if not others or others[0].numel() != x.numel():
+    changes, unmatched = [], sorted(first.keys() ^ second.keys())
+    for name in first.keys() & second.keys():
+        x, y = first[name](), second[name]()
+        size = x.numel()
+        if (size, x.is_complex()) != (y.numel(), y.is_complex()):
             unmatched.append(name)
             continue
-        x, y = x.double().flatten(), others[0].double().flatten()
+        if x.is_complex():
+            x, y = torch.view_as_real(x), torch.view_as_real(y)
+        x, y = x.double().flatten(), y.double().flatten()
         norm, norms = float(x.norm()), float(x.norm() * y.norm())
         cosine = float(x @ y) / norms if norms else math.nan
-        changes.append(TensorChange(name, pair[0].numel(), norm, float((y - x).norm()), cosine))
-    return sorted(changes, key=lambda one: -one.relative), unmatched
+        changes.append(TensorChange(name, size, norm, float((y - x).norm()), cosine))
+    return sorted(changes, key=lambda one: (-one.relative, one.name)), unmatched
 
 
 def checkpoint_report(a: Path, b: Path) -> Report:
