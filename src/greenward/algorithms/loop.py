@@ -24,7 +24,7 @@ from greenward.errors import CheckpointError, ConfigError, EngineError
 from greenward.reports.model_card import model_card
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
-from greenward.runs.machine import resident_mb
+from greenward.runs.machine import probe_seconds, resident_mb
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.tracker_sinks import MetricSink
 from greenward.runs.trackers import evaluation_values, sample_rows, suite_group
@@ -203,6 +203,7 @@ class TrainingLoop:
         metrics = record.metrics | {  # callbacks watch them, too
             "time/step": time.perf_counter() - started,
             "perf/cpu_seconds": time.process_time() - computed,
+            "perf/probe_seconds": probe_seconds(),
             "perf/rss_mb": resident_mb(),
         }
         for callback in self._callbacks:

@@ -186,7 +186,7 @@ ANSWERS = Topic(
             (LENGTH,),
             optional=True,
         ),
-        Check("length-growth", lasting_change(above=1.5, if_passing_more="no finding"), (LENGTH,)),
+        Check("length-growth", lasting_change(above=1.8, if_passing_more="no finding"), (LENGTH,)),
         # Right answers to an easy problem are alike; copies that fail are what ends learning.
         Check("diversity-loss", lasting_change(below=0.5, if_passing_more="info", ruins=0.3), (UNIQUE,)),
         Check("cheating", cheating_late, (CHEATING,)),

@@ -19,17 +19,17 @@ import numpy as np
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.growth import measure_memory_growth
 from greenward.diagnostics.signals import (
-    CPU_SECONDS,
     DEVICE_MEMORY,
-    DURATION,
     GRADIENT,
     LENGTH,
+    OWN_SPEED,
     PASS_RATE,
     REWARD,
     RSS,
     THROUGHPUT,
     TRUNCATED,
     meaningless_findings,
+    own_speed,
 )
 from greenward.reports.document import Severity
 
@@ -40,7 +40,7 @@ _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over
 _MEMORY_POINTS = 400
 _EDGE = 1e-12
 # In place of throughput: other work on the machine is no fault.
-_PER_CPU_SECOND = "tokens per second of CPU time"
+_OWN_SPEED = "tokens in the CPU time of a fixed computation"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ WATCHED = (
     Watched("failing-answers-rise", "status/syntax_error", "difference", 0.15),
     Watched("cheating", "status/cheating", "difference", 0.05, "critical"),
     Watched("throughput-drop", THROUGHPUT, "ratio", 0.65),
-    Watched("throughput-drop", _PER_CPU_SECOND, "ratio", 0.65),
+    Watched("throughput-drop", _OWN_SPEED, "ratio", 0.65),
     Watched("learning-rate-jump", "learning_rate", "ratio", 5.0, "critical"),
 )
 _SIGNALS = frozenset(one.signal for one in WATCHED)
@@ -135,9 +135,8 @@ class LiveTests:
     def add(self, step: int, metrics: Mapping[str, float]) -> list[Suspicion]:
         """The values of a step; returns what is newly suspected. Each name is told once."""
         found = []
-        if {THROUGHPUT, DURATION, CPU_SECONDS} <= metrics.keys():
-            rate = metrics[THROUGHPUT] * metrics[DURATION] / max(metrics[CPU_SECONDS], _EDGE)
-            metrics = {**metrics, _PER_CPU_SECOND: rate}
+        if metrics.keys() >= set(OWN_SPEED):
+            metrics = {**metrics, _OWN_SPEED: float(own_speed(metrics))}
             del metrics[THROUGHPUT]
         for name, value in metrics.items():
             if not math.isfinite(value):

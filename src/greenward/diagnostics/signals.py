@@ -22,9 +22,11 @@ Bools = npt.NDArray[np.bool_]
 
 GRADIENT, REWARD, PASS_RATE, GREEDY_PASS_RATE = "grad_norm", "reward/mean", "pass_rate", "pass_rate/greedy"
 RSS, DEVICE_MEMORY, THROUGHPUT = "perf/rss_mb", "perf/device_memory_mb", "perf/tokens_per_second"
-DURATION, CPU_SECONDS = "time/step", "perf/cpu_seconds"
+DURATION, CPU_SECONDS, PROBE_SECONDS = "time/step", "perf/cpu_seconds", "perf/probe_seconds"
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
 HELD_OUT = "evaluation/score"  # of logs that hold evaluations as a series
+
+OWN_SPEED = (THROUGHPUT, DURATION, CPU_SECONDS, PROBE_SECONDS)  # what `own_speed` needs
 
 # Names that other tools and earlier reports use -> ours, in the order of preference.
 ALIASES = {
@@ -72,6 +74,16 @@ MEMORY = re.compile(r"perf/.*(rss|memory).*")
 RATIO_SCALE = re.compile(rf"{NORM.pattern}|perf/.*|time/.*|completion/(mean|max)_length")
 # Follow from the recipe or the clock, so a change in them is no finding.
 SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
+
+
+def own_speed(values: Mapping[str, Any]) -> Any:
+    """Tokens in the CPU time that the fixed computation takes at the same step, from numbers or arrays.
+
+    Other work on the machine changes the time by the clock, the CPU time and that of the fixed
+    computation, but hardly this.
+    """
+    tokens, seconds, cpu, probe = (values[name] for name in OWN_SPEED)
+    return tokens * seconds / np.maximum(cpu, 1e-12) * probe
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,14 @@ from greenward.diagnostics.signal_tests import (
     table_of,
 )
 from greenward.diagnostics.signals import (
-    CPU_SECONDS,
     DEVICE_MEMORY,
     DURATION,
+    OWN_SPEED,
     PASS_RATE,
     REWARD,
     RSS,
     RunSignals,
+    own_speed,
 )
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity
 from greenward.reports.figures import duration, memory
@@ -50,8 +51,7 @@ REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readabilit
 SKIPPED = "updates/non_finite"
 MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
 SLOWED = 0.8  # of the tokens per second before
-OWN_SLOWED = 0.65  # of those per second of CPU time, which other work stretches, too: shared caches, clocks
-_WAITED = 1.1  # times as much is left of these as of those by the clock
+_WAITED = 1.1  # times as much is left of the process's own speed as of that by the clock
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
@@ -270,22 +270,21 @@ def logged_memories(run: RunSignals) -> list[str]:
 
 
 def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Tokens per second that fall and do not recover. It is information where the process waited for its
-    turn, and lost no more per second of its CPU time than other work explains.
+    """Tokens per second that fall and do not recover. It is information where other work on the machine
+    explains it: the process waited for its turn, or the machine computed more slowly.
     """
     result = lasting_change(below=SLOWED)(run, signal, limits)
-    names, waited = (signal, DURATION, CPU_SECONDS), ""
+    waited = ""
     here = setting(run, "rollouts.engine") in (None, "native")  # else it always waits
-    if result.found and result.onset and here and all(name in run.values for name in names):
-        tokens, seconds, cpu = (run.values[name] for name in names)
-        known = np.isfinite(tokens * seconds) & (cpu > 0)
-        rates = tokens[known] * seconds[known] / cpu[known]
+    if result.found and result.onset and here and run.values.keys() >= set(OWN_SPEED):
+        rates = own_speed(run.values)
+        known = np.isfinite(rates)
         since = run.steps[known] >= result.onset.step
         if since.any() and not since.all():
-            own = float(np.median(rates[since]) / np.median(rates[~since]))
-            if own >= max(OWN_SLOWED, _WAITED * (1 + result.numbers["relative"])):
+            own = float(np.median(rates[known][since]) / np.median(rates[known][~since]))
+            if own >= max(SLOWED, _WAITED * (1 + result.numbers["relative"])):
                 waited = (
-                    f" Per second of its CPU time it wrote {own:.2f} times as many: other work ran there."
+                    f" Beside the machine's speed it is {own:.2f} times that before: other work ran there."
                 )
     severity: Severity | None = "info" if waited else None
     return replace(result, severity=severity, numbers={**result.numbers, "waited": waited})

@@ -11,6 +11,7 @@ import platform
 import resource
 import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -65,6 +66,16 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def probe_seconds() -> float:
+    """CPU time of a fixed computation: other work on the machine makes it longer, a slow run does not.
+
+    Other programs stretch CPU time as well as wall time, through shared cores, caches and clocks.
+    """
+    began = time.thread_time()
+    sum(range(10_000))
+    return time.thread_time() - began
 
 
 def resident_mb() -> float:
