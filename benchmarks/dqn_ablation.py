@@ -25,7 +25,7 @@ LEFT_OUT = {
     "1 step instead of 5": ("agent.n_step=1",),
     "without the curriculum": ("training.curriculum=false",),
     "without demonstrations": ("problems.generated=0",),
-    "demonstrations with their docstrings alone": ("problems.wordless=false",),
+    "demonstrations without updates before the first episode": ("agent.pretraining_updates=0",),
     "tests at the end alone": ("environment.test_when=end",),
     "without the bonus of exploration": ("exploration.bonus=0",),
 }

@@ -244,6 +244,12 @@ def test_each_batch_holds_its_share_of_demonstrations_which_stay_when_the_memory
     assert batch.observations_BD[-4:, 0].tolist() == [2.0, 2.0, 7.0, 7.0]
     assert 7.0 not in batch.observations_BD[:-4]
     assert len(batch.indices) == 4
+    alone = agent.demonstrated(np.random.default_rng(0))
+    assert set(alone.observations_BD[:, 0].tolist()) == {7.0}
+    assert alone.successes == len(alone.actions_B) == agent.config.batch_size
+    memory = agent.memory.state_dict()["priorities"]
+    agent.learn(np.random.default_rng(0), alone)
+    assert agent.memory.state_dict()["priorities"].equal(memory)  # what it learned from is not in the memory
 
 
 def test_the_margin_of_successes_equals_the_one_computed_by_hand() -> None:

@@ -8,20 +8,15 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import torch
 import yaml
 
 from greenward import api
 from greenward.config.dqn import PRESETS
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import DQNRecipe, language_model
-from greenward.environments.token_mdp import features
-from greenward.environments.token_mdp.rounds import CodeGrading
 from greenward.errors import CheckpointError, ConfigError, ProblemError
 from greenward.problems.catalog import load_suite
 from greenward.problems.json_format import save_json
-from greenward.recipes.build import build_grader
-from greenward.recipes.dqn import DQNTasks
 from greenward.runs.metrics import read_metrics, without_timing
 from greenward.runs.reading import read_evaluations
 
@@ -31,8 +26,6 @@ TINY = [
     "training.num_episodes=48", "training.checkpoint_interval_steps=3", "training.rollouts_per_step=2",
     "evaluation.samples=2", "evaluation.eval_interval_steps=3", "environment.max_steps=30", "training.threads=1",
 ]  # fmt: skip
-
-ARRAYS = ("observations", "next_observations", "next_legal", "actions", "rewards", "discounts")
 
 
 @pytest.fixture(scope="module")
@@ -104,23 +97,6 @@ def test_a_resumed_run_with_demonstrations_equals_an_uninterrupted_one(tmp_path)
         api.train("dqn_code_generation", keys, output=tmp_path / folder, quiet=True, resume=True)
     assert len(numbers(tmp_path / "whole")) == 3
     assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
-
-
-def test_wordless_demonstrations_differ_by_the_words_of_the_docstring_alone() -> None:
-    recipe = load_recipe("dqn_code_generation", [*TINY, "problems.generated=5"])
-    assert isinstance(recipe, DQNRecipe) and recipe.problems.wordless
-    tasks = DQNTasks(recipe, {}, {})
-    with build_grader(recipe.sandbox) as grader:
-        tasks.grader, tasks.grading = grader, CodeGrading(grader)
-        rows = tasks.trainer().policy.demonstrations.state_dict()
-    whole, wordless = (
-        {name: rows[name].chunk(2)[half] for name in rows if name in ARRAYS} for half in (0, 1)
-    )
-    for name in ("observations", "next_observations"):
-        assert (whole[name][:, : features.WORDS] != 0).any(dim=1).all()
-        assert (wordless[name][:, : features.WORDS] == 0).all()
-        assert torch.equal(whole.pop(name)[:, features.WORDS :], wordless.pop(name)[:, features.WORDS :])
-    assert all(torch.equal(whole[name], wordless[name]) for name in whole)
 
 
 def test_evaluating_a_run_tells_the_success_of_each_problem(run, tmp_path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,13 @@ class DQNAgent:
             if source and size:
                 batch = batch.joined(source.sample(size, 0.0, rng))
         return batch
+
+    def demonstrated(self, rng: np.random.Generator) -> Batch:
+        """A batch of demonstrations alone, from which DQfD learns before the first episode."""
+        assert self.demonstrations is not None
+        size = self.config.batch_size
+        batch = self.demonstrations.sample(size, 0.0, rng)
+        return replace(batch, indices=batch.indices[:0], successes=size)  # none of it lies in the memory
 
     @torch.no_grad()
     def q_values(self, observations_BD: np.ndarray) -> np.ndarray:

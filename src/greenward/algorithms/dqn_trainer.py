@@ -16,8 +16,6 @@ from greenward.algorithms.dqn import DQNAgent
 from greenward.algorithms.loop import StepRecord
 from greenward.algorithms.replay import NStepWindow, Transition
 from greenward.config.dqn import ExplorationConfig
-from greenward.environments.token_mdp.embeddings import HashedEmbeddings
-from greenward.environments.token_mdp.features import without_words
 from greenward.environments.token_mdp.mdp import TokenMDP, Writing
 from greenward.environments.token_mdp.problems import TokenProblem
 from greenward.environments.token_mdp.rewards import ProgramReward
@@ -124,7 +122,7 @@ class DQNTrainer:
         config = self.policy.config
         if step == 0 and self.policy.demonstrations is not None:
             for _ in range(config.pretraining_updates):
-                self.policy.learn(rng)
+                self.policy.learn(rng, self.policy.demonstrated(rng))
         weights = np.ones(len(self.success))
         if self.curriculum:
             weights = np.maximum(LEAST_SHARE, (1.0 - self.success) ** HARDNESS)
@@ -172,26 +170,14 @@ class DQNTrainer:
         }
         return StepRecord(metrics, [one.episode for one in attempts if one.episode is not None])
 
-    def demonstrate(self, number: int, *, wordless: bool = False) -> None:
-        """Grade the first so many programs of the corpus, and keep their transitions as demonstrations.
-
-        With `wordless` each comes a second time without the words of its docstring: what a problem asks for
-        whose words are new must be read from types and tests. A code model's embedding has no part for words.
-        """
+    def demonstrate(self, number: int) -> None:
+        """Grade the first so many programs of the corpus, and keep their transitions as demonstrations."""
         most = self.mdp.settings.max_steps
         programs = {one: tokens for one, tokens in self.mdp.corpus if len(tokens) <= most}
         shown = list(programs)[:number]
         attempts = self._write(shown, written_out(programs))
         grade(attempts, self.grading, self.reward, [0.0] * len(attempts))
         transitions = [step for one in attempts for step in self._transitions(one)]
-        if wordless and isinstance(self.mdp.embeddings, HashedEmbeddings):
-            transitions += [
-                one._replace(
-                    observation=without_words(one.observation),
-                    next_observation=without_words(one.next_observation),
-                )
-                for one in transitions
-            ]
         if transitions:
             self.policy.demonstrate(transitions)
 

@@ -211,7 +211,7 @@ class ReplayBuffer:
 
     def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray) -> None:
         """Set the priorities of drawn transitions from their newest TD errors."""
-        if self._exponent == 0.0:
+        if self._exponent == 0.0 or not len(indices):
             return
         priorities = (np.abs(td_errors) + PRIORITY_FLOOR) ** self._exponent
         self._tree.set(indices, priorities)

@@ -51,7 +51,7 @@ class AgentConfig(ConfigSection):
         0.0, description="share of each batch that is drawn from demonstrations, where there are any"
     )
     pretraining_updates: NonNegativeInt = Field(
-        0, description="updates on demonstrations before the first episode, where there are any"
+        0, description="updates on demonstrations alone before the first episode, where there are any"
     )
     success_margin: NonNegativeFloat = Field(
         0.0,
@@ -102,11 +102,6 @@ class TokenProblemsConfig(ProblemsConfig):
     held_out: str = "classic_evaluation"
     generated: NonNegativeInt = Field(
         0, description="small generated functions that are learned from by their references (demonstrations)"
-    )
-    wordless: bool = Field(
-        False,
-        description="demonstrations come a second time without the words of their docstrings (not with "
-        "embedding: model)",
     )
 
 

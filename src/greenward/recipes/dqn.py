@@ -124,7 +124,7 @@ class DQNTasks:
             verbose=recipe.training.verbose,
             seed=recipe.seed,
         )
-        trainer.demonstrate(recipe.problems.generated, wordless=recipe.problems.wordless)
+        trainer.demonstrate(recipe.problems.generated)
         return trainer
 
     def evaluators(self, policy: Any) -> Mapping[str | None, Evaluator]:

@@ -50,11 +50,6 @@ def problem_embedding(problem: Problem, signature: Signature) -> np.ndarray:
     return np.concatenate([hashed([*words, *pairs], WORDS), types.ravel(), test_facts(problem)])
 
 
-def without_words(observation: np.ndarray) -> np.ndarray:
-    """An observation of a problem whose docstring says nothing, as hashed and learned embeddings have it."""
-    return np.concatenate([np.zeros(WORDS, observation.dtype), observation[WORDS:]])
-
-
 def test_facts(problem: Problem) -> np.ndarray:
     """For each of `_PROPERTIES`: the share of tests of which it holds, and whether it is always the same.
 
