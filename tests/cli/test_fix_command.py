@@ -224,3 +224,13 @@ def test_a_repair_keeps_line_endings_byte_order_mark_and_permissions(
     expected = PRICES.replace("* RATE", "* (1 + RATE)").replace("\n", "\r\n")
     assert file.read_bytes() == b"\xef\xbb\xbf" + expected.encode()
     assert file.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_repair_keeps_the_line_ends_of_a_file_that_has_both(fix: Callable[..., Result], shop: Path) -> None:
+    file, lines = shop / "shop/prices.py", PRICES.splitlines()
+    mixed = "".join(f"{line}\r\n" if at % 2 else f"{line}\n" for at, line in enumerate(lines))
+    file.write_bytes(mixed.encode())
+    assert fix([RIGHT], "--yes").exit_code == 0
+    now = file.read_bytes().decode().splitlines(keepends=True)
+    changed = [one for one, other in zip(now, mixed.splitlines(keepends=True), strict=True) if one != other]
+    assert len(changed) == 1 and "(1 + RATE)" in changed[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -187,6 +188,24 @@ class TestEpisode:
         (one,) = play(steps("<shell>yes</shell>", many, "<shell>ls</shell>"), ONE)
         assert one.succeeded == [False] * 3
         assert one.verdict.status is Status.NO_CODE
+
+    def test_logs_caches_and_odd_names_do_not_cost_a_repair(self, play):
+        strays = (
+            "<shell>yes | head -c 1600000 > a.log; head -c 3900000 /dev/urandom > b.bin; cp b.bin c.bin</shell>",
+            "<shell>touch 'quoted\"' 'trailing '</shell>",
+            '<shell>python3 -c \'for i in range(1200): open(f"n{i}", "w")\'</shell>',
+            "<shell>printf 'import calc\\n' > more.py</shell>",
+        )
+        (one,) = play(steps(RIGHT, *strays), ONE)
+        assert one.verdict.status is Status.PASSED and all(one.succeeded)
+
+    def test_native_patches_may_lack_the_last_newline(self, play):
+        def patch(**arguments):
+            return f"<tool_call>{json.dumps({'name': 'apply_patch', 'arguments': arguments})}</tool_call>"
+
+        right = patch(path="calc.py", search="    return a - b", replace="    return a + b")
+        (one,) = play(steps(right), ONE)
+        assert one.verdict.status is Status.PASSED and one.succeeded == [True]
 
     def test_a_file_that_is_gone_is_no_code(self, play):
         (one,) = play(steps("<shell>rm calc.py</shell>"), ONE)

@@ -10,7 +10,7 @@ import pytest
 from greenward.errors import ConfigError, ProblemError
 from greenward.evaluation.selection import best_of_n
 from greenward.grading.grader import Grader
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Case, Comparison, Problem, StdioCase
 from greenward.sandbox.protocol import Limits
 
 
@@ -70,6 +70,17 @@ def test_assertions_and_whole_programs_vote_with_what_they_give(grader: Grader) 
     program = Problem("echo", "", "", stdio_cases=(StdioCase("a\n", "a\n"), StdioCase("b\n", "b\n")))
     answers = ["print(input())", "print('a')", "import sys; print(sys.stdin.read(), end='')"]
     assert best_of_n(program, answers, grader, by="votes").votes == (2, 1, 2)
+
+
+def test_answers_agree_by_the_rule_of_the_problem(grader: Grader) -> None:
+    program = Problem("square", "", "", stdio_cases=(StdioCase("4\n", "16\n"),))
+    answers = ["print(int(input())**2)", "import sys\nsys.stdout.write(str(int(input())**2))",
+               "print(int(input())**2, '')", "print(7)", "n = input()\nprint(7)"]  # fmt: skip
+    assert best_of_n(program, answers, grader, by="votes").votes == (3, 3, 3, 2, 2)
+    values = ("[1, 2, 3]", "[3, 2, 1]", "{1, 2, 3}", "[7]")
+    answers = [f"def f():\n    return {value}\n" for value in values]
+    sets = Problem("f", "", "f", cases=(Case((), [1, 2, 3]),), comparison=Comparison(rule="same_set"))
+    assert best_of_n(sets, answers, grader, by="votes").votes == (3, 3, 3, 1)
 
 
 def test_what_cannot_vote_is_refused(grader: Grader) -> None:

@@ -49,6 +49,21 @@ def test_an_answer_is_read_with_its_reason_and_confidence() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "confidence"),
+    [
+        ("vulnerable CWE-78, 55.5 %", 0.555),
+        ("vulnerable to CWE-78", None),
+        ("vulnerable - CWE-78 (confidence: 90%)", 0.9),
+        ("vulnerable [CWE-078]", None),
+        ("vulnerable: CWE 78, in 2 places, 100 %", 1.0),
+    ],
+)
+def test_a_weakness_and_a_confidence_are_found_in_common_forms(text: str, confidence: float | None) -> None:
+    found = parse_label(f"<answer>{text}</answer>")
+    assert (found.said, found.cwe, found.confidence) == ("vulnerable", "CWE-78", confidence)
+
+
+@pytest.mark.parametrize(
     ("text", "said", "confidence", "strict"),
     [
         ("<answer>safe</answer>", "safe", None, False),
@@ -110,6 +125,10 @@ def test_rewards_of_detection_and_weakness() -> None:
         ("lines 3 and 4: os.system", 0.7 * 2 / 3 + 0.3),
         ("line 4: os.system, line 5: f", 0.7 * 2 / 3 + 0.3 / 2),  # cited beside: one of two names is there
         ("lines 1-5", 0.7 * 2 / 6),
+        ("Line 4: os.system", 1.0),
+        ("lines 4, 5, and 6", 0.7 * 2 / 4),
+        ("Lines 3–5", 0.7 * 2 / 4),
+        ("lines 3 to 5", 0.7 * 2 / 4),
         ("it looks dangerous", 0.0),
     ],
 )

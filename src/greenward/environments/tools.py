@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +25,8 @@ from greenward.grading.edits.search_replace import parse_blocks
 from greenward.grading.extraction import Extracted, without_reasoning
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
-from greenward.sandbox.protocol import Outcome
+from greenward.sandbox.protocol import Limits, Outcome
+from greenward.sandbox.workspace import MAX_FILES, MAX_FILES_CHARS, path_error
 from greenward.sandbox.workspaces import Workspace, WorkspaceError
 
 ToolFormat = Literal["tags", "native"]
@@ -128,7 +130,8 @@ def _patched(workspace: Workspace, call: ToolCall, default_path: str) -> list[st
     if "blocks" in call.arguments:
         edits = parse_blocks(call.arguments["blocks"])
     else:
-        edits = [Edit(call.arguments["path"], call.arguments["search"], call.arguments["replace"])]
+        search, replace = (_whole_lines(call.arguments[name]) for name in ("search", "replace"))
+        edits = [Edit(call.arguments["path"], search, replace)]
     paths = list(dict.fromkeys((edit.path or default_path).removeprefix("./") for edit in edits))
     try:
         found = workspace.read(*paths) if paths else {}
@@ -140,6 +143,10 @@ def _patched(workspace: Workspace, call: ToolCall, default_path: str) -> list[st
     changed = apply_edits(files, edits, default_path)
     workspace.write({path: text or "" for path, text in changed.items()})
     return list(changed)
+
+
+def _whole_lines(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
@@ -163,7 +170,23 @@ def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
         for path in sorted({*before, *after} - {own, *tests})
         if before.get(path) != after.get(path) and not (path not in before and runs_tests(path))
     }
+    fixed = [after[own], *tests.values(), *(after.get(path) or "" for path in before if path != own)]
+    room = MAX_FILES - len(fixed), MAX_FILES_CHARS - sum(map(len, fixed))
+    for path in _strays({path: changed[path] or "" for path in changed.keys() - before.keys()}, *room):
+        del changed[path]
     return Extracted(after[own], files=tuple(changed.items()))
+
+
+def _strays(new: Mapping[str, str], most_files: int, most_chars: int) -> list[str]:
+    """The new files that a job cannot hold, such as logs and caches, which must not cost a repair."""
+    strays = []
+    for path in sorted(new, key=lambda path: (not path.endswith(".py"), path)):
+        size = len(new[path].encode("utf-8", "surrogatepass"))
+        if path_error(path) or size > Limits.file_bytes or not most_files or size > most_chars:
+            strays.append(path)
+        else:
+            most_files, most_chars = most_files - 1, most_chars - size
+    return strays
 
 
 def runs_tests(path: str) -> bool:

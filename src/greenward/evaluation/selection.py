@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from greenward.errors import ConfigError, ProblemError
-from greenward.grading.compare import equal
+from greenward.grading.compare import matches, same_output
 from greenward.grading.extraction import Extracted
 from greenward.grading.grader import Grader
 from greenward.grading.verdict import Family, Verdict
@@ -92,9 +92,16 @@ def _votes(problem: Problem, runs: Sequence[RunResult | None]) -> tuple[int, ...
 
 
 def _agree(one: RunResult | None, other: RunResult, problem: Problem) -> bool:
+    """Whether a judge would take each of the results for the other one."""
     assert one is not None
+
+    def same(a: Any, b: Any) -> bool:
+        if problem.stdio_cases:
+            return same_output(a, b)
+        return matches(a, b, problem.comparison) or matches(b, a, problem.comparison)
+
     return len(one.results) == len(other.results) and all(
         (a.returned, a.plain, a.error_class) == (b.returned, b.plain, b.error_class)
-        and (not a.returned or (a.plain and equal(a.value, b.value, problem.comparison)))
+        and (not a.returned or (a.plain and same(a.value, b.value)))
         for a, b in zip(one.results, other.results, strict=True)
     )

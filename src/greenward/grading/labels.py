@@ -25,14 +25,16 @@ MAX_CITED = 200
 MAX_CHARS = 1 << 16
 
 _ANSWER = re.compile(
-    r"<answer>\s*(vulnerable|safe|unsure)\b(?:[\s,:(]*CWE-?0*(\d{1,5}))?"
-    r"[^<%\d]{0,200}(?:(\d{1,3})\s*%)?[^<]{0,200}</answer>",
+    r"<answer>\s*(vulnerable|safe|unsure)\b(?:[^<\d]{0,40}?\bCWE[- ]?0*(\d{1,5}))?"
+    r"(?:[^<%]{0,200}?(?<![\d.])(\d{1,3}(?:\.\d{1,9})?)\s{0,9}%)?[^<]{0,200}</answer>",
     re.IGNORECASE,
 )
 _CITED = re.compile(
-    r"\blines?\s{1,9}(\d{1,6}(?:\s{0,9}(?:,|-|and)\s{0,9}\d{1,6}){0,50})(?:\s{0,9}:\s{0,9}([A-Za-z_][\w.]{0,100}))?"
+    r"\blines?\s{1,9}(\d{1,6}(?:\s{0,9}(?:,\s{0,9}and\b|,|-|–|and\b|to\b)\s{0,9}\d{1,6}){0,50})"
+    r"(?:\s{0,9}:\s{0,9}([A-Za-z_][\w.]{0,100}))?",
+    re.IGNORECASE,
 )
-_RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_RANGE = re.compile(r"(\d+)(?:\s*(?:-|–|to)\s*(\d+))?")
 _TAGS = re.compile(r"</?(?:think|answer)>")
 _SAID: dict[str, Answered] = {"vulnerable": "vulnerable", "safe": "safe", "unsure": "unsure"}
 _STRICT = ["<think>", "</think>", "<answer>", "</answer>"]
@@ -107,7 +109,7 @@ def parse_label(text: str) -> LabelAnswer:
     return LabelAnswer(
         _SAID.get(said.lower()),
         f"CWE-{cwe}" if cwe else None,
-        min(int(confidence), 100) / 100 if confidence else None,
+        min(float(confidence), 100.0) / 100 if confidence else None,
         frozenset(numbers),
         tuple(sinks[:MAX_CITED]),
         strict=bool(found) and is_strict,

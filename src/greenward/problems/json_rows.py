@@ -99,13 +99,16 @@ class Row:
         return tuple(values)
 
 
+Pair = Callable[[tuple[Row, Problem], tuple[Row, Problem]], tuple[Problem, Problem] | None]
+
+
 @dataclass(frozen=True)
 class Format:
     """A format of files of problems, recognised by the `fields` that its rows have.
 
     `problem` makes a problem, or several, of a row, `example` shows a row in error messages. `non_finite`
-    admits NaN and Infinity. With `pair`, problems with the same `Label.pair` are two versions of which it
-    makes the final ones, and one without the other is a bad row.
+    admits NaN and Infinity. `pair` makes the final problems of those of two neighbouring rows, or gives None
+    unless they are two versions of one function; a row without its other version is a bad row.
     """
 
     name: str
@@ -113,7 +116,7 @@ class Format:
     example: str
     problem: Callable[[Row], Problem | tuple[Problem, ...]]
     non_finite: bool = False
-    pair: Callable[[Problem, Problem], tuple[Problem, Problem]] | None = None
+    pair: Pair | None = None
 
 
 def refuse(error: ProblemError) -> None:
@@ -196,24 +199,21 @@ def read_problems(
     )
 
 
-def _join_pairs(
-    by_id: dict[str, tuple[Row, Problem]],
-    pair: Callable[[Problem, Problem], tuple[Problem, Problem]],
-    on_bad: Callable[[BadRow], None],
-) -> None:
-    """Replaces the two problems of each pair by what `pair` makes of them; drops single and equal ones."""
-    versions: dict[str, list[str]] = {}
-    for task_id, (_, problem) in by_id.items():
-        versions.setdefault(problem.label.pair if problem.label else task_id, []).append(task_id)
-    for ids in versions.values():
-        rows, problems = zip(*(by_id[task_id] for task_id in ids), strict=True)
-        if len({problem.prompt for problem in problems}) == 2:
-            by_id |= zip(ids, zip(rows, pair(*problems), strict=True), strict=True)
-            continue
-        for task_id in ids:
-            del by_id[task_id]
-        why = "missing" if len(ids) == 1 else "the same"
-        on_bad(BadRow(f"{rows[0].file}, {rows[0].place}: the other version of this function is {why}."))
+def _join_pairs(by_id: dict[str, tuple[Row, Problem]], pair: Pair, on_bad: Callable[[BadRow], None]) -> None:
+    """Replaces the problems of neighbouring rows by the pair that they make; drops those that make none."""
+    waiting = list(by_id.items())
+    by_id.clear()
+    while waiting:
+        (task_id, (row, problem)), *waiting = waiting
+        other_id, (other_row, other) = waiting[0] if waiting else (task_id, (row, problem))
+        made = pair((row, problem), (other_row, other)) if other_row.number == row.number + 1 else None
+        if made is not None:
+            del waiting[0]
+        if made is None or problem.prompt == other.prompt:
+            why = "missing" if made is None else "the same"
+            on_bad(BadRow(f"{row.file}, {row.place}: the other version of this function is {why}."))
+        else:
+            by_id |= {task_id: (row, made[0]), other_id: (other_row, made[1])}
 
 
 def read_text(path: Path) -> str:

@@ -119,12 +119,26 @@ class Repair:
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
                 old, mode = (path.read_bytes(), path.stat().st_mode) if path.exists() else (b"", None)
-                text = after.replace("\n", "\r\n") if b"\r\n" in old else after
-                write_atomically(
-                    path.resolve(), (BOM_UTF8 if old.startswith(BOM_UTF8) else b"") + text.encode()
-                )
+                mark, raw = (BOM_UTF8 if old.startswith(BOM_UTF8) else b""), old.removeprefix(BOM_UTF8)
+                text = _with_line_ends_of(raw.decode(errors="replace"), after)
+                write_atomically(path.resolve(), mark + text.encode())
                 if mode is not None:
                     path.chmod(mode)
+
+
+def _with_line_ends_of(old: str, text: str) -> str:
+    """The text with the end that each line had, and for new lines the one that most have."""
+    lines, new = old.split("\n"), text.split("\n")
+    ends = ["\r" if line.endswith("\r") else "" for line in lines[:-1]]
+    if not any(ends):
+        return text
+    usual, last = max(("\r", ""), key=ends.count), len(new) - 1
+    written = [line + usual if at < last else line for at, line in enumerate(new)]
+    plain = [line.removesuffix("\r") for line in lines]
+    for block in difflib.SequenceMatcher(None, plain, new, autojunk=False).get_matching_blocks():
+        for at, end in enumerate(ends[block.a : block.a + block.size], start=block.b):
+            written[at] = new[at] + end if at < last else new[at]
+    return "\n".join(written)
 
 
 def find_repair(file: Path, tests: Path, model: str, options: FixOptions) -> Repair:

@@ -92,10 +92,11 @@ def _environment(folder: str) -> dict[str, str]:
 def _texts(paths: list[str] | None) -> Iterator[tuple[str, str | None]]:
     """The text of each of the files, None for one that is missing; or of all regular ones that are text.
 
-    Raises `OSError`, and `ValueError` for a file that is not UTF-8 text and beyond `MAX_READ_BYTES`.
+    Of all, those are left out that do not fit into `MAX_READ_BYTES` beside the ones before; Python's come
+    first. Raises `OSError`, and for a file of `paths` that is not UTF-8 text or does not fit `ValueError`.
     """
     left = MAX_READ_BYTES
-    for path in sorted(_all_files()) if paths is None else paths:
+    for path in sorted(_all_files(), key=lambda path: (path[-3:] != ".py", path)) if paths is None else paths:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (os.O_NOFOLLOW if paths is None else 0))
         except FileNotFoundError:
@@ -103,14 +104,16 @@ def _texts(paths: list[str] | None) -> Iterator[tuple[str, str | None]]:
             continue
         with open(descriptor, "rb") as file:
             text = file.read(left + 1)
-        if len(text) > left:
-            raise ValueError(f"more than {MAX_READ_BYTES} bytes were to be read")
-        left -= len(text)
+        problem = f"more than {MAX_READ_BYTES} bytes were to be read" if len(text) > left else None
         try:
-            yield path, text.decode("utf-8")
+            decoded = text.decode("utf-8")
         except UnicodeDecodeError:
-            if paths is not None:
-                raise ValueError(f"{path} is not text in UTF-8") from None
+            problem = problem or f"{path} is not text in UTF-8"
+        if problem is None:
+            left -= len(text)
+            yield path, decoded
+        elif paths is not None:
+            raise ValueError(problem)
 
 
 def _all_files() -> Iterator[str]:

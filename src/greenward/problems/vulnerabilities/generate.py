@@ -144,7 +144,7 @@ def _word(rng: random.Random) -> str:
 
 def _changed_lines(one: str, other: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The numbers of the lines of each text that the other one does not have, counted from 1."""
-    ours, theirs = one.splitlines(), other.splitlines()
+    ours, theirs = one.rstrip("\n").split("\n"), other.rstrip("\n").split("\n")  # as they are numbered
     blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     return (
