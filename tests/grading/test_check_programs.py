@@ -170,6 +170,33 @@ def test_elements_of_an_iterator_are_asked_for_one_by_one(grader, body):
     assert verdict.passed, verdict.first_failure
 
 
+@pytest.mark.parametrize(
+    ("code", "checks"),
+    [
+        (
+            "def f(d): return d.keys()",
+            ["assert f({2: 0, 1: 0}) == {1, 2} and list(f({2: 0, 1: 0})) == [2, 1]"],
+        ),
+        (
+            "def f(d): return d.values()",
+            ["assert sorted(f({1: 3, 2: 2})) == [2, 3]", "assert len(f({})) == 0"],
+        ),
+        ("def f(d): return d.items()", ["assert dict(f({1: 2})) == {1: 2}", "assert (1, 2) in f({1: 2})"]),
+    ],
+)
+def test_views_of_a_dict_are_views_for_the_program_too(grader, code, checks):
+    verdict = grade(grader, checks, code)
+    assert verdict.passed, verdict.first_failure
+    assert not grade(grader, ["f({1: object()})"], "def f(d): return {1: object()}.values()").passed
+
+
+def test_the_text_of_a_key_error_is_that_of_the_answer(grader):
+    checks = [
+        "try:\n    f('x')\nexcept KeyError as error:\n    assert str(error) == \"'x'\" and error.args == ('x',)"
+    ]
+    assert grade(grader, checks, "def f(key): return {}[key]").passed
+
+
 def test_iterators_may_hold_iterators_and_raise(grader):
     code = "def f(n):\n    yield iter([n, n + 1])\n    raise KeyError(n)"
     checks = [

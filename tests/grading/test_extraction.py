@@ -39,10 +39,26 @@ def test_an_empty_answer_has_no_code(text, style):
         f"```bash\npip install x\n```\n```python\n{BODY}```\n```text\n3\n```",
         f"1. List:\n   ```python\n   {BODY.replace(chr(10), chr(10) + '   ').rstrip()}\n   ```",
         f"```python\r\n{BODY}```",
+        f"```text\n{BODY}```",
+        f"```add.py\n{BODY}```",
+        f"Here is the code: ```python\n{BODY}```\nIt adds.",
+        f"Use ```add``` so: ```\n{BODY}```",
+        f"Take this\nfrom the top:\n{BODY}",
+        f"{BODY}\nIt adds both numbers.\nThat is all: 3.",
     ],
 )
 def test_the_block_that_defines_the_entry_point_is_found(text):
-    assert extract_code(text, ADD, "chat").code == BODY
+    assert extract_code(text, ADD, "chat").code.rstrip("\n") == BODY.rstrip("\n")
+
+
+def test_a_block_keeps_its_texts_as_they_are():
+    code = 'def add(a, b):\n    return \'\u2028\x0c\x85\' + """a\n    \nb"""\n'
+    assert extract_code(f"```python\n{code}```", ADD, "chat").code == code
+
+
+def test_an_answer_that_was_cut_short_is_not_made_shorter():
+    cut = f"{BODY}\ndef more(a):\n    return (a +"
+    assert extract_code(f"```python\n{cut}", ADD, "chat").code == f"{cut}\n"
 
 
 def test_without_a_definition_the_last_block_counts():
@@ -69,6 +85,9 @@ PROGRAM = Problem("sum", "Add.", "", stdio_cases=(StdioCase("1 2", "3"),))
     ("text", "code"),
     [
         ("Try\n```python\nprint(1)\n```\nor better\n```python\nprint(2)\n```", "print(2)\n"),
+        ("```python\nprint(1)\n```\nOutput:\n```\n1\n```", "print(1)\n"),
+        ("```\nprint(1)\n```\nOutput:\n```\n1\n```", "print(1)\n"),
+        ("```\n1\n```", "1\n"),
         ("n = int(input())\nprint(n)", "n = int(input())\nprint(n)"),
         ("Here it is:\n\nimport sys\nprint(3)", "import sys\nprint(3)"),
         ("Read two numbers.\na, b = map(int, input().split())", "a, b = map(int, input().split())"),

@@ -241,3 +241,30 @@ def test_programs_are_run_in_order_and_once(grader):
         Outcome.COMPLETED, Outcome.LOAD_ERROR, Outcome.COMPLETED, Outcome.COMPLETED, Outcome.SYNTAX_ERROR,
     ]  # fmt: skip
     assert [run.stdout for run in runs] == ["1\n", "", "1\n", "", ""]
+
+
+def test_an_object_is_not_none(grader):
+    tests = ("assert add(1, 2) is not None", "assert add(1, 2) != None")
+    problem = Problem("add", "", "add", tests=tests)
+    assert grader.grade([(problem, "import re\ndef add(a, b): return re.match('', '')")])[0].passed
+    (none,) = grader.grade([(problem, "def add(a, b): pass")])
+    assert none.tests_passed == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"starter_code": "async def add(a, b):\n"}, "is an async function"),
+        ({"cases": (Case((1, 2), None, raises="SystemExit"),)}, "expects SystemExit"),
+    ],
+)
+def test_what_no_answer_can_pass_is_refused(grader, change, message):
+    with pytest.raises(ProblemError, match=message):
+        grader.grade(
+            [
+                (
+                    replace(Problem("add", "", "add", cases=(Case((1, 2), 3),)), **change),
+                    "def add(a, b): return a + b",
+                )
+            ]
+        )

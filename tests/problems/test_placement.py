@@ -141,6 +141,26 @@ def test_placed_functions_are_judged_in_their_file():
     ]
 
 
+@pytest.mark.parametrize(
+    ("file", "answer"),
+    [
+        (
+            "class A:\n\tdef f(self):\n\t\tpass\n\n\tdef g(self):\n\t\treturn 1\n",
+            "def f(self):\n    return 2\n",
+        ),
+        ("class A:\n    def f(self):\n        pass\n", "class A:\n\tdef f(self):\n\t\treturn 2\n"),
+        ("\x0cclass A:\n    def f(self):\n        pass\n", "    def f(self):\n        return 2\n"),
+        ("X = 1\n\x0cdef f(self):\n    pass\n", "def f(self):\n    return 2\n"),
+    ],
+)
+def test_tabs_and_spaces_do_not_meet(file, answer):
+    entry = "A.f" if "class" in file else "f"
+    problem = Problem("m", "", entry, tests=("assert True",), path="m.py", files={"m.py": file})
+    namespace = {}
+    exec(code_of(f"```python\n{answer}```", "chat", problem), namespace)
+    assert (namespace["A"]().f() if "A" in namespace else namespace["f"](0)) == 2
+
+
 def test_answers_of_whole_files_stay_whole_files():
     whole = replace(PROBLEM, files={"shop/__init__.py": ""})
     assert hole_of(whole) is None

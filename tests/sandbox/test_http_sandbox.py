@@ -142,6 +142,8 @@ def test_a_failure_of_the_sandbox_is_said_to_be_one(open_url, jobs, monkeypatch)
         ({"code": "x", "language": "python", "files": {"a": "YQ=="}}, 422, "files"),
         ({"code": "x", "language": "python", "run_timeout": "soon"}, 422, "run_timeout"),
         ({"code": "x", "language": "python", "run_timeout": -1}, 422, "run_timeout"),
+        ({"code": "x", "language": "python", "stdin": 5}, 422, "stdin"),
+        ({"code": "x", "language": "python", "memory_limit_MB": float("inf")}, 422, "memory_limit_MB"),
         ([1], 422, "code"),
         (b"{not json", 400, "JSON"),
     ],

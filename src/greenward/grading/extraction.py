@@ -10,15 +10,24 @@ from typing import Literal
 from greenward.grading.verdict import Status
 from greenward.problems.placement import hole_of, place
 from greenward.problems.problem import Problem
+from greenward.problems.python_source import parse_or_none
 
 Style = Literal["completion", "chat"]
 
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)")
-_PYTHON = ("", "python", "py", "python3")
-_CODE_START = re.compile(r"^(?:async\s+def|def|class|import|from|@)\b|^@", re.MULTILINE)
+_MOST_LINES_OF_PROSE, _MOST_CHARS_WITH_PROSE = 20, 1 << 15
+
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)")
+_FENCE_BEHIND_TEXT = re.compile(r"[^`~]{1,500}:[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)[ \t]*\Z")
+_PYTHON = ("python", "py", "python3")
+_LINE_END = re.compile(r"\r\n|\r|\n")  # what ends a line in Python, and no other character
+_STATEMENT = (
+    r"(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[ \t]*[(:]|@\w"
+    r"|from[ \t]+[\w.]+[ \t]+import\b|import[ \t]+[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*(?:[,;#].*)?$"
+)
+_CODE_START = re.compile(rf"^(?:{_STATEMENT})", re.MULTILINE)
 # How a program that defines nothing may begin; prose hardly ever begins a line like this.
 _PROGRAM_START = re.compile(
-    r"^(?:(?:async[ \t]+def|def|class|import|from)\b|(?:for|while|if|with|try)\b.*:[ \t]*$|@|print\("
+    rf"^(?:{_STATEMENT}|(?:for|while|if|with|try)\b.*:[ \t]*$|@|print\("
     r"|[A-Za-z_][\w.\[\]]*(?:[ \t]*,[ \t]*[A-Za-z_]\w*)*[ \t]*=[^=])",
     re.MULTILINE,
 )
@@ -47,10 +56,12 @@ def extract_code(text: str, problem: Problem, style: Style) -> Extracted:
 
     `completion`: the starter code followed by the answer, unchanged. `chat`: reasoning (`<think>` …
     `</think>`) is dropped; of the fenced blocks, the last that defines the entry point (or a method of that
-    name) counts, else the last; a block that was never closed ends with the text. An answer without a block
-    that defines the entry point counts from its first line of code on. Where a whole program is required
-    (no entry point), it is the last block, or everything from the first line of code on. Where a function of
-    a file is required, the code is that file with the answer's function in its place (`placement`).
+    name) counts, Python's and untagged ones before others, else the last of those; a block that was never
+    closed ends with the text. An answer without such a block counts from its first line of code on, without
+    the prose below. Where a whole program is required (no entry point), it is the last block that is tagged
+    as Python, else the last that looks like a program, or everything from the first line of code on. Where a
+    function of a file is required, the code is that file with the answer's function in its place
+    (`placement`).
     """
     if problem.label is not None:  # the answer itself is judged
         return Extracted(text if text.strip() else None, "" if text.strip() else "the answer is empty")
@@ -70,19 +81,35 @@ def _extract(text: str, problem: Problem, style: Style) -> Extracted:
     final_text = without_reasoning(text)
     if not final_text.strip():
         return Extracted(None, "nothing follows the reasoning" if text.strip() else "the answer is empty")
-    blocks = [code for language, code in _fenced_blocks(final_text) if language in _PYTHON and code.strip()]
+    blocks = [(language, code) for language, code in _fenced_blocks(final_text) if code.strip()]
+    tagged = [code for language, code in blocks if language in _PYTHON]
+    untagged = [code for language, code in blocks if not language]
     if not problem.entry_point:
+        programs = tagged or list(filter(_PROGRAM_START.search, untagged)) or untagged  # and no sample output
         start = _PROGRAM_START.search(final_text)
-        code = blocks[-1] if blocks else final_text[start.start() :] if start else None
+        code = programs[-1] if programs else final_text[start.start() :] if start else None
         return Extracted(code, "" if code else "no Python block and no line that begins a program")
     name = re.escape(problem.entry_point.rpartition(".")[2])
     defines = re.compile(rf"^[ \t]*(?:async\s+def|def|class)\s+{name}\b", re.MULTILINE)
-    if blocks:
-        return Extracted(next((code for code in reversed(blocks) if defines.search(code)), blocks[-1]))
+    python = [code for language, code in blocks if language in ("", *_PYTHON)]
+    for those in (python, [code for _, code in blocks]):  # models tag blocks by text or a file's name, too
+        if code := next(filter(defines.search, reversed(those)), None):
+            return Extracted(code)
+    if python:
+        return Extracted(python[-1])
     if defines.search(final_text):
         start = _CODE_START.search(final_text)
-        return Extracted(final_text[start.start() :] if start else final_text)
+        return Extracted(_without_prose_below(final_text[start.start() if start else 0 :], defines))
     return Extracted(None, f"no Python block and no definition of {problem.entry_point}")
+
+
+def _without_prose_below(code: str, defines: re.Pattern[str]) -> str:
+    """Code up to the last of its unindented lines before which all is Python; unchanged without one."""
+    if len(code) > _MOST_CHARS_WITH_PROSE:
+        return code
+    ends = [line.start() for line in re.finditer(r"^(?=\S)", code, re.MULTILINE)][1:]
+    prefixes = (code[:end] for end in (len(code), *ends[: -_MOST_LINES_OF_PROSE - 1 : -1]))
+    return next((one for one in prefixes if defines.search(one) and parse_or_none(one)), code)
 
 
 def last_block(text: str) -> str | None:
@@ -93,7 +120,7 @@ def last_block(text: str) -> str | None:
 
 def holds_fence(text: str) -> bool:
     """Whether a line of the text opens a fenced block."""
-    return any(map(_FENCE.match, text.splitlines()))
+    return any(map(_FENCE.match, _LINE_END.split(text)))
 
 
 def continues_starter(text: str, problem: Problem) -> bool:
@@ -112,8 +139,8 @@ def _fenced_blocks(text: str) -> list[tuple[str, str]]:
     """(language, code) of each fenced block, by lines, in one pass."""
     blocks: list[tuple[str, str]] = []
     fence, language, lines = "", "", list[str]()
-    for line in text.splitlines():
-        match = _FENCE.match(line)
+    for line in _LINE_END.split(text[:-1] if text.endswith("\n") else text):
+        match = _FENCE.match(line) or (None if fence else _FENCE_BEHIND_TEXT.match(line))
         if fence:
             if match and match[1].startswith(fence) and not line.strip(" \t" + fence[0]):
                 blocks.append((language, _joined(lines)))
@@ -128,4 +155,7 @@ def _fenced_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def _joined(lines: list[str]) -> str:
+    """The lines of a block without the indentation that all of them have."""
+    if not all(line[0] in " \t" for line in lines if line.strip()):  # dedent would empty blank lines of texts
+        return "\n".join(lines) + "\n"
     return textwrap.dedent("\n".join(lines)) + "\n"

@@ -7,6 +7,7 @@ in a process that never runs an answer (`expected_values_job`).
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,6 +80,13 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
             f"beside {kinds[0]}, found {problem.entry_point!r}.",
             remedy="Problems with stdio_cases ask for whole programs, all others for a function.",
         )
+    name = re.escape(problem.entry_point.rpartition(".")[2])
+    if name and re.search(rf"(?m)^[ \t]*async\s+def\s+{name}\b", problem.starter_code + problem.reference):
+        raise ProblemError(
+            f"{problem.task_id}: {problem.entry_point} is an async function, and no event loop runs in the "
+            "sandbox.",
+            remedy="Ask for a function that is called and returns (it may drive coroutines by `send`).",
+        )
     _demand_python(problem, [problem.setup_code], "setup code")  # it would fail every answer
     job = Job(
         code="",
@@ -137,6 +145,11 @@ def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> 
                 f"{problem.task_id}: case {number} is compared as a set, but expects {show_value(expected)}."
             )
         return Expectation(description, Relation.EQUAL, expected, problem.comparison)
+    if case.raises == "SystemExit":
+        raise ProblemError(
+            f"{problem.task_id}: case {number} expects SystemExit, which ends the process of the answer.",
+            remedy="Test what the program prints (stdio_cases), or that it raises another exception.",
+        )
     if expected is not None or not case.raises.isidentifier():
         raise ProblemError(
             f"{problem.task_id}: case {number} expects {show_value(expected)} and the exception "

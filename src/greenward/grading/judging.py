@@ -69,7 +69,10 @@ class Expectation:
         if not result.returned:
             return False
         if not result.plain:  # and therefore not None, and true as a match object is
-            return self.relation is Relation.TRUE or (self._asks_for_anything and is_something(self.expected))
+            is_not_none = self.relation is Relation.NOT_EQUAL and self.expected is None
+            if is_not_none or self.relation in (Relation.TRUE, Relation.NOT_IDENTICAL):
+                return True
+            return self._asks_for_anything and is_something(self.expected)
         return self._holds_for(result.value)
 
     def failing_status(self, result: CallResult) -> Status:

@@ -87,7 +87,7 @@ def _hole(text: str, qualified: str) -> Hole | None:
     return Hole(
         "".join(lines[: node.lineno - 1]),
         "".join(lines[node.end_lineno or 0 :]),
-        first[: len(first) - len(first.lstrip())],
+        _indentation(first),
     )
 
 
@@ -95,7 +95,7 @@ def _indented_part(text: str, indentation: int) -> str:
     """The text up to the first line that is indented no more than `indentation`."""
     kept = []
     for position, line in enumerate(source_lines(text)):
-        if position and line.strip() and len(line) - len(line.lstrip()) <= indentation:
+        if position and line.strip() and len(_indentation(line)) <= indentation:
             break
         kept.append(line)
     return "".join(kept)
@@ -121,14 +121,18 @@ def _definition(code: str, name: str, indentation: str | None = None) -> str | N
         if isinstance(one, (ast.Constant, ast.JoinedStr))
         for line in range(one.lineno + 1, (one.end_lineno or 0) + 1)
     }
-    extra = len(indentation) - node.col_offset
+    own = _indentation(lines[0])
     return "".join(
-        line if number in inside_strings else _shifted(line, extra)
+        line if number in inside_strings else _indented_anew(line, own, indentation)
         for number, line in enumerate(lines, node.lineno)
     )
 
 
-def _shifted(line: str, extra: int) -> str:
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _indented_anew(line: str, own: str, indentation: str) -> str:
     if not line.strip():
         return line
-    return " " * extra + line if extra >= 0 else line[min(-extra, len(line) - len(line.lstrip())) :]
+    return indentation + (line[len(own) :] if line.startswith(own) else line.lstrip(" \t"))

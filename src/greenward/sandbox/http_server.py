@@ -225,13 +225,15 @@ def _program(request: Any, memory_bytes: int) -> Job:
     if request.get("files") or request.get("fetch_files"):
         _refuse(422, "files, fetch_files: a program has no files here")
     stdin = request.get("stdin")
+    if not isinstance(stdin, str | None):
+        _refuse(422, f"stdin: a text is expected, not {str(stdin)[:100]}")
     try:
         seconds = min(float(request.get("run_timeout", 10)), MAX_RUN_SECONDS)
         if (megabytes := int(request.get("memory_limit_MB", -1))) > 0:
             memory_bytes = min(megabytes << 20, memory_bytes)
         limits = Limits(seconds, seconds, memory_bytes, OUTPUT_BYTES)
         return Job(request["code"], stdins=("" if stdin is None else stdin,), limits=limits)
-    except (TypeError, ValueError, SandboxError) as error:
+    except (TypeError, ValueError, OverflowError, SandboxError) as error:
         return _refuse(422, f"run_timeout, memory_limit_MB: {error}")
 
 

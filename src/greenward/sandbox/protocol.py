@@ -34,8 +34,9 @@ class CheckedLimits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             least = MIN_MEMORY_BYTES if name == "memory_bytes" else 0
-            if not (math.isfinite(value) and value > least):
-                raise SandboxError(f"the limit {name} must be a finite number above {least}, not {value!r}.")
+            if not (math.isfinite(value) and value >= least and value):
+                bound = f"of at least {least}" if least else "above 0"
+                raise SandboxError(f"the limit {name} must be a finite number {bound}, not {value!r}.")
 
 
 @dataclass(frozen=True)

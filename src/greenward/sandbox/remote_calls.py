@@ -7,7 +7,8 @@ gets a generator that asks for its elements one by one. Changes that the answer 
 do not come back.
 
 A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply is ["value", value],
-["iterator", number], ["opaque", message] or ["raised", class, message, built-in base class].
+["iterator", number], ["opaque", message] or ["raised", class, message, built-in base class]. For a view of a
+dict it is ["keys", elements], ["values", elements] or ["items", elements].
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from greenward.sandbox import codec
@@ -23,6 +25,7 @@ from greenward.sandbox.frames import read_frame, write_frame
 CALL_FD = 4
 _MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+_VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
 class AnswerError(Exception):
@@ -83,6 +86,8 @@ class RemoteFunction:
                 return value
             case ["iterator", number]:
                 return self._elements(number)
+            case ["keys" | "values" | "items" as view, list(elements)]:
+                return _view(view, elements)
             case ["opaque", message]:
                 raise self._fault(TypeError(str(message)))
             case ["raised", str(error_class), str(message), str(base)]:
@@ -99,7 +104,7 @@ class RemoteFunction:
         if known is not Exception or error_class == "Exception":
             # A class may want more arguments (UnicodeDecodeError).
             with contextlib.suppress(TypeError):
-                raised: Exception = known(message)
+                raised: Exception = known(_key_of(message) if issubclass(known, KeyError) else message)
                 return raised
         return AnswerError(f"{error_class}: {message}")
 
@@ -116,6 +121,23 @@ class RemoteFunction:
         return _Fault()
 
 
+def _key_of(message: str) -> Any:
+    """The key of a KeyError, whose text is the key's representation."""
+    import ast  # here, so that only tests that need it wait for it
+
+    try:
+        return ast.literal_eval(message)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return message
+
+
+def _view(kind: str, elements: list[Any]) -> Any:
+    """The view of a dict that the answer returned."""
+    if kind == "values":
+        return dict(enumerate(elements)).values()
+    return dict(elements).items() if kind == "items" else dict.fromkeys(elements).keys()
+
+
 def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
     """Serves requests until the other side closes; `answer_one` gives the text of a reply."""
     iterators: list[Any] = []
@@ -129,9 +151,13 @@ def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[],
             return value
 
         reply = answer_one(act)
-        if reply.startswith('["opaque"') and hasattr(type(value), "__next__"):
-            reply = f'["iterator",{len(iterators)}]'
-            iterators.append(value)
+        if reply.startswith('["opaque"'):
+            if hasattr(type(value), "__next__"):
+                reply = f'["iterator",{len(iterators)}]'
+                iterators.append(value)
+            elif type(value) in _VIEWS:
+                elements = answer_one(partial(list, value))
+                reply = elements.replace('["value"', f'["{_VIEWS[type(value)]}"', 1)
         write_frame(CALL_FD, reply.encode("ascii"))
 
 

@@ -53,9 +53,7 @@ def write_job(job: Job) -> tuple[Json, int]:
         calls = [call.text for call in job.calls]
     except PlainDataError as error:
         raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
-    texts = [job.code, job.preamble, job.setup_code, job.check_setup, *job.expressions, *job.checks]
-    texts += [*job.stdins, *job.files.values(), *calls]
-    if (chars := sum(map(len, texts))) > MAX_JOB_CHARS:
+    if (chars := sum(map(len, [*_texts(job), *job.files.values(), *calls]))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
     parts = {one.name: getattr(job, one.name) for one in fields(Job)}
     return parts | {"calls": calls, "limits": asdict(job.limits), "files": dict(job.files)}, chars
@@ -120,11 +118,18 @@ def _tuples(parts: Json) -> Json:
     return {name: tuple(part) if type(part) is list else part for name, part in parts.items()}
 
 
+def _texts(job: Job) -> list[str]:
+    texts = [job.code, job.preamble, job.setup_code, job.check_setup]
+    return [*texts, *job.expressions, *job.checks, *job.stdins]
+
+
 def _read_job(calls: list[str], limits: Json, files: Json, **parts: Any) -> Job:
     inputs = (decode(call) for call in calls)
     arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
     job = Job(**_tuples(parts), calls=arguments, limits=Limits(**limits), files=dict(files))
     job.check_files()
+    if not all(isinstance(text, str) for text in _texts(job)):
+        raise TypeError("code, tests and inputs of a job are texts")
     return job
 
 

@@ -64,6 +64,17 @@ def test_a_file_that_is_there_is_known_whatever_its_name(path):
 
 
 @pytest.mark.parametrize(
+    "heading", ["### Cart.total", "`Cart.total`:", "**prices.total**", "and/or", "Fix/Change:"]
+)
+def test_a_heading_is_no_path_where_the_files_are_known(heading):
+    (found,) = parse_blocks(f"{heading}\n" + block("a\n", "b\n"), {"f.py", "g.txt"})
+    assert found.path == ""
+    for path in ("other.py", "new.txt"):  # named, though it is not there
+        assert parse_blocks(f"{path}\n" + block("a\n", "b\n"), {"f.py", "g.txt"})[0].path == path
+    assert parse_blocks("docs/LICENCE\n" + block("", "b\n"), {"f.py"})[0].path == "docs/LICENCE"
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("<<<<<<< SEARCH\na\n=======\nb\n", "Block 1 is malformed: it has no line '>>>>>>> REPLACE'"),

@@ -15,6 +15,7 @@ not read.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 
@@ -54,7 +55,8 @@ def parse_blocks(text: str, files: Collection[str] = ()) -> list[Edit]:
             replace = text[divider.end() + 1 : marker.start()]
             if head[4]:
                 search, replace = search.replace("\r\n", "\n"), replace.replace("\r\n", "\n")
-            blocks.append(Edit(_path_above(text, end, head.start(), files), search, replace))
+            path = _path_above(text, end, head.start(), files, creates=not search)
+            blocks.append(Edit(path, search, replace))
             head, end = None, marker.end()
         else:
             expected = "=" if divider is None else ">"
@@ -116,8 +118,13 @@ def _printed(block: Edit) -> str:
     )
 
 
-def _path_above(text: str, start: int, end: int, files: Collection[str]) -> str:
-    """The path in the lines above a block, down from `start`; empty without one."""
+def _path_above(text: str, start: int, end: int, files: Collection[str], *, creates: bool) -> str:
+    """The path in the lines above a block, down from `start`; empty without one.
+
+    Of a block that searches in one of the known files, a line is a path only if it has the ending of one, so
+    that headings such as `Cart.total` are none.
+    """
+    endings = {".py", *(os.path.splitext(file)[1] for file in files)}
     above = filter(None, map(str.strip, text[max(start, end - 4096) : end].split("\n")))
     for line in list(above)[: -_LOOKS_AT - 1 : -1]:
         is_fence = line.startswith(_FENCE)
@@ -128,6 +135,13 @@ def _path_above(text: str, start: int, end: int, files: Collection[str]) -> str:
         bare = line.lstrip("#").strip().rstrip(":").strip("*`")
         bare = bare[found.end() :].strip("*`") if (found := _SAYS_FILE.match(bare)) else bare
         path = next((one for one in (line, bare) if one in files or _PLAIN_PATH.fullmatch(one)), "")
+        if (
+            files
+            and path not in files
+            and not (found or creates)
+            and os.path.splitext(path)[1] not in endings
+        ):
+            path = ""
         if path or not is_fence:
             return path
     return ""
