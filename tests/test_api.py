@@ -94,6 +94,13 @@ def test_a_policy_is_evaluated_in_memory_with_intervals(trained):
     assert result.summary["answers"] == 8 and result.folder is None
     assert 0 <= result.rates["compile"].value <= 1
     assert evaluate(trained.run, PROBLEMS, max_tokens=8).summary["answers"] == 4
+    part = {"limit": 1, "max_tokens": 8}
+    assert evaluate(trained.policy, PROBLEMS, **part).summary["problems"] == 1
+    assert evaluate(trained.run, PROBLEMS, **part).summary["problems"] == 1
+    assert evaluate(trained.policy, "classic_evaluation", ids=["multiply"]).summary["problems"] == 1
+    for option in ({"device": "cpu"}, {"checkpoint": "last"}, {"fewshot": 1}):
+        with pytest.raises(GreenwardError, match=next(iter(option))):
+            evaluate(trained.policy, PROBLEMS, **option)
 
 
 def test_the_callback_evaluates_first_every_n_steps_and_last(trained, tmp_path):
@@ -198,6 +205,19 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         (lambda: evaluate("runs/none", epsilon=0.1), r"epsilon concerns runs of kind dqn"),
         (lambda: evaluate(3), r"policy: expected a policy, .* found 3"),
         (lambda: evaluate("runs/none", temperature=float("nan")), r"temperature of at least 0 .* found nan"),
+        (lambda: evaluate("runs/none", samples=2.5), r"samples: .*integer.*found 2.5"),
+        (lambda: evaluate("runs/none", seed=2**70), r"seed: .*less than"),
+        (lambda: evaluate("runs/none", k=2), r"k: .*found 2"),
+        (lambda: evaluate("runs/none", k=[0]), r"0: .*greater than 0, found 0|k: .*found 0"),
+        (lambda: evaluate("runs/none", max_tokens=0), r"max_tokens: .*found 0"),
+        (lambda: evaluate("runs/none", dtype="int8"), r"dtype: .*found 'int8'"),
+        (lambda: evaluate("runs/none", PROBLEMS, recheck=2), r"recheck concerns a model by name"),
+        (lambda: evaluate("runs/none", PROBLEMS, output="x"), r"output: .* writes nothing"),
+        (
+            lambda: greenward.load_problems("families", part="x"),
+            r"part: expected train or held_out, found 'x'",
+        ),
+        (lambda: greenward.best_of_n(PROBLEMS[0], "def f(): pass", None), r"answers: expected a list"),
         (lambda: evaluate("runs/none", workers=0), r"workers: .*greater than 0, found 0"),
         (lambda: greenward.grade("a.jsonl", "mbpp", recheckk=2), r"Did you mean recheck"),
         (lambda: reward_function(["tests"], PROBLEMS)(["p"], ["c"]), r"expected a task_id for each of 1"),
@@ -244,6 +264,8 @@ def test_importing_greenward_loads_nothing_heavy_and_names_its_api():
         "assert {'train', 'evaluate', 'audit', 'Problem', 'Policy', 'Grader'} <= set(dir(greenward))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+    everything = "from greenward import *; assert Policy and train and Problem"
+    subprocess.run([sys.executable, "-c", everything], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         greenward.trian  # noqa: B018
 

@@ -43,6 +43,8 @@ _PUBLIC = {
     "recipes.push": ("push",),
 }
 
+__all__ = [name for names in _PUBLIC.values() for name in names]
+
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used: `import greenward` loads nothing heavy."""
@@ -53,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for names in _PUBLIC.values() for name in names)})
+    return sorted({*globals(), *__all__})

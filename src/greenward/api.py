@@ -7,12 +7,12 @@ a function is called.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from greenward.errors import ConfigError, ProblemError, RewardError
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from greenward.problems.problem import Problem, ProblemSet
     from greenward.recipes.evaluate_model import AnswerOptions
     from greenward.recipes.evaluation_session import GradingOptions
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,10 @@ def evaluate(
     match if it is above 1.
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
-    (512 or what the model has room for), `top_p`, `seed`, `style`, `dtype`, `device`; for names also
-    `checkpoint`, `ids`, `limit`, `fewshot`, `skip_bad_rows`, `concurrency`, `request_timeout`, `api_key_env`;
-    and `timeout`, `workers`, `require`, `packages`, `recheck`, `eval_results`. Raises the errors of
-    `greenward.errors`.
+    (512 or what the model has room for), `top_p`, `seed`, `style`, `ids`, `limit`, `timeout`, `workers`,
+    `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`, `concurrency`,
+    `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where both are names,
+    `fewshot`, `recheck` and `eval_results`. Raises the errors of `greenward.errors`.
     """
     from greenward.policies.endpoint import is_endpoint
     from greenward.policies.policy import Policy
@@ -226,7 +228,7 @@ def evaluate(
             return EvaluationResult(programs.run(folder, grading, progress), folder)
     if epsilon is not None:
         raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
-    asked = AnswerOptions(samples=samples, **answers)
+    asked = _checked(AnswerOptions, samples=samples, **answers)
     if not isinstance(policy, Policy) and isinstance(problems, str | None) and not is_endpoint(str(policy)):
         model = find_model(str(policy), asked.checkpoint)
         if games := asked_games(model, problems):
@@ -237,6 +239,11 @@ def evaluate(
                     *evaluate_games(model, games, place, progress, games=count, options=options)
                 )
     if isinstance(policy, Policy) or not isinstance(problems, str | None):
+        if output is not None:
+            raise ConfigError(
+                "output: an evaluation of a policy or of problems in memory writes nothing.",
+                remedy="Leave it out, or name a run or model, and a suite or file.",
+            )
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
     session = open_evaluation(str(policy), replace(asked, suite=problems))
     folder = Path(output) if output is not None else session.default_folder
@@ -262,7 +269,7 @@ def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dic
     from greenward.recipes.evaluate_model import AnswerOptions
 
     _, answers = _grading((), options, AnswerOptions)
-    session = open_evaluation(str(policy), AnswerOptions(suite=suite, **answers))
+    session = open_evaluation(str(policy), _checked(AnswerOptions, suite=suite, **answers))
     style, prompt_hash = session.renderer.style, session.prompt_hash
     return {"style": style, "prompt_hash": prompt_hash, "prompts": dict(session.prompts)}
 
@@ -357,22 +364,27 @@ def _grading(
     k: Sequence[int], options: Mapping[str, Any], others: type[AnswerOptions] | None = None
 ) -> tuple[GradingOptions, dict[str, Any]]:
     """How answers are judged, and the options that are fields of `others`. Raises `ConfigError`."""
-    from pydantic import ValidationError
-
     from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
 
     rest = [one.name for one in fields(others)] if others else []
     _check_names(options, [*_LIMITS, *_JUDGING, *rest])
     limits = {"timeout": None, "workers": 2, **options}
+    sandbox = _checked(grading_sandbox, **{name: limits[name] for name in _LIMITS if name in limits})
+    given = {name: options[name] for name in _JUDGING if name in options}
+    return _checked(GradingOptions, sandbox=sandbox, k=k, **given), {
+        name: options[name] for name in rest if name in options
+    }
+
+
+def _checked(make: Callable[..., Made], **options: Any) -> Made:
+    """What is made of these options. Raises `ConfigError` for the first one that cannot be."""
+    from pydantic import ValidationError
+
     try:
-        sandbox = grading_sandbox(**{name: limits[name] for name in _LIMITS if name in limits})
+        return make(**options)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ConfigError(f"{wrong['loc'][0]}: {wrong['msg']}, found {wrong['input']!r:.200}.") from None
-    given = {name: options[name] for name in _JUDGING if name in options}
-    return GradingOptions(sandbox, k=tuple(k), **given), {
-        name: options[name] for name in rest if name in options
-    }
 
 
 def _check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:

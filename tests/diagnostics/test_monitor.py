@@ -233,6 +233,12 @@ def test_the_command_reads_what_is_there_and_stops_a_process(tmp_path):
     assert CliRunner().invoke(cli, ["monitor", str(clean), "--once"]).exit_code == 0
     rules = tmp_path / "rules.yaml"
     rules.write_text("{tests: false, rules: [{id: r, signal: kl, above: -1, actions: [stop]}]}")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(
+        "{rules: [{id: r, signal: kll, above: 1, actions: [stop]}, {id: s, signal: kl, above: 9}]}"
+    )
+    done = CliRunner().invoke(cli, ["monitor", str(clean), "--rules", str(wrong), "--once"])
+    assert "Rule r: kll was never logged; did you mean kl" in done.output and "Rule s" not in done.output
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     arguments = ["monitor", str(clean), "--rules", str(rules), "--pid", str(process.pid), "--every", "0.1"]
     CliRunner().invoke(cli, [*arguments, "--once"])

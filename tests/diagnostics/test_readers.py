@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -433,3 +434,18 @@ def test_numbered_entries_are_found_among_many_others(tmp_path, monkeypatch):
     pattern = re.compile(r"checkpoint-(\d+)")
     assert sorted(number for number, _ in rollouts.numbered(tmp_path, pattern)) == [1, 20]
     assert rollouts.numbered(tmp_path / "none", pattern) == []
+
+
+def test_a_last_line_without_an_end_counts_where_it_is_whole(tmp_path):
+    rows = [json.dumps({"step": step, "loss": 1.0 if step < 40 else math.nan}) for step in range(1, 41)]
+    for name, text in (("whole", "\n".join(rows)), ("torn", "\n".join(rows)[:-3])):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    assert read_run_signals(tmp_path / "whole.jsonl").steps[-1] == 40
+    torn = read_run_signals(tmp_path / "torn.jsonl")
+    assert torn.steps[-1] == 39 and any("torn" in note for note in torn.notes)
+
+
+def test_the_byte_order_mark_of_a_table_is_no_part_of_a_name(tmp_path):
+    lines = ["step,loss", *(f"{10 * step},1.5" for step in range(1, 5))]
+    (tmp_path / "log.csv").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    assert read_run_signals(tmp_path / "log.csv").steps.tolist() == [10, 20, 30, 40]

@@ -144,3 +144,8 @@ def test_a_missing_or_damaged_tokenizer_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Tokenizer.load(tmp_path)
+
+
+def test_half_a_character_is_a_question_mark():
+    tokenizer = train_tokenizer(["a ? b"] * 3, vocab_size=300)
+    assert tokenizer.encode("a \ud800 é") == tokenizer.encode("a ? é")

@@ -244,6 +244,8 @@ BAD_FILES = {
     "no comma": (b'[{"a": 1}\n{"a": 1}]', "row 1"),
     "trailing comma": (json.dumps([ADD])[:-1].encode() + b",]", "not JSON"),
     "text after list": (b"[] x", "text after the closing bracket"),
+    "a key twice": (b'[\n{"docstring": "a", "docstring": "b"}]', r"line 2.*the key 'docstring' occurs twice"),
+    "a huge number": (b'[{"test_cases": [[1e999]]}]', "1e999 is too large for a number"),
     "a number": (b"3", r"row 1 \(line 1\): expected an object, found a number"),
     "a row is a list": (b"[[1, 2]]", r"row 1 \(line 1\): expected an object, found a list"),
     "not a number": (b'[{"test_cases": [[NaN]]}]', "NaN is not a JSON value"),

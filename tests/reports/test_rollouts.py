@@ -170,3 +170,22 @@ def test_the_command_filters_pages_and_writes_html(run, capsys):
     assert command("rollouts", run, "--step", "20-10") == 2
     assert command("rollouts", run, "--page", 99) == 2
     assert "there is no page 99" in capsys.readouterr().err
+
+
+def test_means_are_of_each_role_and_of_answers_that_have_a_reward(tmp_path):
+    def table(path):
+        return Rollouts(path, EVERY, 10).report(1).sections[0].blocks[0].rows
+
+    rewards = [{"first": -1.0, "second": 1.0}, {"first": -1.0, "second": 1.0}, {}]
+    rows = [
+        answer(0) | {"status": status, "rewards": one}
+        for status, one in zip(("a", "a", "b"), rewards, strict=True)
+    ]
+    for name, kept in (
+        ("game", rows),
+        ("one", [one | {"rewards": {"policy": 0.5}} for one in rows[:2]] + rows[2:]),
+    ):
+        with RunDirectory.create(tmp_path / name, {"kind": "grpo"}) as directory:
+            directory.write_rollouts(1, kept)
+    assert [row[3] for row in table(tmp_path / "game")] == ["first -1 · second 1", "–"]
+    assert [row[3] for row in table(tmp_path / "one")] == ["0.5", "–"]

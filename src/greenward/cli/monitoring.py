@@ -61,6 +61,8 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
         for place in new.nonzero()[0].tolist():
             watching.log(int(signals.steps[place]), signals.row(place))
         seen = int(signals.steps[-1])
+    for line in watching.silent_rules():
+        click.echo(line, err=True)
     bad = [one for one in watching.found if one.severity == "critical" or fail_on == "warning"]
     if how["once"]:
         click.echo(f"{len(watching.found)} alarm(s) up to step {seen}.")

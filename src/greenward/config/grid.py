@@ -42,9 +42,14 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     is given twice, and more than `MAX_RUNS` runs.
     """
     given = [_key(override) for override in overrides]
+    texts = [_values(override) for override in overrides]
+    overrides = [
+        f"{override.partition('=')[0]}={values[0]}" if len(values) == 1 else override
+        for override, values in zip(overrides, texts, strict=True)
+    ]
     axes: dict[str, list[str]] = {}
-    for key, override in zip(given, overrides, strict=True):
-        if len(values := _values(override)) > 1:
+    for key, values in zip(given, texts, strict=True):
+        if len(values) > 1:
             if given.count(key) > 1:
                 raise ConfigError(f"{key} is swept and given once more: give each key once.")
             axes[key] = values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ from pydantic import (
     field_validator,
 )
 
+DType = Literal["auto", "float32", "bfloat16", "float16"]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch take
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
@@ -84,7 +86,7 @@ class ModelConfig(ConfigSection):
     cache_dir: str | None = Field(None, description="where downloaded models are kept")
     offline: bool = Field(False, description="take models from the cache only; never ask the hub")
     shape: ShapeConfig = ShapeConfig()
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    dtype: DType = Field(
         "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
@@ -216,6 +218,11 @@ class RewardTermConfig(ConfigSection):
     completions: Literal["auto", "text", "messages"] = Field(
         "auto", description="for functions with TRL's signature: format of prompts and completions"
     )
+
+    def mistakes(self) -> Iterator[str]:
+        for name, value in self.options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"options.{name}: expected a finite number, found {value}"
 
 
 class RewardModelConfig(ConfigSection):

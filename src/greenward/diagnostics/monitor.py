@@ -19,6 +19,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,16 @@ class Monitor:
         for alarm, actions in alarms:
             self._act(alarm, actions)
         return [alarm for alarm, _ in alarms]
+
+    def silent_rules(self) -> list[str]:
+        """A line for each rule whose signal was not logged so far."""
+        names = {*self._names, *(known for known, _, _ in self._names.values())}
+        lines = []
+        for rule in (one for one in self.rules.rules if not self._windows[one.id]):
+            near = get_close_matches(rule.signal, names, n=2)
+            hint = f"; did you mean {' or '.join(near)}?" if near else "."
+            lines.append(visible(f"Rule {rule.id}: {rule.signal} was never logged{hint}", 300))
+        return lines
 
     def _judge(self, rule: Rule, step: int, value: float) -> Alarm | None:
         window = self._windows[rule.id]

@@ -52,6 +52,8 @@ def best_of_n(
     that the choice is measured on. Only answers that end all calls vote, an exception being a result like
     others. Raises `ConfigError` for another `by`, and `ProblemError` where nothing returned can be compared.
     """
+    if isinstance(answers, str | Extracted):
+        raise ConfigError("answers: expected a list, found one answer.", remedy="Put it into a list.")
     given = tuple(answers)
     if by == "tests":
         verdicts = tuple(grader.grade([(problem, code) for code in given]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from greenward.closing import Closing
-from greenward.errors import GreenwardError, SandboxError
+from greenward.errors import ConfigError, GreenwardError, SandboxError
 from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
@@ -290,6 +290,8 @@ def _in_order(results: Iterable[tuple[int, Value]]) -> list[Value]:
 
 
 def _extracted(answer: str | Extracted | None) -> Extracted:
+    if not isinstance(answer, str | Extracted | None):
+        raise ConfigError(f"answers: expected code as text, or None, found {answer!r:.100}.")
     return answer if isinstance(answer, Extracted) else Extracted(answer)
 
 

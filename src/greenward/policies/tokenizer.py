@@ -66,7 +66,11 @@ class Tokenizer:
         return {token.content: id_ for id_, token in added.items() if token.special}
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Token ids; with `add_special_tokens` as a model expects the start of a text (BOS for Llama)."""
+        """Token ids; with `add_special_tokens` as a model expects the start of a text (BOS for Llama).
+
+        Lone surrogates, which JSON can hold and UTF-8 cannot, count as question marks.
+        """
+        text = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.errors import ProblemError
@@ -34,6 +34,7 @@ from greenward.problems.suites.quixbugs import BUGGY, load_quixbugs
 from greenward.problems.suites.vulnerability_files import PAIRS, PRIMEVUL, SVEN
 from greenward.problems.vulnerabilities.generate import VULNERABILITIES, vulnerability_pairs
 
+Part = Literal["train", "held_out"]
 FAMILIES = "families"
 BUGS = "bugs:"
 SHIPPED = ("classic_training", "classic_evaluation")
@@ -95,7 +96,7 @@ SUPPORTED = (
 def load_problems(
     source: str,
     families: FamiliesConfig,
-    part: Literal["train", "held_out"],
+    part: Part,
     *,
     bugs: BugsConfig = _ONE_BUG_EACH,
     skip_bad_rows: bool = False,
@@ -107,6 +108,8 @@ def load_problems(
     of each than `bugs.per_problem`; `grading.bugs` finds those that do have a bug. With `planted:` before
     the folder of a package, the same for its modules and tests. Raises `ProblemError`.
     """
+    if part not in get_args(Part):
+        raise ProblemError(f"part: expected {' or '.join(get_args(Part))}, found {part!r:.100}.")
     if source.startswith(BUGS):
         originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
         candidates = repair_candidates(originals, per_problem=bugs.per_problem + _SPARE_BUGS, seed=bugs.seed)

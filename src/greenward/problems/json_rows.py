@@ -9,6 +9,7 @@ import ast
 import gzip
 import json
 import keyword
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -138,7 +139,11 @@ def read_rows(
     if not path.is_file():
         raise ProblemError(f"{path}: there is no such file.", remedy=remedy)
     text = read_text(path)
-    decoder = json.JSONDecoder(parse_constant=None if non_finite else _refuse_constant)
+    decoder = json.JSONDecoder(
+        parse_constant=None if non_finite else _refuse_constant,
+        parse_float=None if non_finite else _finite,
+        object_pairs_hook=_with_different_keys,
+    )
     line = 1
     counted_to = 0
     try:
@@ -285,6 +290,22 @@ def _not_json(path: Path, error: json.JSONDecodeError) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large for a number")
+    return value
+
+
+def _with_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice, so that one of the two values would be lost")
+    return found
 
 
 def _skip_space(text: str, position: int) -> int:

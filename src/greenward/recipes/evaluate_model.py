@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from greenward.config.recipe import SelfPlayRecipe
-from greenward.config.sections import EvaluationConfig, ModelConfig
+from greenward.config.sections import DType, EvaluationConfig, ModelConfig, Seed
 from greenward.environments.agent import AgentPrompts, agent_maker
 from greenward.environments.prompts import PromptRenderer, Style
 from greenward.errors import ConfigError, ProblemError
@@ -64,19 +65,19 @@ class AnswerOptions:
     checkpoint: str | None = None
     suite: str | None = None
     ids: tuple[str, ...] = ()
-    limit: int | None = None
+    limit: PositiveInt | None = None
     samples: int = 1
     temperature: float | None = None
     top_p: float = 1.0
-    max_tokens: int | None = None
-    fewshot: int = 0
+    max_tokens: PositiveInt | None = None
+    fewshot: NonNegativeInt = 0
     style: Style | None = None
-    seed: int | None = None
-    dtype: str | None = None
+    seed: Seed | None = None
+    dtype: DType | None = None
     device: str | None = None
     skip_bad_rows: bool = False
-    concurrency: int | None = None
-    request_timeout: float | None = None
+    concurrency: PositiveInt | None = None
+    request_timeout: PositiveFloat | None = None
     api_key_env: str | None = None
 
     def __post_init__(self) -> None:
@@ -313,18 +314,26 @@ def evaluate_in_memory(
 ) -> dict[str, Any]:
     """Evaluates a policy, or a model by name, on problems or a suite; the record of `engine.evaluate`.
 
-    Of `options`, the checkpoint, the number of samples and all that concerns sampling count. Raises
-    `ConfigError` for a model behind a server.
+    Raises `ConfigError` for a model behind a server, and for options that do not apply.
     """
     if isinstance(policy, str) and is_endpoint(policy):
         raise ConfigError("a model behind a server is evaluated on a suite or a file, which are named.")
     _refuse(options, _SERVERS_ONLY, *SERVED)
+    if isinstance(policy, Policy):
+        _refuse(options, "is settled: the policy is loaded", *LOADED)
+    by_name = {"fewshot": options.fewshot, "recheck": grading.recheck, "eval_results": grading.eval_results}
+    for name in (name for name, value in by_name.items() if value):
+        raise ConfigError(f"{name} concerns a model by name on a suite by name.", remedy="Leave it out.")
     recipe, asked = None, problems if isinstance(problems, str) else suites.HELD_OUT
     if not isinstance(policy, Policy):
         model = find_model(str(policy), options.checkpoint)
         recipe, dtype = model.recipe, options.dtype or "float32"
         policy = Policy.from_folder(model.folder, dtype=dtype, device=options.device or "auto")
-    chosen = suites.find_suite(asked, recipe) if isinstance(problems, str | None) else ProblemSet(problems)
+    if isinstance(problems, str | None):
+        chosen = suites.find_suite(asked, recipe, skip_bad_rows=options.skip_bad_rows)
+    else:
+        chosen = ProblemSet(problems)
+    chosen = suites.part_of_suite(chosen, ids=options.ids, limit=options.limit)
     if not chosen:
         raise ProblemError("there is no problem to evaluate on: give at least one.")
     if options.samples < 1 or max(grading.k, default=1) > options.samples:

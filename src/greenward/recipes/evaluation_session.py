@@ -6,9 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
 
 from greenward.config.sections import SandboxConfig
 from greenward.errors import ProblemError
@@ -52,8 +55,8 @@ class GradingOptions:
     """
 
     sandbox: SandboxConfig
-    k: tuple[int, ...] = ()
-    recheck: int | None = None
+    k: tuple[PositiveInt, ...] = ()
+    recheck: PositiveInt | None = None
     eval_results: bool = False
 
     @property

@@ -256,6 +256,11 @@ def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extrac
     policy = Policy.from_folder(found.folder, dtype=options.dtype, device=resolve_device(options.device))
     prompt = renderer.prompt_ids(problem)
     usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
+    if not prompt:
+        raise ConfigError(
+            f"{problem.path} is empty, and {model} is shown nothing but the file.",
+            remedy="Take a model that follows instructions, or begin the file with a signature.",
+        )
     room = policy.max_positions - len(prompt)
     if room < 1:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
-from greenward.reports.document import AnsweredTask, Answers, Fact, Link, Links, Report, Table, section
+from greenward.reports.document import (
+    NOTHING,
+    AnsweredTask,
+    Answers,
+    Fact,
+    Link,
+    Links,
+    Report,
+    Table,
+    section,
+)
 from greenward.reports.figures import bounded, share, shown_answer, words
 from greenward.reports.render_html import render_html
 from greenward.runs.files import write_atomically
@@ -78,12 +88,15 @@ class Rollouts:
         self._path, self._wanted, self._page_size = path, wanted, page_size
         every: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
-        self._rewards: defaultdict[str, float] = defaultdict(float)  # sums
+        self._rewards: dict[str, dict[str, tuple[float, int]]] = {}  # sum and number by status and role
         for _, row in self._rows():
             every[_status(row)] += 1
             if wanted.matches(row):
                 self._statuses[_status(row)] += 1
-                self._rewards[_status(row)] += sum(_numbers(row, "rewards").values())
+                of_status = self._rewards.setdefault(_status(row), {})
+                for role, reward in _numbers(row, "rewards").items():
+                    total, count = of_status.get(role, (0.0, 0))
+                    of_status[role] = total + reward, count + 1
         self._every = every  # whether or not they are wanted
         self.matching = self._statuses.total()
         self.pages = max(1, -(-self.matching // page_size))
@@ -108,7 +121,7 @@ class Rollouts:
         if linked and self.pages > MAX_PAGES:
             notes.append(f"HTML has the first {MAX_PAGES} pages only. Narrow the filter to see the others.")
         statuses = (
-            (words(status), f"{count:,}", share(count, self.matching), f"{self._rewards[status] / count:.3g}")
+            (words(status), f"{count:,}", share(count, self.matching), self._mean_reward(status))
             for status, count in self._statuses.most_common()
         )
         columns = ("Status", "Answers", "Share", "Mean reward")
@@ -135,6 +148,13 @@ class Rollouts:
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         return read_rollouts(self._path, self._wanted.first_step, self._wanted.last_step)
+
+    def _mean_reward(self, status: str) -> str:
+        """The mean over the answers that have a reward, of each role where there are several."""
+        means = {role: total / count for role, (total, count) in self._rewards[status].items()}
+        several = len({role for roles in self._rewards.values() for role in roles}) > 1
+        texts = (f"{role} {mean:.3g}" if several else f"{mean:.3g}" for role, mean in means.items())
+        return " · ".join(texts) or NOTHING
 
     def _links(self, page: int) -> Links | None:
         last = min(self.pages, MAX_PAGES)

@@ -192,7 +192,8 @@ class JsonRows:
                     )
                 if not line.strip():
                     continue
-                row = _json_object(line) if line.endswith(b"\n") else None
+                # Our own logs are appended to; elsewhere a whole object needs no end of line.
+                row = _json_object(line) if line.endswith(b"\n") or self._lenient else None
                 if row is None:
                     last = number, line.rstrip(b"\n")
                     self.broken += 1

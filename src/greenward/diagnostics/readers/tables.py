@@ -22,7 +22,7 @@ def _read_csv(files: list[Path], run: str | None) -> Log:
 def _csv_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
     for path in files:
         broken = 0
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
             head = file.readline()
             file.seek(0)
             delimiter = max("\t;,", key=head.count)
