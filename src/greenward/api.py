@@ -7,13 +7,13 @@ a function is called.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
+from greenward.config.options import check_names, checked, unexpected
 from greenward.errors import ConfigError, ProblemError, RewardError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from greenward.problems.problem import Problem, ProblemSet
     from greenward.recipes.evaluate_model import AnswerOptions
     from greenward.recipes.evaluation_session import GradingOptions
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,7 @@ def train(
     elif recipe is None or isinstance(recipe, BaseRecipe):
         resolved = parse_recipe("" if recipe is None else dump(recipe), changes, machine=this_preset)
     else:
-        raise _unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
+        raise unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
     run = Path(output) if output is not None else old or Path("runs") / resolved.name
 
@@ -218,7 +216,7 @@ def evaluate(
     from greenward.runs.progress import Progress
 
     if not isinstance(policy, Policy | str | Path):
-        raise _unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
+        raise unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
     epsilon = options.pop("epsilon", None)
     grading, answers = _grading(k, options, AnswerOptions)
     if isinstance(policy, str | Path) and isinstance(problems, str | None) and q_network_run(policy):
@@ -228,7 +226,7 @@ def evaluate(
             return EvaluationResult(programs.run(folder, grading, progress), folder)
     if epsilon is not None:
         raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
-    asked = _checked(AnswerOptions, samples=samples, **answers)
+    asked = checked(AnswerOptions, samples=samples, **answers)
     if not isinstance(policy, Policy) and isinstance(problems, str | None) and not is_endpoint(str(policy)):
         model = find_model(str(policy), asked.checkpoint)
         if games := asked_games(model, problems):
@@ -269,7 +267,7 @@ def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dic
     from greenward.recipes.evaluate_model import AnswerOptions
 
     _, answers = _grading((), options, AnswerOptions)
-    session = open_evaluation(str(policy), _checked(AnswerOptions, suite=suite, **answers))
+    session = open_evaluation(str(policy), checked(AnswerOptions, suite=suite, **answers))
     style, prompt_hash = session.renderer.style, session.prompt_hash
     return {"style": style, "prompt_hash": prompt_hash, "prompts": dict(session.prompts)}
 
@@ -341,7 +339,7 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
     from greenward.evaluation.audit.audit import audit_recipe
     from greenward.grading.custom_reward import function_name
 
-    _check_names(settings, list(signature(audit_function).parameters)[1:])
+    check_names(settings, list(signature(audit_function).parameters)[1:])
     if callable(reward):
         reward = function_name(reward)
         if "<" in reward:
@@ -352,7 +350,7 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
     if isinstance(reward, str) and ":" in reward:
         return audit_function(reward, **settings)
     if not isinstance(reward, str | Path | BaseRecipe):
-        raise _unexpected("reward", "a recipe, a function or its module:function", reward)
+        raise unexpected("reward", "a recipe, a function or its module:function", reward)
     return audit_recipe(reward, **settings)
 
 
@@ -367,37 +365,13 @@ def _grading(
     from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
 
     rest = [one.name for one in fields(others)] if others else []
-    _check_names(options, [*_LIMITS, *_JUDGING, *rest])
+    check_names(options, [*_LIMITS, *_JUDGING, *rest])
     limits = {"timeout": None, "workers": 2, **options}
-    sandbox = _checked(grading_sandbox, **{name: limits[name] for name in _LIMITS if name in limits})
+    sandbox = checked(grading_sandbox, **{name: limits[name] for name in _LIMITS if name in limits})
     given = {name: options[name] for name in _JUDGING if name in options}
-    return _checked(GradingOptions, sandbox=sandbox, k=k, **given), {
+    return checked(GradingOptions, sandbox=sandbox, k=k, **given), {
         name: options[name] for name in rest if name in options
     }
-
-
-def _checked(make: Callable[..., Made], **options: Any) -> Made:
-    """What is made of these options. Raises `ConfigError` for the first one that cannot be."""
-    from pydantic import ValidationError
-
-    try:
-        return make(**options)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise ConfigError(f"{wrong['loc'][0]}: {wrong['msg']}, found {wrong['input']!r:.200}.") from None
-
-
-def _check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises `ConfigError` for an option that is not known, naming the nearest."""
-    for name in options:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"Options: {', '.join(known)}."
-            raise ConfigError(f"there is no option {name!r}.", remedy=remedy)
-
-
-def _unexpected(name: str, expected: str, found: Any) -> ConfigError:
-    return ConfigError(f"{name}: expected {expected}, found {found!r:.200}.")
 
 
 def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:
