@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from greenward.algorithms.supervised import Example
 from greenward.config.algorithm import BatchFaultConfig, FaultsConfig, TemperatureMismatchConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.faults.plant import FAULTS, edit_examples
+from greenward.faults.wrong_batches import EditedCollector
 from greenward.policies.engine import StopReason
 
 
@@ -137,3 +139,9 @@ def test_turns_of_others_are_left_alone(episodes):
     other = replace(episodes[0], turns=(replace(episodes[0].turns[0], player="opponent"),))
     (found,) = planted("end_never_trained", [other])
     assert found.turns[0].policy_wrote_T.all()
+
+
+def test_what_stands_in_front_can_be_copied():
+    copied = copy.deepcopy(EditedCollector(SimpleNamespace(seed=[3]), list))
+    assert type(copied) is EditedCollector and copied.seed == [3]
+    assert not hasattr(copied, "absent")

@@ -23,6 +23,8 @@ class _Around:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_inner" or name.startswith("__"):  # a copy is asked for them before it has any
+            raise AttributeError(name)
         return getattr(self._inner, name)
 
 
