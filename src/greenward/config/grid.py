@@ -44,7 +44,9 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     given = [_key(override) for override in overrides]
     texts = [_values(override) for override in overrides]
     overrides = [
-        f"{override.partition('=')[0]}={values[0]}" if len(values) == 1 else override
+        override
+        if len(values) > 1 or not _RANGE.search(override)
+        else f"{override.partition('=')[0]}={values[0]}"
         for override, values in zip(overrides, texts, strict=True)
     ]
     axes: dict[str, list[str]] = {}
