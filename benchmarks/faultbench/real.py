@@ -1,11 +1,11 @@
 """FaultBench, part (a): faults planted in real trainings, and what `greenward diagnose` says of them.
 
-    .venv/bin/python -m benchmarks.faultbench.real train [--seeds 6] [--healthy 120] [--only NAME]
+    .venv/bin/python -m benchmarks.faultbench.real train [--seeds 6] [--healthy 160] [--only NAME]
     .venv/bin/python -m benchmarks.faultbench.real judge [--split report] [--json FILE]
     .venv/bin/python -m benchmarks.faultbench.real bisect [--seeds 1]
 
 `train` resumes: finished runs are not repeated, and of each only what diagnoses read is kept. Thresholds may
-be tuned on the seeds 0 to 2 and the first 80 healthy runs (`--split tune`); figures are of the seeds 3 to 5
+be tuned on the seeds 0 to 2 and the first 120 healthy runs (`--split tune`); figures are of the seeds 3 to 5
 and the last 40 (`--split report`). `judge --json FILE` keeps what the file says of runs that are not in the
 folder.
 """
@@ -30,7 +30,7 @@ from greenward.diagnostics.proof import bisect_settings
 from greenward.runs.reading import read_summary
 
 STEPS, ONSET = 160, 81  # planted faults begin at step 81, those of the config at the first
-SPLITS = {"tune": (*range(3), *range(100, 180)), "report": (*range(3, 6), *range(180, 220))}
+SPLITS = {"tune": (*range(3), *range(100, 220)), "report": (*range(3, 6), *range(220, 260))}
 _SIZE = (
     "training.prompts_per_step=6", "training.num_generations=6", "training.threads=1",
     "training.rollouts_per_step=12", "sandbox.workers=1", f"training.max_steps={STEPS}",
@@ -366,7 +366,7 @@ def main() -> int:
     parser.add_argument("action", choices=("train", "judge", "bisect"))
     parser.add_argument("--folder", type=Path, default=Path("runs/faultbench"))
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--healthy", type=int, default=120)
+    parser.add_argument("--healthy", type=int, default=160)
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--only", help="arms whose name holds this")
     parser.add_argument("--split", choices=SPLITS, help="these seeds alone")

@@ -92,6 +92,20 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("factor", "falls", "severity"), [(4, 0, "warning"), (4, 1, "critical"), (40, 0, "critical")]
+)
+def test_norms_that_grow_a_few_times_are_critical_only_where_a_reward_falls(
+    tmp_path, factor, falls, severity
+):
+    """Clipping bounds the steps: such a growth alone does no harm."""
+    signals = healthy(3, STEPS)
+    exploded = with_explosion(signals, after=150, factor=factor)
+    changed = exploded if falls else {"grad_norm": exploded["grad_norm"]}
+    by_name = {found.name: found for found in diagnosed(tmp_path / "run", changed).findings}
+    assert by_name["gradient-explosion"].severity == severity
+
+
+@pytest.mark.parametrize(
     ("kind", "changed"),
     [
         ("rejection", FAULTS["group-signal-fades"]),

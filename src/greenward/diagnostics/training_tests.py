@@ -53,6 +53,7 @@ MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
 SLOWED = 0.8  # of the tokens per second before
 _WAITED = 1.1  # times as much is left of the process's own speed as of that by the clock
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
+HARMFUL_RATIO = 10.0  # times a gradient norm; less is critical where a reward falls after it
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
 KL_GROWTH = 3.0  # of its last tenth over its first half
@@ -128,9 +129,12 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         reward = min(diverged, key=lambda reward: reward["onset"].step)
         verb = "fell" if reward["after"] < reward["before"] else "rose"
         text += " Then {signal} {} from {before:.3g} to {after:.3g} at step {onset}.".format(verb, **reward)
-    # Norms that grow from the start on are common where training goes well: nothing was left behind.
+    # Norms that grow from the start on are common where training goes well: nothing was left behind. A
+    # growth by a few times that no reward pays for is harmless: clipping bounds the steps.
     had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
-    severity: Severity = "critical" if found.sustained and had_a_scale else "warning"
+    fell = any(reward["after"] < reward["before"] for reward in diverged)
+    harmful = found.sustained and had_a_scale and (fell or found.ratio >= HARMFUL_RATIO)
+    severity: Severity = "critical" if harmful else "warning"
     records = [{**row, "onset": row["onset"] and asdict(row["onset"])} for row in divergence]
     table = table_of(
         "Rewards after the onset",
