@@ -44,7 +44,7 @@ _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
 
 @dataclass(frozen=True)
-class Readability(ShippedTerm):
+class Readability(ShippedTerm, name="readability"):
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
     Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
@@ -54,7 +54,6 @@ class Readability(ShippedTerm):
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
-    name = "readability"
     _known: dict[tuple[str, str, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
