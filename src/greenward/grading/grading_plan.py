@@ -250,10 +250,10 @@ def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     expressions, expectations = list[str](), list[Expectation]()
     for number, text in enumerate(problem.doctests):
         try:
-            examples = list(read_examples(text))
+            examples = read_examples(text)
         except ValueError as error:
             raise ProblemError(f"{problem.task_id}: a doctest is malformed: {error}.") from None
-        expressions += (example.call(number) for example in examples)
+        expressions += (f"__example__({number}, {one.source!r})" for one in examples)
         expectations += (
             Expectation(visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS), Relation.EXAMPLE, one)
             for one in examples
