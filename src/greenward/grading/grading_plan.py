@@ -186,8 +186,7 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
                 assertion.relation,
                 expected,
                 problem.comparison,
-                relative=assertion.relative,
-                absolute=assertion.absolute,
+                tolerances=assertion.tolerances,
             )
         )
     if computed is not None and computed.outcome is Outcome.INFRASTRUCTURE:

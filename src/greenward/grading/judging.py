@@ -44,9 +44,8 @@ class Expectation:
     """What one call, expression, test program or run of an answer must give.
 
     `expected` is a flat plain value, the name of an exception class for RAISES, a text for PRINTS, a
-    `doctest.Example` for EXAMPLE;
-    `relative` and `absolute` are the tolerances of CLOSE. Of what is printed, `max_output_bytes` are
-    kept: a text as long as that may have been cut and does not pass.
+    `doctest.Example` for EXAMPLE; `tolerances` are the relative and the absolute one of CLOSE. Of what is
+    printed, `max_output_bytes` are kept: a text as long as that may have been cut and does not pass.
     """
 
     description: str
@@ -54,8 +53,7 @@ class Expectation:
     expected: Any = None
     comparison: Comparison = DEFAULT_COMPARISON
     mode: Mode = "values"
-    relative: float = 0.0
-    absolute: float = 0.0
+    tolerances: tuple[float, float] = (0.0, 0.0)
     max_output_bytes: int = 0
 
     def is_met_by(self, result: CallResult) -> bool:
@@ -119,7 +117,8 @@ class Expectation:
         if relation is Relation.NOT_EQUAL:
             return not equal(value, expected, self.comparison)
         if relation is Relation.CLOSE:
-            return close(value, expected, relative=self.relative, absolute=self.absolute)
+            relative, absolute = self.tolerances
+            return close(value, expected, relative=relative, absolute=absolute)
         if relation is Relation.PRINTS:
             is_whole = len(value.encode("utf-8", "replace")) < self.max_output_bytes
             return is_whole and same_output(value, expected)
