@@ -131,12 +131,11 @@ class Expectation:
             return True
         if relation is Relation.EXAMPLE:
             return is_met(expected, value)
-        return self._contains(value) is (relation is Relation.MEMBER)
-
-    def _contains(self, value: Any) -> bool:
-        if isinstance(self.expected, str):
-            return isinstance(value, str) and value in self.expected
-        return any(equal(value, element, self.comparison) for element in elements_of(self.expected))
+        if isinstance(expected, str):
+            is_member = isinstance(value, str) and value in expected
+        else:
+            is_member = any(equal(value, element, self.comparison) for element in elements_of(expected))
+        return is_member is (relation is Relation.MEMBER)
 
 
 @dataclass(frozen=True)
