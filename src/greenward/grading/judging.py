@@ -211,9 +211,9 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
     )
 
 
-def show_value(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
+def show_value(value: Any) -> str:
     """A plain value, flat or not, as Python would write it, bounded whatever its size."""
-    return visible(_written(value, max_chars), max_chars)
+    return visible(_written(value, MAX_VALUE_CHARS), MAX_VALUE_CHARS)
 
 
 def _written(value: Any, budget: int) -> str:
