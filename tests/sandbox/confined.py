@@ -56,7 +56,7 @@ def profile(name: str) -> bytes:
 def main(name: str, *command: str) -> None:
     if os.geteuid() != 0:
         no_new_privileges()  # else only root may install a filter
-    seccomp.install(profile(name), os.getpid())
+    seccomp.installer(profile(name))(os.getpid())
     if name == "docker" and os.geteuid() == 0:
         for capability in set(range(41)) - set(CAPABILITIES):
             prctl(PR_CAPBSET_DROP, capability)

@@ -37,16 +37,12 @@ class Relation(str, Enum):
 
 @dataclass(frozen=True)
 class Assertion:
-    """One test: a `call` of the entry point, and what is `expected` (if anything), without the answer.
-
-    `relative` and `absolute` are the tolerances of CLOSE.
-    """
+    """One test: a `call` of the entry point, and what is `expected` (if anything), without the answer."""
 
     call: str
     relation: Relation
     expected: str | None = None
-    relative: float = 0.0
-    absolute: float = 0.0
+    tolerances: tuple[float, float] = (0.0, 0.0)  # of CLOSE: relative and absolute
 
 
 _RELATIONS: dict[type[ast.cmpop], Relation] = {
@@ -94,8 +90,7 @@ def _assertion(
     actual: ast.expr,
     expected: ast.expr | None = None,
     *,
-    relative: float = 0.0,
-    absolute: float = 0.0,
+    tolerances: tuple[float, float] = (0.0, 0.0),
 ) -> Assertion | None:
     """The assertion, if one side is a bare call of the entry point and the other does not use it."""
     if expected is not None and relation in _SYMMETRIC and _is_bare_call(expected, entry_point):
@@ -109,7 +104,7 @@ def _assertion(
     is_singleton = isinstance(expected, ast.Constant) and isinstance(expected.value, (bool, type(None)))
     if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not is_singleton:
         return None
-    return Assertion(ast.unparse(actual), relation, ast.unparse(expected), relative, absolute)
+    return Assertion(ast.unparse(actual), relation, ast.unparse(expected), tolerances)
 
 
 def _near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None:
@@ -117,7 +112,7 @@ def _near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None
     bound = _number(right)
     match left:
         case ast.Call(ast.Name("abs"), [ast.BinOp(one, ast.Sub(), other)]) if bound is not None:
-            return _assertion(entry_point, Relation.CLOSE, one, other, absolute=bound)
+            return _assertion(entry_point, Relation.CLOSE, one, other, tolerances=(0.0, bound))
     return None
 
 
@@ -131,8 +126,8 @@ def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
         if keyword.arg not in tolerances or value is None:
             return None
         tolerances[keyword.arg] = value
-    relative, absolute = tolerances["rel_tol"], tolerances["abs_tol"]
-    return _assertion(entry_point, Relation.CLOSE, *test.args, relative=relative, absolute=absolute)
+    both = tolerances["rel_tol"], tolerances["abs_tol"]
+    return _assertion(entry_point, Relation.CLOSE, *test.args, tolerances=both)
 
 
 def _is_bare_call(node: ast.expr, entry_point: str) -> bool:

@@ -30,13 +30,12 @@ _DECISIONS = (
 
 
 @dataclass(frozen=True)
-class CodeQuality(AnswerTerm):
+class CodeQuality(AnswerTerm, name="code_quality"):
     """The weighted mean of the sub-terms above. `weights` names the ones that count.
 
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
     """
 
-    name = "code_quality"
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUB_TERMS, 1.0))
     max_statements: int = 30
     max_complexity: int = 10

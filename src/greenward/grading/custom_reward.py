@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from greenward.errors import ConfigError, RewardError
-from greenward.grading.function_process import FunctionProcess, Handler, Refused, Reply, as_number, serve
+from greenward.grading.function_process import FunctionProcess, Handler, Refused, Reply, as_number
 from greenward.grading.rewards import GradedAnswer, RewardTerm
 from greenward.grading.trl_reward import Logged, Parameters, TrainerState, TrlReward, awaited
 from greenward.grading.verdict import Status, Verdict
@@ -63,7 +63,7 @@ class CustomReward(RewardTerm):
             "row_columns": tuple(row_columns),
         }
         self._function = (
-            FunctionProcess(config.name, __name__, header)
+            FunctionProcess(config.name, _present, header)
             if function is None
             else _FunctionHere(config.name, function, header)
         )
@@ -150,11 +150,6 @@ def made_up_answers(problem: Problem, number: int) -> list[GradedAnswer]:
         GradedAnswer(problem, problem.starter_code or problem.prompt, text, code, verdict)
         for text, code, verdict in (kinds[index % len(kinds)] for index in range(number))
     ]
-
-
-def main() -> None:
-    """The function's process: serves until the trainer closes its end."""
-    serve(_present)
 
 
 def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply, Handler]:

@@ -7,9 +7,10 @@ enters the answer's process.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # slow to import, and few problems have doctests
+    from doctest import Example
 
 EXAMPLE_SETUP = """
 def __example__(test, source, _namespaces={}):
@@ -27,45 +28,33 @@ def __example__(test, source, _namespaces={}):
 _QUALIFIED_NAME = re.compile(r"(?:.*\.)?([^.:\n]*)")
 
 
-@dataclass(frozen=True)
-class Example:
-    """One example: what is run, and what it must print or raise, with the flags of `doctest`."""
-
-    source: str
-    want: str
-    raises: str | None
-    flags: int
-
-    def call(self, test: int) -> str:
-        """The expression that runs it after `EXAMPLE_SETUP`, as an example of doctest number `test`."""
-        return f"__example__({test}, {self.source!r})"
-
-    def is_met_by(self, value: Any) -> bool:
-        """Whether the value of `call` is what is expected."""
-        import doctest
-
-        check = doctest.OutputChecker().check_output
-        match value:
-            case [str(printed), None]:
-                printed += "" if printed.endswith("\n") or not printed else "\n"
-                return check(self.want, printed, self.flags)
-            case [str(), str(raised)] if self.raises is not None:
-                ignores = self.flags & doctest.IGNORE_EXCEPTION_DETAIL
-                wanted, found = _exception_class(self.raises), _exception_class(raised)
-                if ignores and check(wanted, found, self.flags):
-                    return True
-                return check(self.raises, raised, self.flags)
-        return False
-
-
-def read_examples(text: str) -> Iterator[Example]:
+def read_examples(text: str) -> list[Example]:
     """The examples in a text that are not to be skipped. Raises `ValueError` for one that is malformed."""
     import doctest
 
-    for one in doctest.DocTestParser().get_examples(text):
-        flags = sum(flag for flag, is_on in one.options.items() if is_on)
-        if not flags & doctest.SKIP:
-            yield Example(one.source, one.want, one.exc_msg, flags)
+    examples = doctest.DocTestParser().get_examples(text)
+    return [one for one in examples if not _flags(one) & doctest.SKIP]
+
+
+def is_met(example: Example, value: Any) -> bool:
+    """Whether what `__example__` gave is what the example must print or raise."""
+    import doctest
+
+    check, flags, wanted = doctest.OutputChecker().check_output, _flags(example), example.exc_msg
+    match value:
+        case [str(printed), None]:
+            printed += "" if printed.endswith("\n") or not printed else "\n"
+            return check(example.want, printed, flags)
+        case [str(), str(raised)] if wanted is not None:
+            ignores = flags & doctest.IGNORE_EXCEPTION_DETAIL
+            if ignores and check(_exception_class(wanted), _exception_class(raised), flags):
+                return True
+            return check(wanted, raised, flags)
+    return False
+
+
+def _flags(example: Example) -> int:
+    return sum(flag for flag, is_on in example.options.items() if is_on)
 
 
 def _exception_class(message: str) -> str:

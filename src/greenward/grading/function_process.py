@@ -32,6 +32,7 @@ _SHIELD = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 
 Reply = dict[str, Any]
 Handler = Callable[[Any], Reply]
+Present = Callable[[Callable[..., Any], dict[str, Any]], tuple[Reply, Handler]]
 
 
 class FunctionHung(RewardError):
@@ -47,9 +48,9 @@ class Refused(Exception):
 
 
 class FunctionProcess:
-    """Runs `module:function` in a process that executes `main()` of the module `server`.
+    """Runs `module:function` in a process of its own, served by `present` (`serve`).
 
-    `header` goes to the server with the function's name; `described` is what it says of the function.
+    `header` goes to `present` with the function's name; `described` is what it says of the function.
     With `hostile_input` the function may run hostile code: what it prints is discarded, it works in an
     empty temporary folder, and a shell stands between it and this process.
 
@@ -58,7 +59,7 @@ class FunctionProcess:
     """
 
     def __init__(
-        self, function: str, server: str, header: Mapping[str, Any], *, hostile_input: bool = False
+        self, function: str, present: Present, header: Mapping[str, Any], *, hostile_input: bool = False
     ) -> None:
         self.function = function
         cleanup = contextlib.ExitStack()
@@ -71,7 +72,10 @@ class FunctionProcess:
             )
             environment["TMPDIR"] = folder
         self._channel, theirs = socket.socketpair()
-        main = f"from {server} import main; main()"
+        main = (
+            f"from {__name__} import serve; from {present.__module__} import {present.__name__} as present; "
+            "serve(present)"
+        )
         with theirs:
             self._process = subprocess.Popen(
                 [*(_SHIELD if hostile_input else ()), sys.executable, "-c", main, str(theirs.fileno())],
@@ -135,7 +139,7 @@ def _end(process: subprocess.Popen[bytes], channel: socket.socket, cleanup: cont
     cleanup.close()
 
 
-def serve(present: Callable[[Callable[..., Any], dict[str, Any]], tuple[Reply, Handler]]) -> None:
+def serve(present: Present) -> None:
     """The other side: serves until the caller closes its end. The process's argument is the descriptor.
 
     `present` gets the imported function and the header; it gives what is told about the function and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -120,13 +120,7 @@ class Grader(Closing["Grader"]):
         What was submitted is graded in that order. Closing the grader cancels what is not finished.
         """
         answers = tuple(answers)
-
-        def work() -> list[Verdict]:
-            graded: list[Graded] = []
-            self._grade_each(answers, graded.append)
-            return _in_order(graded)
-
-        return self._thread.submit(work)
+        return self._thread.submit(lambda: _in_order(self._stoppable_stream(answers)))
 
     async def grade_async(self, answers: Sequence[Answer]) -> list[Verdict]:
         """As `grade`, leaving the event loop free."""
@@ -146,7 +140,9 @@ class Grader(Closing["Grader"]):
 
         def work() -> None:
             try:
-                self._grade_each(answers, put, left)
+                with closing(self._stoppable_stream(answers, left)) as items:
+                    for item in items:
+                        put(item)
             finally:
                 if not left.is_set():
                     put(None)
@@ -205,15 +201,15 @@ class Grader(Closing["Grader"]):
         if self._owns_executor:
             self.executor.close()
 
-    def _grade_each(
-        self, answers: Iterable[Answer], take: Callable[[Graded], object], left: threading.Event | None = None
-    ) -> None:
-        """Passes each verdict to `take`. Raises `CancelledError` once the grader closes or `left` is set."""
+    def _stoppable_stream(
+        self, answers: Iterable[Answer], left: threading.Event | None = None
+    ) -> Generator[Graded, None, None]:
+        """As `grade_stream`. Raises `CancelledError` once the grader closes or `left` is set."""
         with closing(self.grade_stream(answers)) as graded:  # type: ignore[type-var]
             for item in graded:
                 if self._closing.is_set() or (left is not None and left.is_set()):
                     raise CancelledError
-                take(item)
+                yield item
 
     def _run(self, answers: Iterable[tuple[int, Problem, str | Extracted | None]]) -> Iterator[Graded]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from greenward.errors import ProblemError, SandboxError
+from greenward.errors import SandboxError
 from greenward.grading.assertions import Assertion, Relation, clean_test, parse_assertion
 from greenward.grading.compare import COLLECTIONS
 from greenward.grading.doctests import EXAMPLE_SETUP, read_examples
@@ -68,23 +68,21 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
     """
     kinds = [kind for kind in _MAKERS if getattr(problem, kind)]
     if len(kinds) != 1:
-        raise ProblemError(
-            f"{problem.task_id}: expected one kind of test ({', '.join(_MAKERS)}), "
-            f"found {' and '.join(kinds) or 'none'}.",
+        raise problem.error(
+            f"expected one kind of test ({', '.join(_MAKERS)}), found {' and '.join(kinds) or 'none'}.",
             remedy="Without a test every answer would pass; with several kinds it is unclear which decides.",
         )
     may_be_module = problem.path and kinds[0] in ("doctests", "in_process_tests")
     if (kinds[0] == "stdio_cases") is bool(problem.entry_point) and not may_be_module:
-        raise ProblemError(
-            f"{problem.task_id}: expected {'an empty' if problem.entry_point else 'an'} entry point "
+        raise problem.error(
+            f"expected {'an empty' if problem.entry_point else 'an'} entry point "
             f"beside {kinds[0]}, found {problem.entry_point!r}.",
             remedy="Problems with stdio_cases ask for whole programs, all others for a function.",
         )
     name = re.escape(problem.entry_point.rpartition(".")[2])
     if name and re.search(rf"(?m)^[ \t]*async\s+def\s+{name}\b", problem.starter_code + problem.reference):
-        raise ProblemError(
-            f"{problem.task_id}: {problem.entry_point} is an async function, and no event loop runs in the "
-            "sandbox.",
+        raise problem.error(
+            f"{problem.entry_point} is an async function, and no event loop runs in the sandbox.",
             remedy="Ask for a function that is called and returns (it may drive coroutines by `send`).",
         )
     _demand_python(problem, [problem.setup_code], "setup code")  # it would fail every answer
@@ -99,7 +97,7 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
     try:
         job.check_files()
     except SandboxError as error:
-        raise ProblemError(f"{problem.task_id}: {error.message}") from None
+        raise problem.error(error.message) from None
     job, expectations = _MAKERS[kinds[0]](problem, job, computed)
     most = min(MAX_RESULT_BYTES, sum(map(_returned_bytes, expectations), _EXTRA_RESULT_BYTES))
     tests = range(len(expectations))
@@ -127,33 +125,30 @@ def _plan_cases(problem: Problem, job: Job, _: RunResult | None) -> _Made:
 
 def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> Expectation:
     if isinstance(case.expected, Expected):
-        raise ProblemError(
-            f"{problem.task_id}: the expected value of case {number} is not known yet.",
+        raise problem.error(
+            f"the expected value of case {number} is not known yet.",
             remedy="`Grader.complete` computes it from the reference.",
         )
     try:
         call.text  # noqa: B018 (it raises what is to be told)
         expected = canonical(case.expected)
     except PlainDataError as error:
-        raise ProblemError(f"{problem.task_id}: case {number} is not plain data: {error}.") from None
+        raise problem.error(f"case {number} is not plain data: {error}.") from None
     named = (f"{name}={show_value(value)}" for name, value in case.kwargs.items())
     arguments = ", ".join((*map(show_value, case.args), *named))
     description = visible(f"{problem.entry_point}({arguments})", MAX_MESSAGE_CHARS)
     if case.raises is None:
         if problem.comparison.rule == "same_set" and not isinstance(expected, COLLECTIONS):
-            raise ProblemError(
-                f"{problem.task_id}: case {number} is compared as a set, but expects {show_value(expected)}."
-            )
+            raise problem.error(f"case {number} is compared as a set, but expects {show_value(expected)}.")
         return Expectation(description, Relation.EQUAL, expected, problem.comparison)
     if case.raises == "SystemExit":
-        raise ProblemError(
-            f"{problem.task_id}: case {number} expects SystemExit, which ends the process of the answer.",
+        raise problem.error(
+            f"case {number} expects SystemExit, which ends the process of the answer.",
             remedy="Test what the program prints (stdio_cases), or that it raises another exception.",
         )
     if expected is not None or not case.raises.isidentifier():
-        raise ProblemError(
-            f"{problem.task_id}: case {number} expects {show_value(expected)} and the exception "
-            f"{case.raises!r}.",
+        raise problem.error(
+            f"case {number} expects {show_value(expected)} and the exception {case.raises!r}.",
             remedy="A case expects a value, or with expected None the class name of an exception.",
         )
     return Expectation(description, Relation.RAISES, case.raises)
@@ -176,9 +171,7 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
             continue
         is_container = isinstance(expected, (str, list, tuple))  # PlainSet and PlainDict are tuples, too
         if assertion.relation in (Relation.MEMBER, Relation.NOT_MEMBER) and not is_container:
-            raise ProblemError(
-                f"{problem.task_id}: the test of {assertion.call!r} looks for a member of no container."
-            )
+            raise problem.error(f"the test of {assertion.call!r} looks for a member of no container.")
         expressions.append(assertion.call)
         expectations.append(
             Expectation(
@@ -186,18 +179,15 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
                 assertion.relation,
                 expected,
                 problem.comparison,
-                relative=assertion.relative,
-                absolute=assertion.absolute,
+                tolerances=assertion.tolerances,
             )
         )
     if computed is not None and computed.outcome is Outcome.INFRASTRUCTURE:
-        raise ProblemError(
-            f"{problem.task_id}: its expected values could not be computed: {computed.error_message}."
-        )
+        raise problem.error(f"its expected values could not be computed: {computed.error_message}.")
     if checks and computed is not None and computed.outcome in (Outcome.LOAD_ERROR, Outcome.SYNTAX_ERROR):
-        raise ProblemError(
-            f"{problem.task_id}: the test {checks[0]!r} runs apart from the answer, but the setup code "
-            f"fails there: {computed.error_class}: {computed.error_message}.",
+        raise problem.error(
+            f"the test {checks[0]!r} runs apart from the answer, but the setup code fails there: "
+            f"{computed.error_class}: {computed.error_message}.",
             remedy="Tests that need names of the answer besides its entry point are in_process_tests.",
         )
     check_setup = problem.setup_code if checks else ""
@@ -250,16 +240,16 @@ def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     expressions, expectations = list[str](), list[Expectation]()
     for number, text in enumerate(problem.doctests):
         try:
-            examples = list(read_examples(text))
+            examples = read_examples(text)
         except ValueError as error:
-            raise ProblemError(f"{problem.task_id}: a doctest is malformed: {error}.") from None
-        expressions += (example.call(number) for example in examples)
+            raise problem.error(f"a doctest is malformed: {error}.") from None
+        expressions += (f"__example__({number}, {one.source!r})" for one in examples)
         expectations += (
             Expectation(visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS), Relation.EXAMPLE, one)
             for one in examples
         )
     if not expectations:
-        raise ProblemError(f"{problem.task_id}: its doctests have no example that is not skipped.")
+        raise problem.error("its doctests have no example that is not skipped.")
     setup = f"{problem.setup_code}\n{EXAMPLE_SETUP}"
     return replace(job, expressions=tuple(expressions), setup_code=setup), expectations
 
@@ -300,6 +290,4 @@ def _demand_python(problem: Problem, sources: Iterable[str], what: str = "test")
         try:
             ast.parse(source)
         except UNREADABLE as error:
-            raise ProblemError(
-                f"{problem.task_id}: the {what} {visible(source, 80)!r} is not Python: {error}."
-            ) from None
+            raise problem.error(f"the {what} {visible(source, 80)!r} is not Python: {error}.") from None

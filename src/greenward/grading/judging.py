@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from greenward.grading.assertions import Relation
 from greenward.grading.compare import close, elements_of, equal, is_something, matches, same_output
+from greenward.grading.doctests import is_met
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Comparison
 from greenward.sandbox.codec import PlainDict, PlainSet
@@ -22,16 +23,11 @@ Mode = Literal["values", "check", "stdio", "in_process"]
 DEFAULT_COMPARISON = Comparison()
 MAX_VALUE_CHARS = 120
 
+# Other outcomes but `COMPLETED` have a status of their name.
 _STATUS = {
     Outcome.LOAD_ERROR: Status.ERROR,
-    Outcome.SYNTAX_ERROR: Status.SYNTAX_ERROR,
     Outcome.NO_ENTRY_POINT: Status.NO_CODE,
     Outcome.EXITED: Status.ERROR,
-    Outcome.TIMEOUT: Status.TIMEOUT,
-    Outcome.MEMORY: Status.MEMORY,
-    Outcome.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
-    Outcome.CHEATING: Status.CHEATING,
-    Outcome.INFRASTRUCTURE: Status.INFRASTRUCTURE,
 }
 _WANTED = {
     Relation.COMPLETES: "it to pass",
@@ -47,10 +43,9 @@ _WANTED = {
 class Expectation:
     """What one call, expression, test program or run of an answer must give.
 
-    `expected` is a flat plain value, the name of an exception class for RAISES, a text for PRINTS, an
-    `Example` for EXAMPLE;
-    `relative` and `absolute` are the tolerances of CLOSE. Of what is printed, `max_output_bytes` are
-    kept: a text as long as that may have been cut and does not pass.
+    `expected` is a flat plain value, the name of an exception class for RAISES, a text for PRINTS, a
+    `doctest.Example` for EXAMPLE; `tolerances` are the relative and the absolute one of CLOSE. Of what is
+    printed, `max_output_bytes` are kept: a text as long as that may have been cut and does not pass.
     """
 
     description: str
@@ -58,8 +53,7 @@ class Expectation:
     expected: Any = None
     comparison: Comparison = DEFAULT_COMPARISON
     mode: Mode = "values"
-    relative: float = 0.0
-    absolute: float = 0.0
+    tolerances: tuple[float, float] = (0.0, 0.0)
     max_output_bytes: int = 0
 
     def is_met_by(self, result: CallResult) -> bool:
@@ -100,7 +94,7 @@ class Expectation:
         if self._asks_for_anything:
             return "anything" if is_something(self.expected) else "nothing"
         if self.relation is Relation.EXAMPLE:
-            return show_value(self.expected.want if self.expected.raises is None else self.expected.raises)
+            return show_value(self.expected.want if self.expected.exc_msg is None else self.expected.exc_msg)
         wanted = self.expected if self.relation is Relation.RAISES else show_value(self.expected)
         if self.relation is Relation.EQUAL and self.comparison.rule == "same_set":
             return f"{wanted} in any order"
@@ -123,7 +117,8 @@ class Expectation:
         if relation is Relation.NOT_EQUAL:
             return not equal(value, expected, self.comparison)
         if relation is Relation.CLOSE:
-            return close(value, expected, relative=self.relative, absolute=self.absolute)
+            relative, absolute = self.tolerances
+            return close(value, expected, relative=relative, absolute=absolute)
         if relation is Relation.PRINTS:
             is_whole = len(value.encode("utf-8", "replace")) < self.max_output_bytes
             return is_whole and same_output(value, expected)
@@ -135,13 +130,12 @@ class Expectation:
         if relation is Relation.COMPLETES:
             return True
         if relation is Relation.EXAMPLE:
-            return bool(expected.is_met_by(value))
-        return self._contains(value) is (relation is Relation.MEMBER)
-
-    def _contains(self, value: Any) -> bool:
-        if isinstance(self.expected, str):
-            return isinstance(value, str) and value in self.expected
-        return any(equal(value, element, self.comparison) for element in elements_of(self.expected))
+            return is_met(expected, value)
+        if isinstance(expected, str):
+            is_member = isinstance(value, str) and value in expected
+        else:
+            is_member = any(equal(value, element, self.comparison) for element in elements_of(expected))
+        return is_member is (relation is Relation.MEMBER)
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,7 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
         not_reached = f"{expectation.description}: not reached or not finished"
         first_failure = not_reached if failed is None else expectation.failure(failed)
     if result.outcome is not Outcome.COMPLETED:
-        status = _STATUS[result.outcome]
+        status = _STATUS.get(result.outcome) or Status(result.outcome.value)
     elif len(result.results) != len(passed):
         status = Status.INFRASTRUCTURE
         error_message = f"the sandbox reported {len(result.results)} results for {len(passed)} tests"
@@ -217,15 +211,13 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
     )
 
 
-def show_value(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
+def show_value(value: Any) -> str:
     """A plain value, flat or not, as Python would write it, bounded whatever its size."""
-    return visible(_written(value, max_chars), max_chars)
+    return visible(_written(value, MAX_VALUE_CHARS), MAX_VALUE_CHARS)
 
 
 def _written(value: Any, budget: int) -> str:
     match value:
-        case bool():
-            return repr(value)
         case int() if value.bit_length() > 400:
             return f"<an int of {value.bit_length()} bits>"
         case str() | bytes() | bytearray():

@@ -158,10 +158,8 @@ def evidence(label: Label, answer: LabelAnswer, code: str) -> float | None:
     return 0.7 * f1 + 0.3 * (sum(there) / len(there) if there else 0.0)
 
 
-class Detection(AnswerTerm):
+class Detection(AnswerTerm, name="detection"):
     """1 for the right answer to whether there is a vulnerability, 0 for an abstention, else -1."""
-
-    name = "detection"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         if answer.verdict.status is Status.ABSTAINED:
@@ -169,19 +167,15 @@ class Detection(AnswerTerm):
         return 1.0 if answer.verdict.tests_passed[:1] == (True,) else -1.0
 
 
-class Weakness(AnswerTerm):
+class Weakness(AnswerTerm, name="weakness"):
     """1 where a vulnerability is named as the weakness that it is, else 0; for vulnerable functions only."""
-
-    name = "weakness"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         return float(answer.verdict.passed) if _label(answer).vulnerable else None
 
 
-class Evidence(AnswerTerm):
+class Evidence(AnswerTerm, name="evidence"):
     """How well the reason fits the lines that the fix changed (`evidence`)."""
-
-    name = "evidence"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         return evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)

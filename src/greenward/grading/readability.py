@@ -44,7 +44,7 @@ _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
 
 @dataclass(frozen=True)
-class Readability(ShippedTerm):
+class Readability(ShippedTerm, name="readability"):
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
     Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
@@ -54,7 +54,6 @@ class Readability(ShippedTerm):
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
-    name = "readability"
     _known: dict[tuple[str, str, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -71,27 +70,17 @@ class Readability(ShippedTerm):
         new = {key: _own_code(*key) for key in keys if key not in self._known}
         self._known.update(dict.fromkeys(new, 0.0))
         judged = {key: own for key, own in new.items() if own is not None}
-        findings = lint([own.live.code for own in judged.values()])
+        findings = lint([live.code for live, _, _ in judged.values()])
         for (key, own), found in zip(judged.items(), findings, strict=True):
             if found is not None:
-                self._known[key] = _score(own, found)
+                self._known[key] = _score(*own, found)
         return [self._known[key] for key in keys]
 
 
-@dataclass(frozen=True)
-class _OwnCode:
-    """The live part of a program. `given` lines of the prompt stand before what its author is judged by.
-
-    `lines` are those of the author's on which code begins.
+def _own_code(code: str, starter_code: str, entry_point: str) -> tuple[LiveCode, int, list[str]] | None:
+    """The live part of a program, how many lines of the prompt stand before what its author is judged by, and
+    those of the author's lines on which code begins. None for code that gets 0 unseen.
     """
-
-    live: LiveCode
-    given: int
-    lines: tuple[str, ...]
-
-
-def _own_code(code: str, starter_code: str, entry_point: str) -> _OwnCode | None:
-    """None for code that gets 0 unseen."""
     tree = parse_bounded(code)
     if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or _runs_text(tree):
         return None
@@ -102,17 +91,17 @@ def _own_code(code: str, starter_code: str, entry_point: str) -> _OwnCode | None
         live = remove_dead_code(tree, lines, entry_point, given)
     except RecursionError:
         return None
-    own = tuple(line for number, line in _lines_of_code(live.code) if number > given)
-    return _OwnCode(live, given, own) if own else None
+    own = [line for number, line in _lines_of_code(live.code) if number > given]
+    return (live, given, own) if own else None
 
 
-def _score(own: _OwnCode, findings: LintResult) -> float:
-    rules = [one.rule for one in findings.violations if one.line > own.given or one.rule in _COUNTS_ANYWHERE]
+def _score(live: LiveCode, given: int, own: Sequence[str], findings: LintResult) -> float:
+    rules = [one.rule for one in findings.violations if one.line > given or one.rule in _COUNTS_ANYWHERE]
     if INVALID_SYNTAX in rules:
         return 0.0
-    kept = Counter(own.lines) & Counter(line for _, line in _lines_of_code(findings.formatted))
-    badly_formatted = len(own.lines) - kept.total()
-    return 1 / (1 + len(rules) + own.live.dead) * (1 + 1 / (1 + badly_formatted)) / 2
+    kept = Counter(own) & Counter(line for _, line in _lines_of_code(findings.formatted))
+    badly_formatted = len(own) - kept.total()
+    return 1 / (1 + len(rules) + live.dead) * (1 + 1 / (1 + badly_formatted)) / 2
 
 
 def _lines_of_code(code: str) -> list[tuple[int, str]]:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from greenward.errors import ProblemError
 from greenward.grading.time_limits import TIMES_REFERENCE
 from greenward.problems.problem import Expected, Problem, ProblemSet, data_hash
 from greenward.problems.suites.files import cache_folder
@@ -103,7 +102,7 @@ def _program(problem: Problem) -> str:
 
 def _job(problem: Problem) -> Job:
     if not problem.reference.strip():
-        raise ProblemError(f"{problem.task_id}: its expected values come from a reference, and it has none.")
+        raise problem.error("its expected values come from a reference, and it has none.")
     return Job(
         code=_program(problem),
         entry_point=problem.entry_point,
@@ -116,8 +115,8 @@ def _job(problem: Problem) -> Job:
 
 def _returned(problem: Problem, result: RunResult) -> _Values:
     if result.outcome is not Outcome.COMPLETED or len(result.results) != len(problem.cases):
-        raise ProblemError(
-            f"{problem.task_id}: the reference gave {len(result.results)} of {len(problem.cases)} values"
+        raise problem.error(
+            f"the reference gave {len(result.results)} of {len(problem.cases)} values"
             f" ({result.outcome.value}): {result.error_message}."
         )
     values, left_out = [], []
@@ -127,14 +126,12 @@ def _returned(problem: Problem, result: RunResult) -> _Values:
         elif one.returned or one.error_class == "MemoryError":
             left_out.append(position)
         else:
-            raise ProblemError(
-                f"{problem.task_id}: the reference fails on input {position + 1}:"
-                f" {one.error_class}: {one.error_message}."
+            raise problem.error(
+                f"the reference fails on input {position + 1}: {one.error_class}: {one.error_message}."
             )
     if not values:
-        raise ProblemError(
-            f"{problem.task_id}: the reference returns nothing that can leave the sandbox:"
-            f" {result.results[0].error_message}."
+        raise problem.error(
+            f"the reference returns nothing that can leave the sandbox: {result.results[0].error_message}."
         )
     kept = [seconds for position, seconds in enumerate(result.call_seconds) if position not in left_out]
     return _Values(values, left_out, result.cpu_seconds, kept)

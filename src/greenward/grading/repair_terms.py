@@ -30,10 +30,8 @@ _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _PENALTY_PER_CHAR = 0.001
 
 
-class PartialFormat(AnswerTerm):
+class PartialFormat(AnswerTerm, name="format_partial"):
     """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0."""
-
-    name = "format_partial"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         text = answer.completion
@@ -44,10 +42,8 @@ class PartialFormat(AnswerTerm):
         return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
 
 
-class StrictFormat(AnswerTerm):
+class StrictFormat(AnswerTerm, name="format_strict"):
     """1 for reasoning and then the answer, each once in its tags and not empty, and nothing else."""
-
-    name = "format_strict"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         text = answer.completion
@@ -59,10 +55,8 @@ class StrictFormat(AnswerTerm):
         return float(is_whole and bool(thought[len(start) :].strip() and written.strip()))
 
 
-class EditFormat(AnswerTerm):
+class EditFormat(AnswerTerm, name="edit_format"):
     """1 for edits that can be read and applied, 0.5 for edits that can be read and each change something."""
-
-    name = "edit_format"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         edits = _edits_of(answer)
@@ -71,15 +65,13 @@ class EditFormat(AnswerTerm):
         return 0.5 if answer.verdict.status in EDIT_ERRORS else 1.0
 
 
-class EditSimilarity(AnswerTerm):
+class EditSimilarity(AnswerTerm, name="edit_similarity"):
     """How similar the edits are to the known ones; edits that change nothing count for nothing.
 
     Edits are paired by similarity, the most similar first, whatever their order. A pair scores the mean of
     the similarities of its two sides, as sequences of lines; the sum is divided by the larger number of
     edits. None for a problem without a reference.
     """
-
-    name = "edit_similarity"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         problem = answer.problem
@@ -117,14 +109,12 @@ def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> 
     return total / max(len(given), len(known))
 
 
-class FunctionSimilarity(AnswerTerm):
+class FunctionSimilarity(AnswerTerm, name="function_similarity"):
     """How similar the function is to that of the reference, as sequences of characters without indentation.
 
     What takes too long to compare counts as unlike. None where answers are whole programs, and without a
     reference.
     """
-
-    name = "function_similarity"
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         both = (function_in(answer.problem, code) for code in (answer.code or "", answer.problem.reference))
@@ -133,7 +123,7 @@ class FunctionSimilarity(AnswerTerm):
 
 
 @dataclass(frozen=True)
-class SweRl(AnswerTerm):
+class SweRl(AnswerTerm, name="swe_rl"):
     """SWE-RL's reward (Wei et al. 2025, arXiv 2502.18449): similarity of diffs, −1 for a wrong format.
 
     With `tags`, the answer must have `<think>` and `<solution>` with a thought, as published. Edits that
@@ -141,7 +131,6 @@ class SweRl(AnswerTerm):
     problem without a reference.
     """
 
-    name = "swe_rl"
     tags: bool = True
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
@@ -177,10 +166,9 @@ def swe_rl_similarity(
 
 
 @dataclass(frozen=True)
-class Regression(ShippedTerm):
+class Regression(ShippedTerm, name="regression"):
     """The share of the tests that the program at first passes which still pass; None if it passes none."""
 
-    name = "regression"
     _passed_before: dict[str, tuple[bool, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -35,10 +35,9 @@ from greenward.sandbox.protocol import Outcome, RunResult
 
 
 @dataclass(frozen=True)
-class Tests(AnswerTerm):
+class Tests(AnswerTerm, name="tests"):
     """The fraction of tests passed, plus `bonus` when all pass. An answer that cheats gets 0."""
 
-    name = "tests"
     bonus: float = 1.0
 
     def of_answer(self, answer: GradedAnswer) -> float:
@@ -47,24 +46,20 @@ class Tests(AnswerTerm):
         return answer.verdict.fraction_passed + self.bonus * answer.verdict.passed
 
 
-class AllTests(AnswerTerm):
+class AllTests(AnswerTerm, name="all_tests"):
     """1 when every test passes, else 0."""
-
-    name = "all_tests"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         return float(answer.verdict.passed)
 
 
-class ExecutionLadder(ShippedTerm):
+class ExecutionLadder(ShippedTerm, name="execution_ladder"):
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
     The result of a program is its output. Where the problem asks for a function, it is that function at
     top level, and output counts for nothing. Tests are not run: `def add(*_): 0` earns +1. Use it to
     teach Python, not to solve.
     """
-
-    name = "execution_ladder"
 
     def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
         runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
@@ -87,15 +82,13 @@ def defines(code: str, name: str) -> bool:
     return tree is not None and any(name in bound_names(node) for node in tree.body)
 
 
-class CodeFormat(AnswerTerm):
+class CodeFormat(AnswerTerm, name="format"):
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
     Where an answer is one function of a file, this function counts and not the rest of the file.
 
     Where no entry point is asked for, any statement will do.
     """
-
-    name = "format"
 
     def of_answer(self, answer: GradedAnswer) -> float:
         wanted = answer.problem.entry_point.partition(".")[0]
@@ -109,13 +102,12 @@ class CodeFormat(AnswerTerm):
 
 
 @dataclass(frozen=True)
-class CodeScore(ShippedTerm):
+class CodeScore(ShippedTerm, name="code_score"):
     """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
 
     Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
     """
 
-    name = "code_score"
     correctness: float = 0.8
     readability: float = 0.2
     _parts: tuple[Tests, Readability] = field(init=False, repr=False, compare=False)

@@ -80,9 +80,13 @@ class RewardTerm(ABC):
 
 @dataclass(frozen=True)
 class ShippedTerm(RewardTerm):
-    """A term that recipes name; further fields of a subclass are its options."""
+    """A term that recipes name: `class Mine(ShippedTerm, name="mine")`; further fields are its options."""
 
     weight: float = 1.0
+
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        if name:
+            cls.name = name
 
 
 class AnswerTerm(ShippedTerm):

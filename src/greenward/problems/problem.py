@@ -171,6 +171,10 @@ class Problem:
                     found = f"expected a {kind.__name__} at position {position}, found {test!r:.200}"
                     raise ProblemError(f"Problem {self.task_id!r}: {name}: {found}.")
 
+    def error(self, message: str, *, remedy: str | None = None) -> ProblemError:
+        """The error of a problem that cannot be used."""
+        return ProblemError(f"{self.task_id}: {message}", remedy=remedy)
+
 
 _TEXTS = (
     "task_id", "prompt", "entry_point", "check_setup_code", "preamble", "setup_code", "starter_code",

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NoReturn
 
 from greenward.errors import ConfigError, SandboxError
 from greenward.sandbox import wire
@@ -98,11 +98,7 @@ class SandboxServer(ThreadingHTTPServer):
 
 
 class _Refused(Exception):
-    """A request that is answered by an HTTP status and a reason."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
+    """A request that is answered by an HTTP status, the first argument, and a reason, the second one."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -113,20 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         forms = {JOBS_PATH: self._run_jobs, RUN_CODE_PATH: self._run_code}
-        self._answer(lambda: forms.get(self.path, self._unknown)(self._body()))
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing is logged: paths and names of clients are theirs."""
-
-    def _unknown(self, body: Any) -> Any:
-        _refuse(404, f"there is {JOBS_PATH} and {RUN_CODE_PATH}, not {self.path[:100]}")
-
-    def _answer(self, act: Callable[[], Any]) -> None:
         status, headers = 200, {}
         try:
-            content = act()
+            content = forms.get(self.path, self._unknown)(self._body())
         except _Refused as error:
-            status, content = error.status, {"detail": error.reason}
+            status, content = error.args[0], {"detail": error.args[1]}
             headers = {"Retry-After": _RETRY_AFTER} if status == 429 else {}
             self.close_connection = True  # the body may not have been read
         except OSError:
@@ -145,24 +132,32 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def log_message(self, *_: Any) -> None:
+        """Nothing is logged: paths and names of clients are theirs."""
+
+    def _unknown(self, body: Any) -> NoReturn:
+        raise _Refused(404, f"there is {JOBS_PATH} and {RUN_CODE_PATH}, not {self.path[:100]}")
+
     def _body(self) -> Any:
         """The JSON of the request, which is read only if it may come."""
         if self.server.token and not self._has_token():
-            _refuse(401, "this server wants its token: Authorization: Bearer TOKEN")
+            raise _Refused(401, "this server wants its token: Authorization: Bearer TOKEN")
         # Another type can be sent by any page that is open in a browser on this machine.
         if self.headers.get_content_type() != "application/json":
-            _refuse(415, "the body must be application/json")
+            raise _Refused(415, "the body must be application/json")
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,18}", length):
-            _refuse(411, "Content-Length is needed")
+            raise _Refused(411, "Content-Length is needed")
         if (rest := int(length)) > self.server.max_body_bytes:
             while rest > 0 and (read := self.rfile.read(min(rest, 1 << 20))):
                 rest -= len(read)  # a client reads the answer when it has sent everything
-            _refuse(413, f"the body has {length} bytes; at most {self.server.max_body_bytes} are accepted")
+            raise _Refused(
+                413, f"the body has {length} bytes; at most {self.server.max_body_bytes} are accepted"
+            )
         try:
             return json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
-            _refuse(400, "the body is not JSON")
+            raise _Refused(400, "the body is not JSON") from None
 
     def _has_token(self) -> bool:
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
@@ -174,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _run_jobs(self, request: Any) -> Any:
         jobs = request.get("jobs") if isinstance(request, dict) else None
         if not isinstance(jobs, list):
-            return _refuse(422, "a request has a list of jobs")
+            raise _Refused(422, "a request has a list of jobs")
         return self._admitted(len(jobs), lambda: self.server.jobs.answer(request))
 
     def _run_code(self, request: Any) -> Any:
@@ -184,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admitted(self, count: int, act: Callable[[], Any]) -> Any:
         if not self.server.admit(count):
-            _refuse(429, f"{self.server.max_jobs} jobs are in flight")
+            raise _Refused(429, f"{self.server.max_jobs} jobs are in flight")
         try:
             return act()
         finally:
@@ -206,10 +201,6 @@ def serve(server: SandboxServer) -> None:
         server.server_close()
 
 
-def _refuse(status: int, reason: str) -> Any:
-    raise _Refused(status, reason)
-
-
 def _is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
@@ -219,14 +210,14 @@ def _is_loopback(host: str) -> bool:
 def _program(request: Any, memory_bytes: int) -> Job:
     """The job of a RunCodeRequest."""
     if not isinstance(request, dict) or not isinstance(request.get("code"), str):
-        _refuse(422, "code: a text is expected")
+        raise _Refused(422, "code: a text is expected")
     if request.get("language") != "python":
-        _refuse(422, f"language: only python runs here, not {str(request.get('language'))[:100]!r}")
+        raise _Refused(422, f"language: only python runs here, not {str(request.get('language'))[:100]!r}")
     if request.get("files") or request.get("fetch_files"):
-        _refuse(422, "files, fetch_files: a program has no files here")
+        raise _Refused(422, "files, fetch_files: a program has no files here")
     stdin = request.get("stdin")
     if not isinstance(stdin, str | None):
-        _refuse(422, f"stdin: a text is expected, not {str(stdin)[:100]}")
+        raise _Refused(422, f"stdin: a text is expected, not {str(stdin)[:100]}")
     try:
         seconds = min(float(request.get("run_timeout", 10)), MAX_RUN_SECONDS)
         if (megabytes := int(request.get("memory_limit_MB", -1))) > 0:
@@ -234,7 +225,7 @@ def _program(request: Any, memory_bytes: int) -> Job:
         limits = Limits(seconds, seconds, memory_bytes, OUTPUT_BYTES)
         return Job(request["code"], stdins=("" if stdin is None else stdin,), limits=limits)
     except (TypeError, ValueError, OverflowError, SandboxError) as error:
-        return _refuse(422, f"run_timeout, memory_limit_MB: {error}")
+        raise _Refused(422, f"run_timeout, memory_limit_MB: {error}") from None
 
 
 def _as_in_sandbox_fusion(result: RunResult) -> wire.Json:

@@ -152,11 +152,11 @@ class Workspace(Closing["Workspace"]):
     def _ask(self, action: str, argument: Any) -> tuple[dict[str, Any], bytes]:
         if not self._closing.alive:
             raise WorkspaceError("this workspace is closed.")
-        is_new = action == "open"
-        if self._opening is not None and not is_new:
-            self._opening.result()
-        self.calls += not is_new
-        report, blobs = self._home.ask(self._name, self.limits, [action, argument], is_new)
+        if action != "open":
+            if self._opening is not None:
+                self._opening.result()
+            self.calls += 1
+        report, blobs = self._home.ask(self._name, self.limits, action, argument)
         self.seconds += report["usage"]["wall_seconds"]
         return report, blobs
 
@@ -187,14 +187,10 @@ class _Home:
         self.is_closed = self._is_lost = False
 
     def ask(
-        self,
-        name: str,
-        limits: WorkspaceLimits,
-        request: Sequence[Any],
-        is_new: bool,
-        is_repeated: bool = False,
+        self, name: str, limits: WorkspaceLimits, action: str, argument: Any, *, is_repeated: bool = False
     ) -> tuple[dict[str, Any], bytes]:
         """The worker's report. Raises `WorkspaceError` of the infrastructure, which lost a workspace."""
+        is_new = action == "open"
         header = {
             "name": name, "is": "new" if is_new else "open", "cpu_seconds": limits.call_seconds,
             "wall_seconds": limits.call_seconds, "memory_bytes": limits.memory_bytes,
@@ -202,7 +198,7 @@ class _Home:
             "result_bytes": RESULT_BYTES, "call_seconds": (), "call_wall_seconds": 0.0,
             "measures_calls": False, "processes": limits.processes,
         }  # fmt: skip
-        payload = json.dumps(request).encode("ascii")
+        payload = json.dumps([action, argument]).encode("ascii")
         with self._lock:
             if is_new and self._is_lost and not self.is_closed:
                 self._replace()
@@ -213,7 +209,7 @@ class _Home:
             except WorkerLost as error:
                 self._replace()
                 if is_new and not is_repeated:  # there was nothing in it yet
-                    return self.ask(name, limits, request, is_new, is_repeated=True)
+                    return self.ask(name, limits, action, argument, is_repeated=True)
                 message = f"the worker of this workspace was lost ({str(error) or 'it died or fell silent'})."
                 raise WorkspaceError(message, Outcome.INFRASTRUCTURE) from None
             self.names.add(name)

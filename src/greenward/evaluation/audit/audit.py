@@ -17,7 +17,7 @@ from greenward.config.loading import load_recipe
 from greenward.config.recipe import AnyRecipe, CodeRecipe
 from greenward.errors import ConfigError, RewardError
 from greenward.evaluation.audit.cheats import CHEATS
-from greenward.evaluation.audit.process import DATA_SOURCE, DataShape, data_shapes, verl_call
+from greenward.evaluation.audit.process import DATA_SOURCE, DataShape, data_shapes, present, verl_call
 from greenward.evaluation.audit.report import (
     FAMILIES,
     HONEST,
@@ -38,7 +38,6 @@ from greenward.problems.problem import Problem
 from greenward.sandbox.protocol import Limits
 from greenward.text import MAX_MESSAGE_CHARS, visible
 
-_SERVER = "greenward.evaluation.audit.process"
 _WEIGHTED_REWARDS = "greenward.grading.reward_functions:weighted"
 _LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0)
 _ROUNDING = 1e-9
@@ -307,4 +306,4 @@ class _FunctionUnderAudit:
         return {"answers": [answer], "form": shape.form, "ground_truth": shape.ground_truth}
 
     def _start(self) -> FunctionProcess:
-        return FunctionProcess(self.function, _SERVER, self.header, hostile_input=True)
+        return FunctionProcess(self.function, present, self.header, hostile_input=True)

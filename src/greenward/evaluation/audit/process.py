@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from greenward.evaluation.audit.report import Signature
-from greenward.grading.function_process import Handler, Reply, as_number, serve
+from greenward.grading.function_process import Handler, Reply, as_number
 from greenward.grading.problem_columns import GROUND_TRUTHS, GroundTruth, ground_truth
 from greenward.grading.trl_reward import Form, Parameters, TrainerState, TrlReward, awaited
 from greenward.problems.problem import Problem
@@ -75,12 +75,7 @@ def verl_call(
     return call | {theirs: call[ours] for theirs, ours in columns.items()}
 
 
-def main() -> None:
-    """Serves until the audit closes its end."""
-    serve(_present)
-
-
-def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply, Handler]:
+def present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply, Handler]:
     """Calls `function` with the signature that the header or its parameters name.
 
     A request is {arguments} for verl's signature and {answers, form, ground_truth} for the others.

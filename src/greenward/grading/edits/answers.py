@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection
 from typing import Literal
 
-from greenward.errors import ProblemError
 from greenward.grading.edits.edit import Edit, EditError, apply_edits
 from greenward.grading.edits.search_replace import blocks_between, parse_blocks, print_blocks
 from greenward.grading.edits.unified_diff import diff_between, parse_diff, print_diff
@@ -43,8 +42,8 @@ def editable_files(problem: Problem) -> dict[str, str]:
     own, files = problem.path or PATH, problem.files or {}
     program = problem.buggy_code or files.get(own)  # empty text is a program only as a file
     if program is None:
-        raise ProblemError(
-            f"{problem.task_id}: answers are edits, but the problem has no program to edit (buggy_code).",
+        raise problem.error(
+            "answers are edits, but the problem has no program to edit (buggy_code).",
             remedy="Set environment.answer=function, or take problems to repair (bugs:…).",
         )
     return {own: program, **{path: text for path, text in files.items() if path != own}}

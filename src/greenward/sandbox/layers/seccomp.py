@@ -211,16 +211,11 @@ def _decision(code: Assembler, name: str, refuse: int, conditions: Sequence[Cond
     return label
 
 
-def install(program: bytes, own_pid: int) -> None:
-    """Filters this process, which has one thread, for good. Raises `OSError`.
-
-    EACCES without no-new-privileges.
-    """
-    installer(program)(own_pid)
-
-
 def installer(program: bytes) -> Callable[[int], None]:
-    """`install` of a program, with all done that does not need the process's id."""
+    """What filters the process with a given id, which calls it and has one thread, for good.
+
+    Raises `OSError`: EACCES without no-new-privileges. All that does not need the id is done before.
+    """
     memory = ctypes.create_string_buffer(len(program))
     found = _Filter(len(program) // INSTRUCTION.size, ctypes.addressof(memory))
 
