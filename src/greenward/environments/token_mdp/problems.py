@@ -18,7 +18,7 @@ from greenward.environments.token_mdp.vocabulary import (
     reference_lexemes,
 )
 from greenward.errors import ProblemError
-from greenward.problems.problem import Case, Expected, Problem
+from greenward.problems.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +104,10 @@ def check_reachable(one: TokenProblem, vocabulary: Vocabulary, max_steps: int) -
     lexemes = reference_lexemes(one.problem)
     own = sorted({node.id for node in ast.walk(ast.parse(one.problem.reference))
                   if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)})  # fmt: skip
-    missing = [
-        lexeme for lexeme in dict.fromkeys(lexemes) if lexeme not in vocabulary.index and lexeme not in own
-    ]
-    if missing:
+    missing = next((name for name in lexemes if name not in vocabulary.index and name not in own), None)
+    if missing is not None:
         raise ProblemError(
-            f"{one.task_id}: its reference needs {missing[0]}, which is not among the {len(vocabulary)} "
+            f"{one.task_id}: its reference needs {missing}, which is not among the {len(vocabulary)} "
             "tokens of the vocabulary.",
             remedy="Raise environment.vocab_size, add a literal to environment.extra_tokens, or give a "
             "simpler reference.",
@@ -143,8 +141,3 @@ def accepted(grammar: Grammar, vocabulary: Vocabulary, lexemes: Sequence[str]) -
             return position
         node = following
     return len(lexemes)
-
-
-def visible_cases(problem: Problem) -> list[Case]:
-    """The cases whose outputs are known."""
-    return [one for one in problem.cases if not isinstance(one.expected, Expected)]
