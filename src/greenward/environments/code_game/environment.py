@@ -158,9 +158,8 @@ class CodeGameEnvironment:
             "code_game/generator_win": [float(one.rewards[GENERATOR] > 0) for one in episodes if one.scored],
             "code_game/valid": [float(one.result.valid) for one in programs],
             "code_game/accuracy": [float(one.right) for one in predictions],
+            **{f"code_game/{name}": [share] for name, share in diversity_and_difficulty(programs).items()},
         }
-        for name, share in diversity_and_difficulty(programs).items():
-            metrics[f"code_game/{name}"] = [share]
         return Collection(episodes, sampling, grading, metrics)
 
     def task(self, group: int) -> None:
