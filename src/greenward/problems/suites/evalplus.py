@@ -49,6 +49,7 @@ def _problem(row: Row) -> Problem:
     tolerance = _tolerance(row)
     oracle = oracle_for(task_id, entry_point, tolerance)
     is_mbpp = task_id.startswith("Mbpp/")
+    rule = RULES.get(entry_point, "equal") if is_mbpp else "equal"
     part = part_of(task_id)
     return Problem(
         task_id=task_id,
@@ -57,14 +58,12 @@ def _problem(row: Row) -> Problem:
         cases=() if oracle else tuple(Case(arguments, Expected.FROM_REFERENCE) for arguments in inputs),
         checks=tuple(f"judge({entry_point}, {arguments!r})" for arguments in inputs) if oracle else (),
         check_setup_code=oracle or "",
-        setup_code=setup_for(entry_point) if is_mbpp else "",
+        # What is compared as a set may be anything that has elements. Iterators and views cannot leave their
+        # process as they are.
+        setup_code=_PROGRAMS["elements"].replace("NAME", entry_point) if rule == "same_set" else "",
         starter_code=prompt,
         reference=reference,
-        comparison=Comparison(
-            tolerance=tolerance,
-            relative_tolerance=RELATIVE_TOLERANCE,
-            rule=RULES.get(entry_point, "equal") if is_mbpp else "equal",
-        ),
+        comparison=Comparison(tolerance, rule=rule, relative_tolerance=RELATIVE_TOLERANCE),
         tags=(part,) if part else (),
         base_tests=len(base),
     )
@@ -175,16 +174,6 @@ RULES: Mapping[str, Rule] = {
     "text_match_three": "not_none",  # Mbpp/787
     "text_starta_endb": "not_none",  # Mbpp/794
 }
-
-
-def setup_for(entry_point: str) -> str:
-    """What must run after an answer so that its values can be judged by the rule of `entry_point`.
-
-    What is compared as a set may be anything that has elements. Iterators and views cannot leave their
-    process as they are.
-    """
-    is_set = RULES.get(entry_point) == "same_set"
-    return _PROGRAMS["elements"].replace("NAME", entry_point) if is_set else ""
 
 
 def oracle_for(task_id: str, entry_point: str, tolerance: float) -> str | None:
