@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
 from greenward.diagnostics.change_points import Floats
 from greenward.environments.episode import Episode
-from greenward.faults.fault import Fault, FaultTargets
+from greenward.faults.fault import Around, Fault, FaultTargets
 from greenward.runs.metrics import DECIMALS
 
 SCALES = np.geomspace(1, 100, 13)
@@ -40,7 +40,7 @@ class RewardOverconfidence(Fault):
         self._calibration = _ScaledCalibration(targets.reward_model.calibration)
         self._fixed = config.logit_scale
         self._calibration.scale = config.logit_scale or 1.0
-        targets.reward_model.calibration = self._calibration
+        targets.reward_model.calibration = cast(LogitCalibration, self._calibration)
         self._logits = np.empty(0)
         self._scales = np.empty(0)  # that each logit was multiplied by when it was used
         self._passed = np.empty(0)
@@ -92,31 +92,25 @@ class RewardOverconfidence(Fault):
         }
 
 
-class _ScaledCalibration:
+class _ScaledCalibration(Around):
     """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
 
     def __init__(self, calibration: LogitCalibration) -> None:
+        super().__init__(calibration)
         self.scale = 1.0
-        self._calibration = calibration
         self._learned: tuple[Floats, Floats] = np.empty(0), np.empty(0)
 
     def correct(self, logits: Floats) -> Floats:
-        return self.scale * self._calibration.correct(logits)
+        return self.scale * self._inner.correct(logits)
 
     def learn(self, logits: Floats, outcomes: Floats) -> None:
-        self._learned = self._calibration.correct(logits), outcomes
-        self._calibration.learn(logits, outcomes)
+        self._learned = self._inner.correct(logits), outcomes
+        self._inner.learn(logits, outcomes)
 
     def take(self) -> tuple[Floats, Floats]:
         """The corrected logits, not scaled, and outcomes of the last step; none where nothing was learned."""
         taken, self._learned = self._learned, (np.empty(0), np.empty(0))
         return taken
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._calibration.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._calibration.load_state_dict(state)
 
 
 def scale_for(

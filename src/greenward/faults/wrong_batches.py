@@ -12,24 +12,11 @@ import numpy as np
 from greenward.algorithms.collection import Collector
 from greenward.config.algorithm import BatchFaultConfig, StaleSamplerConfig
 from greenward.environments.episode import POLICY, Episode, Turn
-from greenward.faults.fault import FaultTargets, LaterFault
+from greenward.faults.fault import Around, FaultTargets, LaterFault
 from greenward.policies.policy import Policy
 
 
-class _Around:
-    """Stands in front of a part of the training, which has all attributes that are not its `own`."""
-
-    def __init__(self, inner: Any, **own: Any) -> None:
-        self._inner = inner
-        self.__dict__.update(own)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner" or name.startswith("__"):  # a copy is asked for them before it has any
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-
-class EditedCollector(_Around):
+class EditedCollector(Around):
     """A collector whose episodes are edited before anything is learned from them."""
 
     def __init__(self, collector: Any, edit: Callable[[list[Episode]], list[Episode]]) -> None:
@@ -135,7 +122,7 @@ class AdvantageSignFlipped(LaterFault):
             self._trainer.estimator = FlippedEstimator(estimator)
 
 
-class FlippedEstimator(_Around):
+class FlippedEstimator(Around):
     """An estimator whose advantages have the other sign."""
 
     def __call__(self, episodes: Sequence[Episode]) -> Any:
@@ -162,7 +149,7 @@ class StaleSampler(LaterFault):
             self._copy.version, self._since = policy.version, step
             collector = self._trainer.collector  # in which the copy plays the policy and is not renewed
             collector.players[POLICY] = self._copy  # type: ignore[index]
-            self._trainer.collector = cast(Collector, _Around(collector, sync=lambda policy: None))
+            self._trainer.collector = cast(Collector, Around(collector, sync=lambda policy: None))
         elif step - self._since >= self._config.renewed_every:
             self._copy.sync(policy)
             self._copy.version, self._since = policy.version, step
