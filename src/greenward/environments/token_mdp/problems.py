@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from greenward.environments.token_mdp.grammar import Grammar
@@ -37,15 +38,12 @@ class TokenProblem:
 
 def token_problems(problems: Iterable[Problem], vocabulary: Vocabulary) -> list[TokenProblem]:
     """The problems with their grammars; equal signatures share one. Raises `ProblemError` for other types."""
-    grammars: dict[Signature, Grammar] = {}
+    grammar_of = cache(lambda signature: Grammar(signature, vocabulary))
     found = []
     for problem in problems:
-        signature = signature_of(problem)
-        grammar = grammars.setdefault(signature, grammars.get(signature) or Grammar(signature, vocabulary))
-        hidden = (
-            replace(problem, cases=problem.hidden_cases, hidden_cases=()) if problem.hidden_cases else None
-        )
-        found.append(TokenProblem(replace(problem, hidden_cases=()), signature, grammar, hidden))
+        signature, visible = signature_of(problem), replace(problem, hidden_cases=())
+        hidden = replace(visible, cases=problem.hidden_cases) if problem.hidden_cases else None
+        found.append(TokenProblem(visible, signature, grammar_of(signature), hidden))
     return found
 
 

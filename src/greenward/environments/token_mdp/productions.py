@@ -134,7 +134,7 @@ class Productions:
     def _operands(self, kind: str) -> Table:
         """The lexemes that begin a value of a type, with the rest of the value."""
         table: Table = {}
-        signature, vocabulary = self.signature, self.vocabulary
+        signature, lexemes = self.signature, self.vocabulary.lexemes
         for slot, one in zip(ARGUMENTS, signature.arguments, strict=False):
             if one == kind:
                 table[slot] = Production(())
@@ -143,7 +143,7 @@ class Productions:
             inputs = [_expression(one, "condition") for one in signature.arguments]
             table[SELF] = _call(*inputs)
         if kind == N:
-            table |= {lexeme: Production(()) for lexeme in vocabulary.numbers()}
+            table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0].isdigit()}
             table[X] = Production((), "use", "variable")
             table["len"] = _call(_expression("sized", "condition"))
             table["abs"] = _call(_expression(N, "condition"))
@@ -151,7 +151,7 @@ class Productions:
             table["sum"] = _call(("Generated", "element", ("Numbers",)), generator=True)
             table["min"] = table["max"] = Production((_lexeme("("), ("Compared",)))
         if kind == S:
-            table |= {lexeme: Production(()) for lexeme in vocabulary.texts()}
+            table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0] in "'\""}
             table[C] = Production((), "use", "variable")
             table["str"] = _call(_expression(N, "condition"))
         if kind == B:

@@ -84,12 +84,6 @@ class Vocabulary:
             for lexeme in self.lexemes
         ]
 
-    def numbers(self) -> list[str]:
-        return [lexeme for lexeme in self.lexemes if lexeme[0].isdigit()]
-
-    def texts(self) -> list[str]:
-        return [lexeme for lexeme in self.lexemes if lexeme[0] in "'\""]
-
 
 def _is_literal(lexeme: str) -> bool:
     try:
