@@ -175,7 +175,8 @@ class CodeGameEnvironment:
         seed: int,
     ) -> list[Program]:
         """`programs_each` programs for the first line of each group; some need no judge to be refused."""
-        lines = [random_first_line(random.Random(step_seed(self.seed, one, "first line"))) for one in groups]
+        seeds = (step_seed(self.seed, one, "first line") for one in groups)
+        lines = [random_first_line(random.Random(one))[0] for one in seeds]
         prompts = list(map(self.prompts.to_write, lines))
         sampling = replace(self.sampling, max_tokens=self.max_program_tokens or self.sampling.max_tokens)
         turns = self._sample(players, generator, GENERATOR, prompts, programs_each, sampling, seed)

@@ -28,14 +28,9 @@ _CHANGES = MappingProxyType(
 )  # fmt: skip
 
 
-def random_first_line(rng: random.Random) -> str:
-    """An assignment to `a`."""
-    return _first_line(rng)[0]
-
-
 def random_program(rng: random.Random, most_changes: int = MOST_CHANGES) -> str:
     """A program of up to `most_changes` changes; it never fails."""
-    first, kind = _first_line(rng)
+    first, kind = random_first_line(rng)
     lines = [first]
     for _ in range(rng.randint(1, most_changes)):
         change = rng.choice(_CHANGES[kind])
@@ -45,8 +40,8 @@ def random_program(rng: random.Random, most_changes: int = MOST_CHANGES) -> str:
     return "\n".join([*lines, "print(a)"])
 
 
-def _first_line(rng: random.Random) -> tuple[str, str]:
-    """An assignment, and of what."""
+def random_first_line(rng: random.Random) -> tuple[str, str]:
+    """An assignment to `a`, and of what."""
     if rng.random() < 0.5:
         return f"a = {rng.randint(0, 12)}", "number"
     return f'a = "{"".join(rng.choices("ab", k=3))}"', "word"
