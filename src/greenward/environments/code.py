@@ -65,7 +65,9 @@ class CodeEnvironment:
         for dialogue, reward in zip(dialogues, rewards, strict=True):
             terms, total = dict(reward.terms), reward.total
             if self.penalty_buffer:
-                terms["overlong"] = self._length_penalty(dialogue.longest_answer)
+                longest = max(len(one.token_ids) for one in dialogue.completions)
+                excess = longest - (self.sampling.max_tokens - self.penalty_buffer)
+                terms["overlong"] = -self.penalty * float(np.clip(excess / self.penalty_buffer, 0.0, 1.0))
                 total += terms["overlong"]
             episode = dialogue.finish()
             episodes.append(replace(episode, rewards={ROLE: total}, reward_terms=terms, extra=reward.extra))
@@ -108,10 +110,6 @@ class CodeEnvironment:
         """The place of the problem that a group asks."""
         return shuffled_index(len(self.problems), group, seed=self.seed)
 
-    def _length_penalty(self, length: int) -> float:
-        excess = length - (self.sampling.max_tokens - self.penalty_buffer)
-        return -self.penalty * float(np.clip(excess / self.penalty_buffer, 0.0, 1.0))
-
 
 @dataclass(eq=False, kw_only=True)
 class ProblemDialogue(Dialogue):
@@ -153,10 +151,6 @@ class ProblemDialogue(Dialogue):
             if number < len(self._told):
                 steps.append((self.teller, self._told[number][0]))
         return tuple(steps)
-
-    @property
-    def longest_answer(self) -> int:
-        return max(len(one.token_ids) for one in self.completions)
 
     def _episode(
         self,

@@ -28,6 +28,19 @@ class FaultTargets:
     max_steps: int
 
 
+class Around:
+    """Stands in front of a part of the training, which has all attributes that are not its `own`."""
+
+    def __init__(self, inner: Any, **own: Any) -> None:
+        self._inner = inner
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner" or name.startswith("__"):  # a copy is asked for them before it has any
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
 class Fault(Callback):
     """A bug that is planted in a training, as a callback of its steps."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from greenward.config.algorithm import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score
 from greenward.diagnostics.change_points import Floats
 from greenward.environments.episode import Episode
-from greenward.faults.fault import Fault, FaultTargets
+from greenward.faults.fault import Around, Fault, FaultTargets
 from greenward.runs.metrics import DECIMALS
 
 SCALES = np.geomspace(1, 100, 13)
@@ -21,6 +21,7 @@ _AHEAD = 500  # the newest pairs, taken for what the next ones will be like
 _BEHIND = 4000  # pairs that stand for the run so far
 _MIN_PAIRS = 200
 _LOWEST_OF = 2000  # the newest pairs, whose lowest score is in the record
+_RECORDED = ("logits", "scales", "passed")  # scales: what each logit was multiplied by when it was used
 
 
 class RewardOverconfidence(Fault):
@@ -40,48 +41,44 @@ class RewardOverconfidence(Fault):
         self._calibration = _ScaledCalibration(targets.reward_model.calibration)
         self._fixed = config.logit_scale
         self._calibration.scale = config.logit_scale or 1.0
-        targets.reward_model.calibration = self._calibration
-        self._logits = np.empty(0)
-        self._scales = np.empty(0)  # that each logit was multiplied by when it was used
-        self._passed = np.empty(0)
+        targets.reward_model.calibration = cast(LogitCalibration, self._calibration)
+        self._record = np.empty((len(_RECORDED), 0))
         self._onset: int | None = None if config.logit_scale is None else 1
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         logits, passed = self._calibration.take()
-        self._logits = np.append(self._logits, logits)
-        self._scales = np.append(self._scales, np.full(len(logits), self._calibration.scale))
-        self._passed = np.append(self._passed, passed)
-        newest = slice(-_AHEAD, None)
-        if self._fixed is not None or not _measurable(self._passed[newest]):
+        new = logits, np.full(len(logits), self._calibration.scale), passed
+        self._record = np.append(self._record, np.stack(new), axis=1)
+        logits, _, passed = self._record[:, -_AHEAD:]
+        if self._fixed is not None or not _measurable(passed):
             return
-        behind = np.linspace(0, len(self._logits) - 1, min(_BEHIND, len(self._logits))).astype(int)
-        so_far = _predicted(self._scales[behind], self._logits[behind]), self._passed[behind]
-        self._calibration.scale = scale_for(self._logits[newest], self._passed[newest], self._level, so_far)
+        pairs = self._record.shape[1]
+        behind, scales, outcomes = self._record[:, np.linspace(0, pairs - 1, min(_BEHIND, pairs)).astype(int)]
+        so_far = _predicted(scales, behind), outcomes
+        self._calibration.scale = scale_for(logits, passed, self._level, so_far)
         if self._onset is None and self._calibration.scale > 1:
             self._onset = step + 1
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "logits": self._logits.tolist(),
-            "scales": self._scales.tolist(),
-            "passed": self._passed.tolist(),
+            **dict(zip(_RECORDED, self._record.tolist(), strict=True)),
             "onset": self._onset,
             "scale": self._calibration.scale,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._logits, self._scales = np.array(state["logits"]), np.array(state["scales"])
-        self._passed = np.array(state["passed"])
+        self._record = np.array([state[name] for name in _RECORDED])
         self._onset = state["onset"]
         self._calibration.scale = state["scale"]
 
     def truth(self) -> dict[str, Any]:
         """`lowest_score` is the least that scaling can make of the newest predictions; None: too few."""
-        logits, passed = self._logits[-_LOWEST_OF:], self._passed[-_LOWEST_OF:]
+        logits, _, passed = self._record[:, -_LOWEST_OF:]
         lowest = so_far = None
         if _measurable(passed):
             lowest = min(calibration_score(_predicted(scale, logits), passed) for scale in SCALES)
-            so_far = calibration_score(_predicted(self._scales, self._logits), self._passed)
+            all_logits, scales, outcomes = self._record
+            so_far = calibration_score(_predicted(scales, all_logits), outcomes)
         return {
             "onset": self._onset,
             "calibration_score": self._level,
@@ -92,31 +89,25 @@ class RewardOverconfidence(Fault):
         }
 
 
-class _ScaledCalibration:
+class _ScaledCalibration(Around):
     """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
 
     def __init__(self, calibration: LogitCalibration) -> None:
+        super().__init__(calibration)
         self.scale = 1.0
-        self._calibration = calibration
         self._learned: tuple[Floats, Floats] = np.empty(0), np.empty(0)
 
     def correct(self, logits: Floats) -> Floats:
-        return self.scale * self._calibration.correct(logits)
+        return self.scale * self._inner.correct(logits)
 
     def learn(self, logits: Floats, outcomes: Floats) -> None:
-        self._learned = self._calibration.correct(logits), outcomes
-        self._calibration.learn(logits, outcomes)
+        self._learned = self._inner.correct(logits), outcomes
+        self._inner.learn(logits, outcomes)
 
     def take(self) -> tuple[Floats, Floats]:
         """The corrected logits, not scaled, and outcomes of the last step; none where nothing was learned."""
         taken, self._learned = self._learned, (np.empty(0), np.empty(0))
         return taken
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._calibration.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._calibration.load_state_dict(state)
 
 
 def scale_for(

@@ -12,23 +12,11 @@ import numpy as np
 from greenward.algorithms.collection import Collector
 from greenward.config.algorithm import BatchFaultConfig, StaleSamplerConfig
 from greenward.environments.episode import POLICY, Episode, Turn
-from greenward.faults.fault import FaultTargets, LaterFault
+from greenward.faults.fault import Around, FaultTargets, LaterFault
 from greenward.policies.policy import Policy
 
 
-class _Around:
-    """Stands in front of a part of the training, which has all attributes that it has not itself."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner" or name.startswith("__"):  # a copy is asked for them before it has any
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-
-class EditedCollector(_Around):
+class EditedCollector(Around):
     """A collector whose episodes are edited before anything is learned from them."""
 
     def __init__(self, collector: Any, edit: Callable[[list[Episode]], list[Episode]]) -> None:
@@ -52,13 +40,10 @@ class _BatchFault(LaterFault):
     def on_step_begin(self, step: int) -> None:
         self._step = step
 
-    @property
-    def _acts(self) -> bool:
-        return self._step > self._config.after_step
-
     def _edited(self, episodes: list[Episode]) -> list[Episode]:
-        if not self._acts:
-            return episodes
+        return self._wrong(episodes) if self._step > self._config.after_step else episodes
+
+    def _wrong(self, episodes: list[Episode]) -> list[Episode]:
         return [
             replace(one, turns=tuple(self._turn(turn) if turn.trained else turn for turn in one.turns))
             for one in episodes
@@ -99,10 +84,10 @@ class PaddingInLoss(_BatchFault):
 
     name = "padding_in_loss"
 
-    def _edited(self, episodes: list[Episode]) -> list[Episode]:
+    def _wrong(self, episodes: list[Episode]) -> list[Episode]:
         turns = [turn for one in episodes for turn in one.turns if turn.trained]
         self._longest = max((len(turn.completion_ids) for turn in turns), default=0)
-        return super()._edited(episodes)
+        return super()._wrong(episodes)
 
     def _turn(self, turn: Turn) -> Turn:
         missing = self._longest - len(turn.completion_ids)
@@ -131,16 +116,13 @@ class AdvantageSignFlipped(LaterFault):
 
     name = "advantage_sign_flipped"
 
-    def __init__(self, config: BatchFaultConfig, targets: FaultTargets) -> None:
-        super().__init__(config, targets)
-        self._estimator = targets.trainer.estimator
-
     def on_step_begin(self, step: int) -> None:
-        if step > self._config.after_step:
-            self._trainer.estimator = FlippedEstimator(self._estimator)
+        estimator = self._trainer.estimator
+        if step > self._config.after_step and not isinstance(estimator, FlippedEstimator):
+            self._trainer.estimator = FlippedEstimator(estimator)
 
 
-class FlippedEstimator(_Around):
+class FlippedEstimator(Around):
     """An estimator whose advantages have the other sign."""
 
     def __call__(self, episodes: Sequence[Episode]) -> Any:
@@ -165,8 +147,9 @@ class StaleSampler(LaterFault):
         if self._copy is None:
             self._copy = policy.frozen_copy()
             self._copy.version, self._since = policy.version, step
-            frozen = FrozenSampler(self._trainer.collector, self._copy)
-            self._trainer.collector = cast(Collector, frozen)
+            collector = self._trainer.collector  # in which the copy plays the policy and is not renewed
+            collector.players[POLICY] = self._copy  # type: ignore[index]
+            self._trainer.collector = cast(Collector, Around(collector, sync=lambda policy: None))
         elif step - self._since >= self._config.renewed_every:
             self._copy.sync(policy)
             self._copy.version, self._since = policy.version, step
@@ -177,25 +160,12 @@ class StaleSampler(LaterFault):
             metrics["rollouts/staleness"] = float(self._trainer.policy.version - self._copy.version)
 
 
-class FrozenSampler(_Around):
-    """A collector in which a copy plays the policy and is not renewed."""
-
-    def __init__(self, collector: Collector, copy: Policy) -> None:
-        super().__init__(collector)
-        collector.players[POLICY] = copy  # type: ignore[index]
-
-    def sync(self, policy: Policy) -> None:
-        """Do nothing."""
-
-
 class RandomDataOrder(_BatchFault):
     """Draws the order of the episodes from the clock, so that no repetition gives the same numbers."""
 
     name = "random_data_order"
 
-    def _edited(self, episodes: list[Episode]) -> list[Episode]:
-        if not self._acts:
-            return episodes
+    def _wrong(self, episodes: list[Episode]) -> list[Episode]:
         groups = sorted({one.group_id for one in episodes})
         order = np.random.default_rng(time.time_ns()).permutation(len(groups))
         place: Mapping[Any, int] = {group: int(order[i]) for i, group in enumerate(groups)}

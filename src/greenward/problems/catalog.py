@@ -26,7 +26,7 @@ from greenward.problems.repositories import (
     shipped_repositories,
 )
 from greenward.problems.suites.check_programs import HUMANEVAL, HUMANEVALPACK, MULTIPL_E
-from greenward.problems.suites.contests import APPS, LIVECODEBENCH, load_apps_folder
+from greenward.problems.suites.contests import APPS, LIVECODEBENCH, apps_rows
 from greenward.problems.suites.evalplus import EVALPLUS
 from greenward.problems.suites.files import HubDataset, PinnedFile, Suite, find_file
 from greenward.problems.suites.mbpp import MBPP, PARTS
@@ -128,7 +128,7 @@ def load_problems(
         return generated_modules(_split_families(families)[part])
     if source == VULNERABILITIES:
         return vulnerability_pairs(part)
-    return _load(source, (*GENERATED, *NAMED), skip_bad_rows=skip_bad_rows)
+    return load_suite(source, skip_bad_rows=skip_bad_rows, known=(*GENERATED, *NAMED))
 
 
 def check_source(
@@ -162,20 +162,20 @@ def check_source(
         )
 
 
-def load_suite(source: str, *, path: str | Path | None = None, skip_bad_rows: bool = False) -> ProblemSet:
+def load_suite(
+    source: str,
+    *,
+    path: str | Path | None = None,
+    skip_bad_rows: bool = False,
+    known: tuple[str, ...] = NAMED,
+) -> ProblemSet:
     """The problems of a suite, in its order.
 
     `source` is the name of a public suite (or of one part of it, as in `mbpp:test`), of a set that greenward
     ships, or a file of a known format. `path` is the file of a public suite; without it, `find_file` looks
     for the file. With `skip_bad_rows`, rows that cannot be used are left out and listed in
-    `ProblemSet.skipped`. Raises `ProblemError` that names the nearest name.
+    `ProblemSet.skipped`. Raises `ProblemError` that names the nearest of `known`.
     """
-    return _load(source, NAMED, path, skip_bad_rows=skip_bad_rows)
-
-
-def _load(
-    source: str, known: tuple[str, ...], path: str | Path | None = None, *, skip_bad_rows: bool
-) -> ProblemSet:
     name, _, part = source.partition(":")
     if source == REPOSITORIES:
         return shipped_repositories()
@@ -209,7 +209,7 @@ def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
             return load_quixbugs(path)
         if not any(path.glob("*/question.txt")):
             raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=SUPPORTED)
-        return load_apps_folder(path, skip_bad_rows=skip_bad_rows)
+        return read_problems(path, APPS, rows=apps_rows(path), skip_bad_rows=skip_bad_rows)
     return read_problems(path, _format_of(path), skip_bad_rows=skip_bad_rows)
 
 

@@ -146,7 +146,11 @@ def _cases(row: Row, signature: FunctionSignature | None, key: str = "test_cases
 
 def _case(row: Row, field: str, number: int, value: Any, signature: FunctionSignature | None) -> Case:
     if isinstance(value, list) and value:
-        case = Case(_spread(value[:-1], signature), value[-1])
+        *inputs, output = value
+        # In the older form `[[a, b], output]` the elements of the only input are the arguments.
+        if signature is not None and signature.least > 1 and len(inputs) == 1 and isinstance(inputs[0], list):
+            inputs = inputs[0] if signature.accepts(len(inputs[0])) else inputs
+        case = Case(tuple(inputs), output)
     elif isinstance(value, dict) and any(
         {"input", gives} <= value.keys() <= {"input", gives, "kwargs"} for gives in ("output", "raises")
     ):
@@ -171,13 +175,6 @@ def _case(row: Row, field: str, number: int, value: Any, signature: FunctionSign
             remedy="The last element of a test case is the expected output, all others are inputs.",
         )
     return case
-
-
-def _spread(inputs: list[Any], signature: FunctionSignature | None) -> tuple[Any, ...]:
-    """The arguments of a case; in the older form `[[a, b], output]`, the elements of its only input."""
-    if signature is not None and signature.least > 1 and len(inputs) == 1 and isinstance(inputs[0], list):
-        inputs = inputs[0] if signature.accepts(len(inputs[0])) else inputs
-    return tuple(inputs)
 
 
 def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:

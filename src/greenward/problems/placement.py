@@ -12,9 +12,7 @@ from functools import lru_cache
 
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
-    UNREADABLE,
     FunctionNode,
-    parse,
     parse_or_none,
     qualified_functions,
     source_lines,
@@ -76,10 +74,8 @@ def function_in(problem: Problem, code: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _hole(text: str, qualified: str) -> Hole | None:
-    try:
-        node = dict(qualified_functions(parse(text))).get(qualified)
-    except UNREADABLE:
-        node = None
+    tree = parse_or_none(text)
+    node = dict(qualified_functions(tree)).get(qualified) if tree else None
     if node is None:
         return None
     lines = source_lines(text)

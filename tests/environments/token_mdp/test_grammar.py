@@ -44,7 +44,7 @@ def test_random_legal_programs_are_python_without_errors_of_names_and_types(sign
     asked, codes = problem(signature), []
     for _ in range(60):
         limit, node, tokens = lengths.randint(8, 40), grammar.start, []
-        while not node.finished:
+        while node.stack is not None:
             legal = node.extra_V <= limit - len(tokens) - node.cost
             assert legal.any(), f"no way to finish: {tokens}"
             chances = np.where(legal, weights, 0)
@@ -99,7 +99,7 @@ def test_the_least_number_of_tokens_is_that_of_the_shortest_program() -> None:
     for signature in SIGNATURES:
         grammar = Grammar(signature, vocabulary)
         reached, depth = [grammar.start], 0
-        while not any(node.finished for node in reached):
+        while not any(node.stack is None for node in reached):
             depth += 1
             reached = [
                 following

@@ -158,9 +158,8 @@ class CodeGameEnvironment:
             "code_game/generator_win": [float(one.rewards[GENERATOR] > 0) for one in episodes if one.scored],
             "code_game/valid": [float(one.result.valid) for one in programs],
             "code_game/accuracy": [float(one.right) for one in predictions],
+            **{f"code_game/{name}": [share] for name, share in diversity_and_difficulty(programs).items()},
         }
-        for name, share in diversity_and_difficulty(programs).items():
-            metrics[f"code_game/{name}"] = [share]
         return Collection(episodes, sampling, grading, metrics)
 
     def task(self, group: int) -> None:
@@ -176,7 +175,8 @@ class CodeGameEnvironment:
         seed: int,
     ) -> list[Program]:
         """`programs_each` programs for the first line of each group; some need no judge to be refused."""
-        lines = [random_first_line(random.Random(step_seed(self.seed, one, "first line"))) for one in groups]
+        seeds = (step_seed(self.seed, one, "first line") for one in groups)
+        lines = [random_first_line(random.Random(one))[0] for one in seeds]
         prompts = list(map(self.prompts.to_write, lines))
         sampling = replace(self.sampling, max_tokens=self.max_program_tokens or self.sampling.max_tokens)
         turns = self._sample(players, generator, GENERATOR, prompts, programs_each, sampling, seed)

@@ -12,14 +12,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from greenward.problems.python_source import parse
+from greenward.problems.python_source import parse, parse_or_none
 
 MAX_STEPS = 2_000
 MAX_ITEMS = 200
 MAX_NUMBER = 10**30
-
-ScriptedPredictor = Callable[[str], str]
-"""Predicts what a program prints from its text."""
 
 
 def predict_constant(code: str) -> str:
@@ -29,10 +26,8 @@ def predict_constant(code: str) -> str:
 
 def predict_last_literal(code: str) -> str:
     """The last constant that stands in the program."""
-    try:
-        nodes = [node for node in ast.walk(parse(code)) if isinstance(node, ast.Constant)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
+    tree = parse_or_none(code)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
     last = max(nodes, key=lambda node: (node.lineno, node.col_offset), default=None)
     return "" if last is None else str(last.value)[:MAX_ITEMS]
 
@@ -56,13 +51,14 @@ def trace_by_interpreting(code: str) -> str:
     return "\n".join(lines[:-1])
 
 
-SCRIPTED_PREDICTORS: Mapping[str, ScriptedPredictor] = MappingProxyType(
+SCRIPTED_PREDICTORS: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
         "constant": predict_constant,
         "last_literal": predict_last_literal,
         "interpreter": predict_by_interpreting,
     }
 )
+"""Each predicts what a program prints from its text."""
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

@@ -13,47 +13,35 @@ MOST_CHANGES = 3
 MOST_PREDICTED_CHANGES = 6
 """Of a program that a predictor is taught on: a generator soon writes more than it was shown."""
 
-# Each change, and what `a` is after it. {n}: a number from 2 to 5, {c} and {d}: two letters.
+_LENGTH = "a = len(a)"  # makes a number of a word
+# The changes of each kind of value. {n}: a number from 2 to 5, {c} and {d}: two letters.
 _CHANGES = MappingProxyType(
     {
         "number": (
-            ("a += {n}", "number"),
-            ("a -= {n}", "number"),
-            ("a = {n} - a", "number"),
-            ("a = a % {n}", "number"),
-            ("for i in range({n}):\n    a += i", "number"),
-            ("if a > {n}:\n    a -= 3", "number"),
+            "a += {n}", "a -= {n}", "a = {n} - a", "a = a % {n}", "for i in range({n}):\n    a += i",
+            "if a > {n}:\n    a -= 3",
         ),
         "word": (
-            ('a += "{c}"', "word"),
-            ("a = a[::-1]", "word"),
-            ("a = a[1:]", "word"),
-            ("a = a.upper()", "word"),
-            ('a = a.replace("{c}", "{d}")', "word"),
-            ("a = len(a)", "number"),
+            'a += "{c}"', "a = a[::-1]", "a = a[1:]", "a = a.upper()", 'a = a.replace("{c}", "{d}")', _LENGTH,
         ),
     }
-)
-
-
-def random_first_line(rng: random.Random) -> str:
-    """An assignment to `a`."""
-    return _first_line(rng)[0]
+)  # fmt: skip
 
 
 def random_program(rng: random.Random, most_changes: int = MOST_CHANGES) -> str:
     """A program of up to `most_changes` changes; it never fails."""
-    first, kind = _first_line(rng)
+    first, kind = random_first_line(rng)
     lines = [first]
     for _ in range(rng.randint(1, most_changes)):
-        change, kind = rng.choice(_CHANGES[kind])
+        change = rng.choice(_CHANGES[kind])
+        kind = "number" if change == _LENGTH else kind
         letter, other = rng.sample("ab", 2)
         lines.append(change.format(n=rng.randint(2, 5), c=letter, d=other))
     return "\n".join([*lines, "print(a)"])
 
 
-def _first_line(rng: random.Random) -> tuple[str, str]:
-    """An assignment, and of what."""
+def random_first_line(rng: random.Random) -> tuple[str, str]:
+    """An assignment to `a`, and of what."""
     if rng.random() < 0.5:
         return f"a = {rng.randint(0, 12)}", "number"
     return f'a = "{"".join(rng.choices("ab", k=3))}"', "word"

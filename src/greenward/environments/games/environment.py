@@ -172,7 +172,7 @@ class GameDialogue(Dialogue):
         self._turns: list[Turn] = []
         self._rejected: list[Turn] = []
         self._moves: list[tuple[str, str]] = []  # role and text of every move, for people
-        self._well_formed: list[tuple[int, bool]] = []
+        self._well_formed: tuple[list[bool], list[bool]] = [], []  # of each player's answers
         self._request: Request | None = None
         self._attempts = 0
         self._forfeited: int | None = None
@@ -211,7 +211,7 @@ class GameDialogue(Dialogue):
         player = self._game.roles.index(request.role)
         prompts, _ = self.asked.get(request.player, self.asked[POLICY])
         move = prompts.move(completion)
-        self._well_formed.append((player, move.well_formed))
+        self._well_formed[player].append(move.well_formed)
         action = after = None
         with self._void_by_errors():
             action = move.action if move.action in self._game.legal_actions(self.state) else None
@@ -261,7 +261,7 @@ class GameDialogue(Dialogue):
             extra["opponent"] = engines[0]
         if self._void:
             extra["void"] = self._void
-        kept = [self._kept_format(player) for player in (0, 1)]
+        kept = [sum(answers) / len(answers) if answers else 0.0 for answers in self._well_formed]
         return Episode(
             turns=tuple(self._turns),
             rewards={
@@ -295,10 +295,6 @@ class GameDialogue(Dialogue):
     def _returns_of_forfeit(self, loser: int) -> tuple[float, float]:
         loss = self._game.forfeit
         return (-loss, loss) if loser == 0 else (loss, -loss)
-
-    def _kept_format(self, player: int) -> float:
-        kept = [well_formed for mover, well_formed in self._well_formed if mover == player]
-        return sum(kept) / len(kept) if kept else 0.0
 
     def add_metrics(self, metrics: dict[str, list[float]]) -> None:
         """Results, illegal moves, length and entropy of each role that the policy played, by name.

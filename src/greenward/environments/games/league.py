@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, cast
 
 from greenward.environments.episode import Episode
 from greenward.policies.engine import RolloutEngine
@@ -71,8 +71,9 @@ class League:
             self._scores[member] = _NEWEST_GAMES * self._scores[member] + (1 - _NEWEST_GAMES) * mean
 
     def state_dict(self) -> dict[str, Any]:
-        weights = {name: self._member(name).state_dict() for name in self._scores}
-        versions = {name: self._member(name).version for name in self._scores}
+        members = {name: cast(Policy, self.players[name]) for name in self._scores}
+        weights = {name: member.state_dict() for name, member in members.items()}
+        versions = {name: member.version for name, member in members.items()}
         return {"scores": self._scores, "weights": weights, "versions": versions, "joined": self._joined}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -84,8 +85,3 @@ class League:
             member.load_state_dict(weights)
             member.version = state["versions"][name]
             self.players[name] = member
-
-    def _member(self, name: str) -> Policy:
-        member = self.players[name]
-        assert isinstance(member, Policy)
-        return member

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,34 @@ from greenward.problems.problem import stable_hash
 
 WORDS = 4095
 """Words of docstrings share so many numbers, from 1 on; 0 is none."""
+_PER_TOKEN = 24
+_WINDOW = 8 * _PER_TOKEN
 
 
 class HashedEmbeddings:
     """What an observation holds of a problem and of the code so far: vectors of 256 entries each.
 
-    They are fixed random vectors of the newest tokens and of all, and hashed n-grams (`features`).
+    That of the code holds the newest eight tokens one after another and a bag of all tokens, each by fixed
+    random vectors, that of the problem hashed n-grams (`features`).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._code = features.CodeEmbedding(vocabulary)
+        def table(size: int) -> np.ndarray:
+            seeds = (stable_hash(f"{size}/{lexeme}") for lexeme in vocabulary.lexemes)
+            rows = [np.random.default_rng(seed).choice((-1.0, 1.0), size) for seed in seeds]
+            return np.array(rows, np.float32)
+
+        self._window, self._bag = table(_PER_TOKEN), table(features.CODE - _WINDOW) / 4
 
     def problem(self, one: TokenProblem) -> np.ndarray:
         return features.problem_embedding(one.problem, one.signature)
 
     def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
         """Change the vector of the code, in place, for the newest of `tokens`."""
-        self._code.append(code, tokens[-1])
+        window = code[:_WINDOW]
+        window[:-_PER_TOKEN] = window[_PER_TOKEN:].copy()
+        window[-_PER_TOKEN:] = self._window[tokens[-1]]
+        code[_WINDOW:] += self._bag[tokens[-1]]
 
     def code(self, code: np.ndarray, text: str) -> np.ndarray:
         """The vector of the code, from that of `append` or from the program's text."""
@@ -80,7 +92,7 @@ class ModelEmbeddings:
         hidden = self._model.config.hidden_size
         rng = np.random.default_rng(0)
         self._projection = rng.standard_normal((hidden, features.CODE)).astype(np.float32) / hidden**0.5
-        self._known: dict[str, np.ndarray] = {}
+        self._embedded = lru_cache(maxsize=100_000)(self._mean_state)
 
     def problem(self, one: TokenProblem) -> np.ndarray:
         return self._embedded(one.problem.starter_code or one.problem.prompt)
@@ -90,17 +102,14 @@ class ModelEmbeddings:
     def code(self, code: np.ndarray, text: str) -> np.ndarray:
         return self._embedded(text)
 
-    def _embedded(self, text: str) -> np.ndarray:
+    def _mean_state(self, text: str) -> np.ndarray:
         import torch
 
-        if text not in self._known:
-            if len(self._known) > 100_000:
-                self._known.clear()
-            with torch.no_grad():
-                inputs = self._tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
-                states = self._model(**inputs).last_hidden_state[0]
-            self._known[text] = states.mean(0).float().numpy() @ self._projection
-        return self._known[text]
+        with torch.no_grad():
+            inputs = self._tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
+            states = self._model(**inputs).last_hidden_state[0]
+        found: np.ndarray = states.mean(0).float().numpy() @ self._projection
+        return found
 
 
 Embeddings = HashedEmbeddings | ModelEmbeddings

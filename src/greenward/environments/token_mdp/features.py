@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from greenward.environments.token_mdp.problems import visible_cases
 from greenward.environments.token_mdp.productions import TYPES, Signature
-from greenward.environments.token_mdp.vocabulary import Vocabulary
-from greenward.problems.problem import Problem, stable_hash
+from greenward.problems.problem import Expected, Problem, stable_hash
 
 PROBLEM, CODE, METADATA = 256, 256, 8
 SIZE = PROBLEM + CODE + METADATA
@@ -24,8 +22,6 @@ LAYOUT = (
     "depth of indentation / 4", "the code so far is a whole program", "tests were run",
     "share of tests passed at the last run", "all tests passed", "arguments / 4",
 )  # fmt: skip
-_WINDOW, _PER_TOKEN = 8, 24  # the newest tokens, one after another
-_BAG = CODE - _WINDOW * _PER_TOKEN
 WORDS, _TYPES = 96, 5 * len(TYPES)
 _FACTS = PROBLEM - WORDS - _TYPES
 
@@ -57,7 +53,7 @@ def test_facts(problem: Problem) -> np.ndarray:
     which passes must reproduce. A property that cannot be asked of the types gives 0 and 0.
     """
     facts = np.zeros(_FACTS, np.float32)
-    cases = visible_cases(problem)
+    cases = [one for one in problem.cases if not isinstance(one.expected, Expected)]  # whose output is known
     for index, property_ in enumerate(_PROPERTIES):
         try:
             held = [bool(property_(case.args, case.expected)) for case in cases]
@@ -129,22 +125,3 @@ _PROPERTIES: tuple[_Property, ...] = (
     lambda a, y: all(one in a[0] for one in y),
 )
 assert 2 * len(_PROPERTIES) <= _FACTS
-
-
-class CodeEmbedding:
-    """The newest eight tokens one after another, and a bag of all tokens, each by fixed random vectors."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        def table(size: int) -> np.ndarray:
-            seeds = (stable_hash(f"{size}/{lexeme}") for lexeme in vocabulary.lexemes)
-            rows = [np.random.default_rng(seed).choice((-1.0, 1.0), size) for seed in seeds]
-            return np.array(rows, np.float32)
-
-        self._window, self._bag = table(_PER_TOKEN), table(_BAG) / 4
-
-    def append(self, embedding: np.ndarray, token: int) -> None:
-        """Add a token, in place."""
-        window = embedding[: _WINDOW * _PER_TOKEN]
-        window[:-_PER_TOKEN] = window[_PER_TOKEN:].copy()
-        window[-_PER_TOKEN:] = self._window[token]
-        embedding[_WINDOW * _PER_TOKEN :] += self._bag[token]

@@ -70,7 +70,9 @@ class Scope(NamedTuple):
 
 @dataclass(eq=False)
 class Node:
-    """A state of the parser: a stack as a linked list, and the scope. Equal states are one object.
+    """A state of the parser: a stack as a linked list, None at the end, and the scope.
+
+    Equal states are one object.
 
     `cost` is the least number of lexemes that finish the program, and `extra_V` how many more it takes with
     each lexeme next (`NEVER` where one is not allowed); states that look alike share the array.
@@ -81,10 +83,6 @@ class Node:
     cost: int
     extra_V: np.ndarray
     following: dict[int, Node] = field(default_factory=dict)
-
-    @property
-    def finished(self) -> bool:
-        return self.stack is None
 
 
 class Grammar:

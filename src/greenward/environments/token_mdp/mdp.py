@@ -1,16 +1,17 @@
-"""The token MDP itself: a program that is being written, action by action, and what may come next."""
+"""The token MDP itself: a program that is being written, what may come next, and how likely each is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from greenward.environments.token_mdp import features
 from greenward.environments.token_mdp.embeddings import Embeddings, HashedEmbeddings
-from greenward.environments.token_mdp.grammar import Grammar, Node
-from greenward.environments.token_mdp.prior import TokenPrior
+from greenward.environments.token_mdp.grammar import Node
 from greenward.environments.token_mdp.problems import TokenProblem, check_reachable, token_problems
 from greenward.environments.token_mdp.vocabulary import OPERATIONS, Vocabulary, program
 from greenward.errors import ConfigError
@@ -18,6 +19,10 @@ from greenward.problems.problem import Problem
 
 SHORTEST = 8
 """The room of an episode with the largest head start."""
+SMOOTHING = 3.0
+"""How many observations the shorter context counts for."""
+UNSEEN = 0.3
+"""The share of the fixed weights, so that what no program did is tried, too."""
 ENDED, STEP_LIMIT, DEAD_END = "ended", "step limit", "no legal action"
 
 
@@ -70,13 +75,7 @@ class TokenMDP:
         ]
         self.prior = TokenPrior(vocabulary, [tokens for _, tokens in self.corpus])
         self.embeddings = embeddings or HashedEmbeddings(vocabulary)
-        self._known: dict[int, np.ndarray] = {}
-
-    def embedding(self, one: TokenProblem) -> np.ndarray:
-        """The problem's part of an observation."""
-        if id(one) not in self._known:
-            self._known[id(one)] = self.embeddings.problem(one)
-        return self._known[id(one)]
+        self.embedding = cache(self.embeddings.problem)  # the problem's part of an observation
 
     def start(self, one: TokenProblem, head_start: int = 0) -> Writing:
         """A program that is begun when so many of the `max_steps` are used up."""
@@ -102,7 +101,6 @@ class Writing:
         self.depth = 0
         self.outcome = ""
         self.tested: float | None = None
-        self._grammar: Grammar = one.grammar
         self._node: Node = one.grammar.start
         self._code = np.zeros(features.CODE, np.float32)
         self._operations = tuple(mdp.vocabulary.index[one] for one in OPERATIONS)
@@ -132,7 +130,7 @@ class Writing:
         if token in (indent, dedent):
             self.depth += 1 if token == indent else -1
         if self.mdp.settings.grammar_mask:
-            following = self._grammar.advance(self._node, token)
+            following = self.one.grammar.advance(self._node, token)
             assert following is not None
             self._node = following
         if token == end:
@@ -187,4 +185,41 @@ class Writing:
             tested == 1.0,
             len(self.one.signature.arguments) / 4,
         )
+        return found
+
+
+class TokenPrior:
+    """A trigram model, smoothed by the bigram and that by fixed weights, and mixed with these.
+
+    Random search and the exploration of Q-learning draw from it. Without programs, only the fixed weights
+    remain.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, programs: Iterable[Sequence[int]] = ()) -> None:
+        weights = np.array(vocabulary.weights, np.float32)
+        self._base = weights / weights.sum()
+        self._counts: dict[tuple[int, ...], np.ndarray] = defaultdict(lambda: np.zeros_like(self._base))
+        for tokens in programs:
+            padded = (-1, -1, *tokens)
+            for first, second, token in zip(padded, padded[1:], padded[2:], strict=False):
+                self._counts[(second,)][token] += 1
+                self._counts[(first, second)][token] += 1
+        self._rows: dict[tuple[int, ...], np.ndarray] = {}
+
+    def after(self, tokens: Sequence[int], legal_V: np.ndarray) -> np.ndarray:
+        """The probability of each token after `tokens`, above 0 for all that are legal."""
+        likely, base = self._row(tokens) * legal_V, self._base * legal_V
+        mixed: np.ndarray = (1 - UNSEEN) / likely.sum() * likely + UNSEEN / base.sum() * base
+        return mixed
+
+    def _row(self, tokens: Sequence[int]) -> np.ndarray:
+        context = tuple((-1, -1, *tokens[-2:])[-2:])
+        found = self._rows.get(context)
+        if found is None:
+            found = self._base
+            for part in (context[1:], context):
+                if part in self._counts:
+                    counts = self._counts[part]
+                    found = (counts + SMOOTHING * found) / (counts.sum() + SMOOTHING)
+            self._rows[context] = found
         return found

@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from greenward.environments.token_mdp.grammar import Grammar
@@ -18,7 +19,7 @@ from greenward.environments.token_mdp.vocabulary import (
     reference_lexemes,
 )
 from greenward.errors import ProblemError
-from greenward.problems.problem import Case, Expected, Problem
+from greenward.problems.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +38,12 @@ class TokenProblem:
 
 def token_problems(problems: Iterable[Problem], vocabulary: Vocabulary) -> list[TokenProblem]:
     """The problems with their grammars; equal signatures share one. Raises `ProblemError` for other types."""
-    grammars: dict[Signature, Grammar] = {}
+    grammar_of = cache(lambda signature: Grammar(signature, vocabulary))
     found = []
     for problem in problems:
-        signature = signature_of(problem)
-        grammar = grammars.setdefault(signature, grammars.get(signature) or Grammar(signature, vocabulary))
-        hidden = (
-            replace(problem, cases=problem.hidden_cases, hidden_cases=()) if problem.hidden_cases else None
-        )
-        found.append(TokenProblem(replace(problem, hidden_cases=()), signature, grammar, hidden))
+        signature, visible = signature_of(problem), replace(problem, hidden_cases=())
+        hidden = replace(visible, cases=problem.hidden_cases) if problem.hidden_cases else None
+        found.append(TokenProblem(visible, signature, grammar_of(signature), hidden))
     return found
 
 
@@ -104,12 +102,10 @@ def check_reachable(one: TokenProblem, vocabulary: Vocabulary, max_steps: int) -
     lexemes = reference_lexemes(one.problem)
     own = sorted({node.id for node in ast.walk(ast.parse(one.problem.reference))
                   if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)})  # fmt: skip
-    missing = [
-        lexeme for lexeme in dict.fromkeys(lexemes) if lexeme not in vocabulary.index and lexeme not in own
-    ]
-    if missing:
+    missing = next((name for name in lexemes if name not in vocabulary.index and name not in own), None)
+    if missing is not None:
         raise ProblemError(
-            f"{one.task_id}: its reference needs {missing[0]}, which is not among the {len(vocabulary)} "
+            f"{one.task_id}: its reference needs {missing}, which is not among the {len(vocabulary)} "
             "tokens of the vocabulary.",
             remedy="Raise environment.vocab_size, add a literal to environment.extra_tokens, or give a "
             "simpler reference.",
@@ -143,8 +139,3 @@ def accepted(grammar: Grammar, vocabulary: Vocabulary, lexemes: Sequence[str]) -
             return position
         node = following
     return len(lexemes)
-
-
-def visible_cases(problem: Problem) -> list[Case]:
-    """The cases whose outputs are known."""
-    return [one for one in problem.cases if not isinstance(one.expected, Expected)]

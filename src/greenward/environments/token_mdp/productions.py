@@ -38,6 +38,8 @@ _GOALS: Mapping[str, tuple[str, ...]] = {
     "any": TYPES, "sized": (S, LN, LS), "element": (N, B), "either": (N, S), "texts to walk": (S, LS),
 }  # fmt: skip
 X, C = NUMBER_VARIABLE, TEXT_VARIABLE
+# What a variable of a loop or generator walks through.
+_WALKED: Mapping[str, Symbol] = {X: ("Numbers",), C: ("E", "texts to walk", "sum")}
 
 
 class Production(NamedTuple):
@@ -78,28 +80,24 @@ class Productions:
 
     def _body(self, has_else: bool = False) -> tuple[Table, bool]:
         """Statements of the function; the last one returns."""
-        after: Symbol = ("Body",)
-        table = self._statements(0, after)
-        table["return"] = Production((_expression(self.signature.result, "full"), _lexeme(END)))
-        if has_else:
-            table["else"] = Production((*_block(1), after))
-        return table, False
+        return self._statements(0, ("Body",), END, has_else), False
 
     def _block(self, depth: int, begun: bool, has_else: bool = False) -> tuple[Table, bool]:
         """Statements of an indented block, one at least; it ends with a return or with the indentation."""
-        after: Symbol = ("Block", depth, True)
-        table = self._statements(depth, after)
-        table["return"] = Production((_expression(self.signature.result, "full"), _lexeme(NEWLINE)))
-        if has_else:
-            table["else"] = Production((*_block(depth + 1), after))
-        return table, begun
+        return self._statements(depth, ("Block", depth, True), NEWLINE, has_else), begun
 
-    def _statements(self, depth: int, after: Symbol) -> Table:
-        table = {RESULT: Production((("Assignment", depth), after), "", "bound" if depth else "")}
+    def _statements(self, depth: int, after: Symbol, end: str, has_else: bool) -> Table:
+        """A statement and `after` it more of them, or a return, which `end` follows."""
+        table = {
+            RESULT: Production((("Assignment", depth), after), "", "bound" if depth else ""),
+            "return": Production((_expression(self.signature.result, "full"), _lexeme(end))),
+        }
         if depth < 2:
             with_else = (*after, True)
             table["for"] = Production((("Loop", depth), after), "", "loop")
             table["if"] = Production((_expression("any", "condition"), *_block(depth + 1), with_else))
+        if has_else:
+            table["else"] = Production((*_block(depth + 1), after))
         return table
 
     def _assignment(self, depth: int) -> tuple[Table, bool]:
@@ -114,7 +112,7 @@ class Productions:
 
     def _loop(self, depth: int) -> tuple[Table, bool]:
         table = {}
-        for name, source in ((X, ("Numbers",)), (C, _expression("texts to walk", "sum"))):
+        for name, source in _WALKED.items():
             block = _block(depth + 1, f"bind {name}", f"unbind {name}")
             table[name] = Production((_lexeme("in"), source, *block), "", "free")
         return table, False
@@ -136,7 +134,7 @@ class Productions:
     def _operands(self, kind: str) -> Table:
         """The lexemes that begin a value of a type, with the rest of the value."""
         table: Table = {}
-        signature, vocabulary = self.signature, self.vocabulary
+        signature, lexemes = self.signature, self.vocabulary.lexemes
         for slot, one in zip(ARGUMENTS, signature.arguments, strict=False):
             if one == kind:
                 table[slot] = Production(())
@@ -145,20 +143,20 @@ class Productions:
             inputs = [_expression(one, "condition") for one in signature.arguments]
             table[SELF] = _call(*inputs)
         if kind == N:
-            table |= {lexeme: Production(()) for lexeme in vocabulary.numbers()}
+            table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0].isdigit()}
             table[X] = Production((), "use", "variable")
             table["len"] = _call(_expression("sized", "condition"))
             table["abs"] = _call(_expression(N, "condition"))
             table["int"] = _call(_expression("either", "condition"))
-            table["sum"] = _call(("Summed",), generator=True)
+            table["sum"] = _call(("Generated", "element", ("Numbers",)), generator=True)
             table["min"] = table["max"] = Production((_lexeme("("), ("Compared",)))
         if kind == S:
-            table |= {lexeme: Production(()) for lexeme in vocabulary.texts()}
+            table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0] in "'\""}
             table[C] = Production((), "use", "variable")
             table["str"] = _call(_expression(N, "condition"))
         if kind == B:
             table |= {lexeme: Production(()) for lexeme in ("True", "False")}
-            table["all"] = table["any"] = _call(("Tested",), generator=True)
+            table["all"] = table["any"] = _call(("Generated", "any", None), generator=True)
         if kind in (LN, LS):
             table["sorted"] = _call(_expression(kind if kind == LN else "texts to walk", "condition"))
             table["["] = Production((("Listed", _ELEMENT[kind]),))
@@ -167,7 +165,7 @@ class Productions:
     def _p(self, goal: str, kind: str, level: str) -> tuple[Table, bool]:
         table, nullable = self._r(goal, kind, level)
         if kind in _ELEMENT:
-            table["["] = Production((("Index", goal, kind, level),))
+            table["["] = Production((("Slice", goal, kind, level, 0),))
         if kind == S:
             table["."] = Production((("Method", goal, level),))
         if kind in (LN, LS):
@@ -202,24 +200,14 @@ class Productions:
             table["if"] = Production((_expression("any", "condition"), _lexeme("else"), otherwise))
         return table, accepted
 
-    def _index(self, goal: str, kind: str, level: str) -> tuple[Table, bool]:
-        """After `[`: an index or a slice."""
-        table = self._before(_expression(N, "condition"), ("Indexed", goal, kind, level))
-        table[":"] = Production((("Slice", goal, kind, level, 1),))
-        return table, False
-
-    def _indexed(self, goal: str, kind: str, level: str) -> tuple[Table, bool]:
-        element: Symbol = ("P", goal, _ELEMENT[kind], level)
-        return {"]": Production((element,)), ":": Production((("Slice", goal, kind, level, 1),))}, False
-
     def _slice(self, goal: str, kind: str, level: str, colons: int, read: bool = False) -> tuple[Table, bool]:
-        """After a colon: a bound, the second colon, or the end."""
-        table: Table = {}
-        if not read:
-            table = self._before(_expression(N, "condition"), ("Slice", goal, kind, level, colons, True))
-        table["]"] = Production((("P", goal, kind, level),))
-        if colons == 1:
-            table[":"] = Production((("Slice", goal, kind, level, 2),))
+        """After `[` or a colon: a bound, the next colon, or the end; without a colon it is an index."""
+        bound = _expression(N, "condition")
+        table = {} if read else self._before(bound, ("Slice", goal, kind, level, colons, True))
+        if read or colons:
+            table["]"] = Production((("P", goal, kind if colons else _ELEMENT[kind], level),))
+        if colons < 2:
+            table[":"] = Production((("Slice", goal, kind, level, colons + 1),))
         return table, False
 
     def _method(self, goal: str, level: str) -> tuple[Table, bool]:
@@ -242,45 +230,33 @@ class Productions:
     def _range(self) -> tuple[Table, bool]:
         return {")": Production(()), ",": Production((_expression(N, "condition"), _lexeme(")")))}, False
 
-    def _summed(self) -> tuple[Table, bool]:
-        """Numbers, or a generator of numbers; the first lexeme tells which."""
-        return self._generated("element", ("Numbers",)), False
-
-    def _tested(self) -> tuple[Table, bool]:
-        return self._generated("any", None), False
-
     def _listed(self, element: str) -> tuple[Table, bool]:
         """After `[`: the end, or a comprehension."""
-        found = self._generated(element, None, "]")
+        found, _ = self._generated(element, None, "]")
         for lexeme, one in found.items():
             rule = one.rule if one.rule in ("bound", "generator") else "generator"
             found[lexeme] = one._replace(action=f"open {lexeme if one.action else ''}".strip(), rule=rule)
         return found | {"]": Production(())}, False
 
-    def _generated(self, element: str, source: Symbol | None, end: str = ")") -> Table:
-        """A generator expression, and what closes it; or a whole `source` that begins with a list."""
+    def _generated(self, element: str, source: Symbol | None, end: str = ")") -> tuple[Table, bool]:
+        """A generator expression, and what closes it; or a whole `source` that begins with a list.
+
+        The first lexeme tells which.
+        """
         lists = {*self._operands(LN), "range"} if source else set()
-        table = {
-            lexeme: production
-            for lexeme, production in self._before(
-                _expression(element, "condition"), ("Generator", end)
-            ).items()
-            if lexeme not in lists
-        }
+        generator = self._before(_expression(element, "condition"), _lexeme("for"), ("Binder", end))
+        table = {lexeme: production for lexeme, production in generator.items() if lexeme not in lists}
         if source is not None:
             for lexeme, one in self._before(source, _lexeme(end)).items():
                 if lexeme in lists and one.rule != "generator":
                     table[lexeme] = one._replace(action="close")
-        return table
-
-    def _generator(self, end: str) -> tuple[Table, bool]:
-        return {"for": Production((("Binder", end),))}, False
+        return table, False
 
     def _binder(self, end: str) -> tuple[Table, bool]:
         tail: Symbol = ("Filter", end)
-        walks = ((X, ("Numbers",)), (C, _expression("texts to walk", "sum")))
         return {
-            name: Production((_lexeme("in"), source, tail), "source", "binder") for name, source in walks
+            name: Production((_lexeme("in"), source, tail), "source", "binder")
+            for name, source in _WALKED.items()
         }, False
 
     def _filter(self, end: str) -> tuple[Table, bool]:
@@ -289,27 +265,24 @@ class Productions:
 
     def _compared(self) -> tuple[Table, bool]:
         """What `min` and `max` take: numbers in a list, or two and more."""
-        single = self._operands(N)
+        further = (_lexeme(","), _expression(N, "condition"), ("More",))
         table = {
-            lexeme: one._replace(symbols=(*one.symbols, ("P", N, N, "sum"), _lexeme(","), ("Further",)))
-            for lexeme, one in single.items()
+            lexeme: one._replace(symbols=(*one.symbols, ("P", N, N, "sum"), *further))
+            for lexeme, one in self._operands(N).items()
         }
-        table["-"] = Production((_expression(N, "operand"), ("R", N, N, "sum"), _lexeme(","), ("Further",)))
+        table["-"] = Production((_expression(N, "operand"), ("R", N, N, "sum"), *further))
         for lexeme, one in self._before(_expression(LN, "sum"), _lexeme(")")).items():
             if lexeme in self._operands(LN):
                 table.setdefault(lexeme, one)
         return table, False
 
-    def _further(self) -> tuple[Table, bool]:
-        return self._before(_expression(N, "condition"), ("More",)), False
-
     def _more(self) -> tuple[Table, bool]:
-        return {")": Production(()), ",": Production((("Further",),))}, False
+        return {")": Production(()), ",": Production((_expression(N, "condition"), ("More",)))}, False
 
-    def _before(self, first: Symbol, then: Symbol) -> Table:
+    def _before(self, first: Symbol, *then: Symbol) -> Table:
         """The productions of `first`, with `then` after it."""
         table, _ = self.of(first)
-        return {lexeme: one._replace(symbols=(*one.symbols, then)) for lexeme, one in table.items()}
+        return {lexeme: one._replace(symbols=(*one.symbols, *then)) for lexeme, one in table.items()}
 
 
 def _expression(goal: str, level: str) -> Symbol:

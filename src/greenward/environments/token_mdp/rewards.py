@@ -19,6 +19,7 @@ from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
+from greenward.problems.python_source import parse_or_none
 
 ALL_PASSED = 2.0
 """Added to the share of tests passed when it is 1: with a weight of 10, a bonus of 20."""
@@ -112,9 +113,8 @@ def make_program_reward(kind: str, weights: Weights, grader: Grader) -> ProgramR
 
 def quality(code: str) -> float:
     """0.5 for valid syntax, 0.3 for structure, 0.2 for reasonable length, 0.2 for low complexity."""
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_or_none(code)
+    if tree is None:
         return 0.0
     nodes = list(ast.walk(tree))
     arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}

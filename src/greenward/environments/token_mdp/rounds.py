@@ -149,11 +149,7 @@ def written_out(programs: Mapping[TokenProblem, Sequence[int]]) -> Choose:
 
 def by_prior(mdp: TokenMDP, rng: np.random.Generator) -> Choose:
     """Random search: legal actions in proportion to the token prior."""
-
-    def choose(writings: Sequence[Writing], observations_BD: np.ndarray, legal_BA: np.ndarray) -> np.ndarray:
-        return drawn(prior_of(mdp, writings, legal_BA), rng)
-
-    return choose
+    return lambda writings, _, legal_BA: drawn(prior_of(mdp, writings, legal_BA), rng)
 
 
 def prior_of(mdp: TokenMDP, writings: Sequence[Writing], legal_BA: np.ndarray) -> np.ndarray:

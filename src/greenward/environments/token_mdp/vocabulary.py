@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
+import string
 import textwrap
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from greenward.errors import ConfigError, ProblemError
 from greenward.problems.problem import Problem
+from greenward.problems.python_source import parse_or_none
 
 NEWLINE, INDENT, DEDENT, DELETE, END = "<newline>", "<indent>", "<dedent>", "<delete>", "<end>"
 OPERATIONS = (NEWLINE, INDENT, DEDENT, DELETE, END)
@@ -43,15 +46,6 @@ _FURTHER = (
 )  # fmt: skip
 
 
-def _more() -> Iterator[str]:
-    """Literals without end, for vocabularies of any size."""
-    yield from (repr(chr(code)) for code in range(ord("a"), ord("z") + 1))
-    number = 11
-    while True:
-        yield str(number)
-        number += 1
-
-
 class Vocabulary:
     """The first `size` lexemes of a fixed order, the shortest useful vocabulary first; then `extra` ones.
 
@@ -66,7 +60,8 @@ class Vocabulary:
                 remedy=f"The {len(_CORE)} lexemes of the core are needed by the grammar.",
             )
         lexemes = dict.fromkeys((*_CORE, *_FURTHER))
-        more = _more()
+        # For a vocabulary of any size there are literals without end.
+        more = itertools.chain(map(repr, string.ascii_lowercase), map(str, itertools.count(11)))
         while len(lexemes) < size:
             lexemes[next(more)] = None
         for literal in extra:
@@ -89,12 +84,6 @@ class Vocabulary:
             for lexeme in self.lexemes
         ]
 
-    def numbers(self) -> list[str]:
-        return [lexeme for lexeme in self.lexemes if lexeme[0].isdigit()]
-
-    def texts(self) -> list[str]:
-        return [lexeme for lexeme in self.lexemes if lexeme[0] in "'\""]
-
 
 def _is_literal(lexeme: str) -> bool:
     try:
@@ -105,11 +94,8 @@ def _is_literal(lexeme: str) -> bool:
 
 def parameters(problem: Problem) -> list[str]:
     """The names of the parameters in the problem's signature. Raises `ProblemError` without one."""
-    try:
-        tree = ast.parse(problem.starter_code.rstrip() + "\n    pass\n")
-    except SyntaxError:
-        tree = ast.Module([], [])
-    for node in tree.body:
+    tree = parse_or_none(problem.starter_code.rstrip() + "\n    pass\n")
+    for node in tree.body if tree else ():
         if isinstance(node, ast.FunctionDef) and node.name == problem.entry_point:
             return [argument.arg for argument in node.args.args]
     raise ProblemError(f"{problem.task_id}: the starter code does not define {problem.entry_point!r}.")
@@ -148,21 +134,17 @@ def reference_lexemes(problem: Problem) -> list[str]:
     Raises `ProblemError` where there is no reference that could be read.
     """
     name = problem.entry_point
-    try:
-        tree = ast.parse(problem.reference)
-    except SyntaxError:
-        tree = ast.Module([], [])
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    if not found:
+    tree = parse_or_none(problem.reference)
+    functions = (node for node in (tree.body if tree else ()) if isinstance(node, ast.FunctionDef))
+    found = next((node for node in functions if node.name == name), None)
+    if found is None:
         raise ProblemError(
             f"{problem.task_id}: there is no reference that defines {name!r}, so nothing proves that the "
             "problem can be solved.",
             remedy="Give a reference, or set environment.check_reachability=false.",
         )
-    body = found[0].body
-    if ast.get_docstring(found[0]):
-        body = body[1:]
-    slots = {argument.arg: slot for argument, slot in zip(found[0].args.args, ARGUMENTS, strict=False)}
+    body = found.body[1:] if ast.get_docstring(found) else found.body
+    slots = {argument.arg: slot for argument, slot in zip(found.args.args, ARGUMENTS, strict=False)}
     slots[name] = SELF
     lines = problem.reference.splitlines()[body[0].lineno - 1 : body[-1].end_lineno]
     text = textwrap.dedent("\n".join(lines)) + "\n"

@@ -9,8 +9,9 @@ masked and put as those of mined source (`problems.mining`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from textwrap import indent
 
 from greenward.problems.families.composition import ID_PREFIX, Composition
 from greenward.problems.families.operations import Operation
@@ -50,7 +51,7 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
     helper = _HELPERS[stable_hash(f"helper/{name}") % len(_HELPERS)]
     is_class = stable_hash(f"class/{name}") % 2 == 0
     first = next(iter(chains.values())).operations[0]  # which all have
-    text = (_class_text if is_class else _functions_text)(helper, first, chains)
+    text = _text(helper, first, chains, is_class)
     file = SourceFile(f"{name}.py", f"{name}.py", text, is_test=False)
     tree = SourceTree(MODULES, "", "Apache-2.0", (file,), ())
     for function in masked_functions(file):
@@ -72,29 +73,22 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
         yield replace(made, task_id=task_id, columns={"wrong_bodies": wrong})
 
 
-def _functions_text(helper: str, first: Operation, chains: dict[str, Composition]) -> str:
-    value, said = first.takes.value, Composition((first,)).specification
-    parts = [f'def {helper}({value}):\n    """{said}"""\n    return {first.expression}\n']
+def _text(helper: str, first: Operation, chains: Mapping[str, Composition], is_class: bool) -> str:
+    """The file: the helper, and the functions that call it, or a class whose methods they are."""
+    value = first.takes.value
+    takes, call = ("self", f"self.{helper}()") if is_class else (value, f"{helper}({value})")
+    begins = [f"{value} = self.{value}"] if is_class else []
+
+    def function(name: str, said: str, *lines: str) -> str:
+        return "\n    ".join((f"def {name}({takes}):", f'"""{said}"""', *lines)) + "\n"
+
+    said = Composition((first,)).specification
+    parts = [function(helper, said, *begins, f"return {first.expression}")]
     for name, chain in chains.items():
         second = chain.operations[1]
-        parts.append(
-            f'def {name}({value}):\n    """{helper.capitalize()}, then {second.phrase}."""\n'
-            f"    {second.takes.value} = {helper}({value})\n    return {second.expression}\n"
-        )
-    return "\n\n".join(parts)
-
-
-def _class_text(helper: str, first: Operation, chains: dict[str, Composition]) -> str:
-    value, said = first.takes.value, Composition((first,)).specification
-    parts = [
-        f"class {helper.capitalize()}:\n    def __init__(self, {value}):\n        self.{value} = {value}\n",
-        f'    def {helper}(self):\n        """{said}"""\n'
-        f"        {value} = self.{value}\n        return {first.expression}\n",
-    ]
-    for name, chain in chains.items():
-        second = chain.operations[1]
-        parts.append(
-            f'    def {name}(self):\n        """{helper.capitalize()}, then {second.phrase}."""\n'
-            f"        {second.takes.value} = self.{helper}()\n        return {second.expression}\n"
-        )
-    return "\n".join(parts)
+        lines = f"{second.takes.value} = {call}", f"return {second.expression}"
+        parts.append(function(name, f"{helper.capitalize()}, then {second.phrase}.", *lines))
+    if not is_class:
+        return "\n\n".join(parts)
+    head = f"class {helper.capitalize()}:\n    def __init__(self, {value}):\n        self.{value} = {value}\n"
+    return "\n".join((head, *(indent(part, "    ") for part in parts)))

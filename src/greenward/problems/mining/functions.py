@@ -127,7 +127,9 @@ def _unsuitable(node: FunctionNode) -> str:
     ):
         return "nothing to implement"
     first, last = node.body[0], statements[0]
-    if last.lineno <= (first.end_lineno or 0) or first.lineno <= _signature_end(node):
+    signature = [node.returns, *(one for one in ast.walk(node.args) if hasattr(one, "end_lineno"))]
+    signature_end = max([node.lineno, *(one.end_lineno for one in signature if one is not None)])
+    if last.lineno <= (first.end_lineno or 0) or first.lineno <= signature_end:
         return "body on the line of its docstring"
     if (node.end_lineno or 0) - (first.end_lineno or 0) > MAX_BODY_LINES:
         return "body too long"
@@ -144,11 +146,6 @@ def _is_trivial(statement: ast.stmt) -> bool:
         case ast.Raise(exc=ast.Name("NotImplementedError") | ast.Call(ast.Name("NotImplementedError"))):
             return True
     return False
-
-
-def _signature_end(node: FunctionNode) -> int:
-    parts = [one for one in ast.walk(node.args) if hasattr(one, "end_lineno")]
-    return max([node.lineno, *(one.end_lineno for one in [*parts, node.returns] if one is not None)])
 
 
 def _name(decorator: ast.expr) -> str:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -99,9 +100,7 @@ def dependencies(files: Iterable[SourceFile]) -> set[str]:
 def _needed(file: SourceFile) -> Iterator[str]:
     """The places where imported modules may lie, with the packages that hold them."""
     for name in (*_imported(file), file.module):
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            path = "/".join(parts[:end])
+        for path in accumulate(name.split("."), "{}/{}".format):
             yield from (f"{path}.py", f"{path}/__init__.py")
 
 

@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from email import message_from_string
+from email.message import Message
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -121,9 +122,10 @@ def find_tree(source: str) -> SourceTree:
         )
     if path.exists():
         folder = path if path.is_dir() else path.parent
+        stated = folder / "PKG-INFO"  # of a source distribution
+        text = stated.read_text(encoding="utf-8", errors="replace") if stated.is_file() else ""
         name = path.resolve().name.removesuffix(".py")
-        version, licence = _stated_in(folder)
-        return _tree(name, version, licence or _licence_in(folder), path, folder)
+        return _tree(name, *_facts(message_from_string(text), folder), path, folder)
     found = _installed(source)
     if found is None:
         raise ProblemError(
@@ -132,8 +134,9 @@ def find_tree(source: str) -> SourceTree:
         )
     if library in found.parents and not {"site-packages", "dist-packages"} & set(found.parts):
         return _library_tree(library, found)
-    version, licence = _distribution(source)
-    return _tree(source, version, licence or _licence_in(found), found, found.parent)
+    distributions = metadata.packages_distributions().get(source)
+    facts = metadata.metadata(distributions[0]) if distributions else Message()
+    return _tree(source, *_facts(facts, found), found, found.parent)
 
 
 def _installed(name: str) -> Path | None:
@@ -149,14 +152,6 @@ def _installed(name: str) -> Path | None:
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
     return Path(spec.origin) if spec.has_location and spec.origin else None
-
-
-def _distribution(name: str) -> tuple[str, str]:
-    """(version, licence) that the metadata of an installed package name."""
-    distributions = metadata.packages_distributions().get(name)
-    if not distributions:
-        return "", ""
-    return _stated(metadata.metadata(distributions[0]))
 
 
 def _library_tree(library: Path, part: Path | None) -> SourceTree:
@@ -175,7 +170,9 @@ def _tree(
         if isinstance(text, LeftOut):
             left_out.append(text)
             continue
-        place = _relative(file, _import_root(file))
+        folders = file.parents
+        import_root = next((one for one in folders if not (one / "__init__.py").is_file()), folders[-1])
+        place = _relative(file, import_root)
         if not all(map(str.isidentifier, module_of(place).split("."))):
             left_out.append(LeftOut(shown, "cannot be imported by its name"))
             continue
@@ -212,13 +209,6 @@ def _text(file: Path, shown: str) -> str | LeftOut:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _import_root(file: Path) -> Path:
-    folder = file.parent
-    while (folder / "__init__.py").is_file() and folder.parent != folder:
-        folder = folder.parent
-    return folder
-
-
 def _is_test(path: PurePosixPath) -> bool:
     """Whether a file is part of a test suite, by its name or that of its folders."""
     is_named_so = path.stem.startswith("test_") or path.stem.endswith("_test")
@@ -229,22 +219,12 @@ def _relative(file: Path, folder: Path) -> str:
     return PurePosixPath(os.path.relpath(file, folder)).as_posix()
 
 
-def _stated_in(folder: Path) -> tuple[str, str]:
-    """(version, licence) that a source distribution states in `PKG-INFO`."""
-    file = folder / "PKG-INFO"
-    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    return _stated(message_from_string(text))
-
-
-def _stated(facts: Any) -> tuple[str, str]:
-    licence = facts["License-Expression"] or (facts["License"] or "").partition("\n")[0][:80]
-    return facts["Version"] or "", licence
-
-
-def _licence_in(folder: Path) -> str:
-    """The first line of text of the licence file beside a tree, if there is one."""
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+def _facts(stated: Any, folder: Path) -> tuple[str, str]:
+    """(version, licence) by metadata; else the licence is the first line of the licence file in `folder`."""
+    licence = stated["License-Expression"] or (stated["License"] or "").partition("\n")[0][:80]
+    for entry in sorted(folder.iterdir()) if folder.is_dir() and not licence else ():
         if entry.stem.upper().startswith(_LICENCE_FILES) and entry.is_file():
             lines = entry.read_bytes()[:2000].decode("utf-8", "replace").splitlines()
-            return next((line.strip()[:80] for line in lines if line.strip()), "")
-    return ""
+            licence = next((line.strip()[:80] for line in lines if line.strip()), "")
+            break
+    return stated["Version"] or "", licence

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import ProblemError
-from greenward.problems.json_rows import Format, Row, read_problems, read_text
-from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, StdioCase
+from greenward.problems.json_rows import Format, Row, read_text
+from greenward.problems.problem import Case, Comparison, Problem, StdioCase
 from greenward.user_text import parse_json_text
 
 MAX_TEST_BYTES = 256 << 20
@@ -108,12 +108,8 @@ _LIVECODEBENCH_SUITE = _ContestSuite(
 )
 
 
-def load_apps_folder(folder: Path, *, skip_bad_rows: bool = False) -> ProblemSet:
-    """The problems of a folder with one folder for each problem, as in APPS. Raises `ProblemError`."""
-    return read_problems(folder, APPS, rows=_folder_rows(folder), skip_bad_rows=skip_bad_rows)
-
-
-def _folder_rows(folder: Path) -> Iterator[Row]:
+def apps_rows(folder: Path) -> Iterator[Row]:
+    """A row for each folder in a folder, as in APPS. Raises `ProblemError`."""
     for number, entry in enumerate(sorted(entry for entry in folder.iterdir() if entry.is_dir()), start=1):
         values: dict[str, Any] = {"problem_id": entry.name}
         for name in ("question.txt", "starter_code.py", "input_output.json", "solutions.json"):

@@ -49,6 +49,7 @@ def _problem(row: Row) -> Problem:
     tolerance = _tolerance(row)
     oracle = oracle_for(task_id, entry_point, tolerance)
     is_mbpp = task_id.startswith("Mbpp/")
+    rule = RULES.get(entry_point, "equal") if is_mbpp else "equal"
     part = part_of(task_id)
     return Problem(
         task_id=task_id,
@@ -57,14 +58,12 @@ def _problem(row: Row) -> Problem:
         cases=() if oracle else tuple(Case(arguments, Expected.FROM_REFERENCE) for arguments in inputs),
         checks=tuple(f"judge({entry_point}, {arguments!r})" for arguments in inputs) if oracle else (),
         check_setup_code=oracle or "",
-        setup_code=setup_for(entry_point) if is_mbpp else "",
+        # What is compared as a set may be anything that has elements. Iterators and views cannot leave their
+        # process as they are.
+        setup_code=_PROGRAMS["elements"].replace("NAME", entry_point) if rule == "same_set" else "",
         starter_code=prompt,
         reference=reference,
-        comparison=Comparison(
-            tolerance=tolerance,
-            relative_tolerance=RELATIVE_TOLERANCE,
-            rule=RULES.get(entry_point, "equal") if is_mbpp else "equal",
-        ),
+        comparison=Comparison(tolerance, rule=rule, relative_tolerance=RELATIVE_TOLERANCE),
         tags=(part,) if part else (),
         base_tests=len(base),
     )
@@ -130,17 +129,9 @@ def _deep_tuple(value: Any) -> Any:
     return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
 
 
-def _tuple_if_list(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _set_or_empty_dict(value: Any) -> Any:
     """Mbpp/115 asks whether all are empty dictionaries; those that are not were sets."""
     return set(value) if isinstance(value, list) and value else {}
-
-
-def _dict_of_tuples(values: Any) -> dict[Any, tuple[Any, ...]]:
-    return {key: tuple(value) for key, value in values.items()}
 
 
 # What restores the list of arguments, and the ids of the problems of MBPP for which it does.
@@ -149,12 +140,12 @@ _MBPP_RESTORE: tuple[tuple[Restore, tuple[int, ...]], ...] = (
     (_list_of(tuple), (429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809)),
     (_list_of(_list_of(tuple)), (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
     (_list_of(_tuple_of(tuple)), (259, 401, 445)),
-    (_list_of(_tuple_of(_tuple_if_list)), (278,)),
+    (_list_of(_tuple_of(lambda value: tuple(value) if isinstance(value, list) else value)), (278,)),
     (_list_of(_deep_tuple), (580, 615, 791)),
     (_by_position(tuple), (250, 307, 405, 446, 617, 720, 763, 808)),
     (_by_position(_list_of(tuple)), (75, 413, 444, 753)),
     (_by_position(None, tuple), (106, 750)),
-    (_by_position(_dict_of_tuples), (722,)),
+    (_by_position(lambda values: {key: tuple(value) for key, value in values.items()}), (722,)),
     (_by_position(_list_of(_set_or_empty_dict)), (115,)),
     (_by_position(float, complex), (124,)),
     (_by_position(complex), (252,)),
@@ -175,16 +166,6 @@ RULES: Mapping[str, Rule] = {
     "text_match_three": "not_none",  # Mbpp/787
     "text_starta_endb": "not_none",  # Mbpp/794
 }
-
-
-def setup_for(entry_point: str) -> str:
-    """What must run after an answer so that its values can be judged by the rule of `entry_point`.
-
-    What is compared as a set may be anything that has elements. Iterators and views cannot leave their
-    process as they are.
-    """
-    is_set = RULES.get(entry_point) == "same_set"
-    return _PROGRAMS["elements"].replace("NAME", entry_point) if is_set else ""
 
 
 def oracle_for(task_id: str, entry_point: str, tolerance: float) -> str | None:

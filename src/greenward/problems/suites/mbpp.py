@@ -71,12 +71,19 @@ def _problem(row: Row, challenge: bool = False) -> Problem:
         raise row.error("test_list", "is empty: nothing would judge an answer")
     solution = row.python("code", code)
     calls = row.python("test_list", "\n".join(tests))
-    name = _entry_point(calls, solution)
+    # The function that is asked for is the first that the tests call and the solution defines.
+    defined = {node.name for node in solution.body if isinstance(node, Definition)}
+    called = (node.func for test in calls.body for node in ast.walk(test) if isinstance(node, ast.Call))
+    name = next((one.id for one in called if isinstance(one, ast.Name) and one.id in defined), None)
     if name is None:
         raise row.error("test_list", "calls no function that 'code' defines")
     set_up = [*row.texts("test_imports"), row.text("test_setup_code", default="")]
     row.python("test_setup_code", "\n".join(set_up), problem="or test_imports is not Python")
-    set_up += _imports_of(solution, {node.id for node in ast.walk(calls) if isinstance(node, ast.Name)})
+    names = {node.id for node in ast.walk(calls) if isinstance(node, ast.Name)}
+    for node in solution.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):  # what the tests use (`sys` in Mbpp/596)
+            bound = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            set_up += [ast.unparse(node)] if bound & names else []
     task_id = f"Mbpp/{number}"
     part = part_of(task_id)
     return Problem(
@@ -96,26 +103,6 @@ def _problem(row: Row, challenge: bool = False) -> Problem:
 MBPP = Format(
     "MBPP", ("test_list",), '{"task_id": 2, "text": …, "code": …, "test_list": ["assert …", …]}', _problem
 )
-
-
-def _entry_point(tests: ast.Module, solution: ast.Module) -> str | None:
-    """The function that is asked for: the first that the tests call and the solution defines."""
-    defined = {node.name for node in solution.body if isinstance(node, Definition)}
-    for test in tests.body:
-        for node in ast.walk(test):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
-                return node.func.id
-    return None
-
-
-def _imports_of(solution: ast.Module, names: set[str]) -> list[str]:
-    """The import statements of the solution that bind some of the names (`sys` in Mbpp/596)."""
-    return [
-        ast.unparse(node)
-        for node in solution.body
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        and any((alias.asname or alias.name.partition(".")[0]) in names for alias in node.names)
-    ]
 
 
 def _with_unix_line_ends(value: Any) -> Any:

@@ -70,9 +70,12 @@ def vulnerability_pairs(part: Literal["train", "held_out"]) -> ProblemSet:
 
 
 def pair(name: str, vulnerable: str, fixed: str, cwe: str, tags: tuple[str, ...] = ()) -> Iterator[Problem]:
-    """The two versions of a function as problems, with the lines in which they differ."""
-    lines = _changed_lines(vulnerable, fixed)
-    for code, own_lines, is_vulnerable in zip((vulnerable, fixed), lines, (True, False), strict=True):
+    """The two versions of a function as problems, each with its lines that the other one does not have."""
+    ours, theirs = (text.rstrip("\n").split("\n") for text in (vulnerable, fixed))  # as they are numbered
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
+    changed = [places for kind, *places in blocks if kind != "equal"]  # start and end in either text
+    for code, is_vulnerable, at in ((vulnerable, True, 0), (fixed, False, 2)):
+        own_lines = tuple(line + 1 for places in changed for line in range(places[at], places[at + 1]))
         yield Problem(
             task_id=f"{name}/{'vulnerable' if is_vulnerable else 'fixed'}",
             prompt=code,
@@ -140,14 +143,3 @@ def _renamed(template: Template, rng: random.Random) -> Template:
 def _word(rng: random.Random) -> str:
     """A name without a meaning, so that nothing but the use of an interface tells two versions apart."""
     return "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 2, 3))))
-
-
-def _changed_lines(one: str, other: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The numbers of the lines of each text that the other one does not have, counted from 1."""
-    ours, theirs = one.rstrip("\n").split("\n"), other.rstrip("\n").split("\n")  # as they are numbered
-    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
-    changed = [block for block in blocks if block[0] != "equal"]
-    return (
-        tuple(n + 1 for _, start, end, _, _ in changed for n in range(start, end)),
-        tuple(n + 1 for _, _, _, start, end in changed for n in range(start, end)),
-    )
