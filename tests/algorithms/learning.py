@@ -14,7 +14,7 @@ from greenward.algorithms.advantages import ESTIMATORS
 from greenward.algorithms.batches import BatchTotals, TrainingBatch
 from greenward.algorithms.coefficients import KLCoefficient
 from greenward.algorithms.critic import CriticEstimator
-from greenward.algorithms.losses import ImportanceCorrection, LossOutput, policy_loss
+from greenward.algorithms.losses import LossOutput, policy_loss
 from greenward.algorithms.trainer import RLTrainer
 from greenward.config.algorithm import AlgorithmConfig, GRPOAlgorithmConfig, PPOAlgorithmConfig
 from greenward.config.sections import ShapeConfig, TrainingConfig
@@ -151,17 +151,12 @@ def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: AlgorithmConfig)
         inputs.old_logprobs_BT,
         inputs.ref_logprobs_BT,
     )
-    importance = algorithm.importance
     return policy_loss(
         inputs.logprobs_BT,
         batch,
         totals,
-        loss=algorithm.loss,
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
-        importance=importance and ImportanceCorrection(**importance.model_dump()),
+        algorithm,
         kl_coefficient=algorithm.kl.coefficient,
-        kl_estimator=algorithm.kl.estimator,
         entropy_coefficient=algorithm.entropy_coefficient,
         entropy_BT=inputs.entropy_BT,
     )

@@ -14,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
+from greenward.algorithms.stateful import Stateful
 from greenward.environments.episode import Episode, Turn
 from greenward.errors import GreenwardError
 
@@ -46,21 +47,11 @@ class AdvantageBatch:
     needs_groups: bool = True
 
 
-class Estimator(Protocol):
-    """Maps a batch of episodes to advantages; may have state, which checkpoints keep.
+class Estimator(Stateful):
+    """Maps a batch of episodes to advantages; may have state, which checkpoints keep."""
 
-    A state holds tensors and plain Python values, not NumPy's: checkpoints are read without unpickling code.
-    """
-
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state, which is empty unless an estimator says otherwise."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        return
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        raise NotImplementedError
 
 
 def per_token(episodes: Sequence[Episode], value: Callable[[int, Turn], float]) -> PerToken:
@@ -161,8 +152,10 @@ class CompletionRewardEstimator(Estimator):
             for turn, advantages_T in zip(episode.turns, advantages, strict=True):
                 if turn.completion_rewards and turn.trained and episode.scored:
                     returns = np.cumsum(turn.completion_rewards[::-1])[::-1].tolist()
-                    spans = _written_spans(turn.policy_wrote_T)
-                    for k, (value, (start, end)) in enumerate(zip(returns, spans, strict=True)):
+                    # Where each run of tokens that the policy wrote starts, and where it ends.
+                    edges = np.flatnonzero(np.diff(turn.policy_wrote_T, prepend=False, append=False))
+                    runs = zip(returns, edges[::2], edges[1::2], strict=True)
+                    for k, (value, start, end) in enumerate(runs):
                         sharers[episode.group_id, turn.role, k].append((value, advantages_T[start:end]))
         for places in sharers.values():
             returns = np.array([value for value, _ in places])
@@ -170,12 +163,6 @@ class CompletionRewardEstimator(Estimator):
                 for advantage, (_, part) in zip(_standardised(returns), places, strict=True):
                     part += advantage
         return batch
-
-
-def _written_spans(policy_wrote_T: np.ndarray) -> list[tuple[int, int]]:
-    """(start, end) of each run of tokens that the policy wrote."""
-    edges = np.flatnonzero(np.diff(policy_wrote_T, prepend=False, append=False))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 @dataclass(eq=False)

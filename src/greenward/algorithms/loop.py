@@ -314,5 +314,4 @@ def load_trainer_state(checkpoint: Path) -> dict[str, Any]:
             f"{checkpoint} holds a model but no {STATE_FILE}: training cannot be resumed from it.",
             remedy="Start a new run with model.id set to this folder.",
         )
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    return state
+    return torch.load(file, map_location="cpu", weights_only=True)

@@ -44,6 +44,7 @@ import torch
 from torch import Tensor
 
 from greenward.algorithms.batches import BatchTotals, TrainingBatch
+from greenward.config.algorithm import AlgorithmConfig, ImportanceConfig
 
 
 @dataclass(frozen=True)
@@ -130,31 +131,25 @@ def unclipped_ratio(
 # The correction for a sampler whose probabilities are not the trainer's.
 
 
-@dataclass(frozen=True)
-class ImportanceCorrection:
-    """Weights of the surrogate for tokens that another distribution than the trainer's has drawn.
+def importance_weights(
+    log_ratio_BT: Tensor, mask_BT: Tensor, config: ImportanceConfig
+) -> tuple[Tensor, Tensor]:
+    """Weights (B, T) of the surrogate for tokens that another distribution than the trainer's has drawn.
 
     With r = p_old / p_sampler of each token, or of the sequence (the product over its trained tokens) at
     `level` "sequence", the `mode` "truncate" gives clip(r, low, high), truncated importance sampling
     (IMPALA, arXiv 1802.01561, eq. 1, bounds c and rho), and "mask" gives r within [low, high] and 0 outside
     of it. The bias of the former is bounded by what was cut off; the latter drops what says too little about
-    the policy, at a further loss of data.
+    the policy, at a further loss of data. The second result is where r lies outside of the bounds.
+    `log_ratio_BT` is 0 in the padding.
     """
-
-    mode: str
-    level: str
-    low: float
-    high: float
-
-    def __call__(self, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights (B, T), and where r lies outside of the bounds; `log_ratio_BT` is 0 in the padding."""
-        if self.level == "sequence":
-            log_ratio_BT = (log_ratio_BT * mask_BT).sum(-1, keepdim=True).expand_as(log_ratio_BT)
-        ratio_BT = log_ratio_BT.exp()
-        outside_BT = (ratio_BT < self.low) | (ratio_BT > self.high)
-        if self.mode == "mask":
-            return ratio_BT.masked_fill(outside_BT, 0.0), outside_BT
-        return ratio_BT.clamp(self.low, self.high), outside_BT
+    if config.level == "sequence":
+        log_ratio_BT = (log_ratio_BT * mask_BT).sum(-1, keepdim=True).expand_as(log_ratio_BT)
+    ratio_BT = log_ratio_BT.exp()
+    outside_BT = (ratio_BT < config.low) | (ratio_BT > config.high)
+    if config.mode == "mask":
+        return ratio_BT.masked_fill(outside_BT, 0.0), outside_BT
+    return ratio_BT.clamp(config.low, config.high), outside_BT
 
 
 # The average over the optimizer batch. Values outside the mask are 0.
@@ -207,27 +202,24 @@ def policy_loss(
     logprobs_BT: Tensor,
     batch: TrainingBatch,
     totals: BatchTotals,
+    algorithm: AlgorithmConfig,
     *,
-    loss: str,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    importance: ImportanceCorrection | None = None,
-    kl_coefficient: float = 0.0,
-    kl_estimator: str = "k3",
-    entropy_coefficient: float = 0.0,
-    entropy_BT: Tensor | None = None,
+    kl_coefficient: float,
+    entropy_coefficient: float,
+    entropy_BT: Tensor | None,
 ) -> LossOutput:
-    """The loss called `loss` in `LOSSES` on one micro-batch, with KL and entropy terms.
+    """The loss `algorithm.loss` of `LOSSES` on one micro-batch, with KL and entropy terms.
 
     `logprobs_BT` and `entropy_BT` carry gradients; the latter is the entropy in nats of the whole
     next-token distribution that each token was drawn from, and needed for `entropy_coefficient` above 0.
     At each token the loss is surrogate + `kl_coefficient` * KL estimate - `entropy_coefficient` *
-    entropy; all three are averaged alike. The surrogate is multiplied by the weights of `importance`, if it
-    is given; the other terms are not. The mismatch that it corrects is measured in any case. The KL
-    estimate is weighted by the ratio of each token, also where the surrogate's ratio is of the sequence.
-    `kl_coefficient` above 0 needs `batch.ref_logprobs_BT`.
+    entropy; all three are averaged alike. The surrogate is multiplied by `importance_weights`, if
+    `algorithm.importance` is given; the other terms are not. The mismatch that it corrects is measured in any
+    case. The KL estimate is weighted by the ratio of each token, also where the surrogate's ratio is of the
+    sequence. `kl_coefficient` above 0 needs `batch.ref_logprobs_BT`. The coefficients may have left those of
+    `algorithm`, from which they are steered.
     """
-    parts = LOSSES[loss]
+    parts = LOSSES[algorithm.loss]
     mask_BT = batch.mask_BT.bool()
 
     def within(values_BT: Tensor) -> Tensor:
@@ -238,10 +230,10 @@ def policy_loss(
     old_BT = logprobs_BT.detach() if batch.old_logprobs_BT is None else within(batch.old_logprobs_BT)
     token_log_ratio_BT = logprobs_BT - old_BT
     ratio_BT = parts.log_ratio(token_log_ratio_BT, mask_BT).exp()
-    values_BT = parts.surrogate(ratio_BT, logprobs_BT, batch.advantages_BT, clip_low, clip_high)
-    sums = _ratio_sums(
-        token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, clip_low, clip_high
+    values_BT = parts.surrogate(
+        ratio_BT, logprobs_BT, batch.advantages_BT, algorithm.clip_low, algorithm.clip_high
     )
+    sums = _ratio_sums(token_log_ratio_BT, ratio_BT, batch.advantages_BT, algorithm)
     maxima = {"ratio/max": ratio_BT}
     if batch.sampler_logprobs_BT is not None:
         log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
@@ -250,15 +242,15 @@ def policy_loss(
         sums["importance/kl"] = importance_BT - 1 - log_importance_BT
         sums["importance/difference"] = log_importance_BT.abs()
         maxima["importance/max_difference"] = log_importance_BT.abs()
-        if importance is not None:
-            weights_BT, outside_BT = importance(log_importance_BT, mask_BT)
+        if algorithm.importance is not None:
+            weights_BT, outside_BT = importance_weights(log_importance_BT, mask_BT, algorithm.importance)
             values_BT = values_BT * weights_BT
             sums["importance/outside"] = outside_BT.float()
             sums["importance/mean_corrected"] = weights_BT
     if kl_coefficient > 0:
         assert batch.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
         log_ratio_BT = logprobs_BT - within(batch.ref_logprobs_BT)
-        kl_BT = KL_ESTIMATORS[kl_estimator](log_ratio_BT, token_log_ratio_BT.exp())
+        kl_BT = KL_ESTIMATORS[algorithm.kl.estimator](log_ratio_BT, token_log_ratio_BT.exp())
         values_BT = values_BT + kl_coefficient * kl_BT
         sums["kl"] = kl_BT
     if entropy_coefficient > 0:
@@ -272,19 +264,14 @@ def policy_loss(
 
 
 def _ratio_sums(
-    log_ratio_BT: Tensor,
-    ratio_BT: Tensor,
-    advantages_BT: Tensor,
-    surrogate: Callable[..., Tensor],
-    clip_low: float,
-    clip_high: float,
+    log_ratio_BT: Tensor, ratio_BT: Tensor, advantages_BT: Tensor, algorithm: AlgorithmConfig
 ) -> dict[str, Tensor]:
     """How far the policy has moved on this batch, per token, and where clipping stopped the gradient.
 
     `approx_kl` is Schulman's k3 estimate of KL(old || policy).
     """
-    above_BT, below_BT = ratio_BT > 1 + clip_high, ratio_BT < 1 - clip_low
-    never_BT = torch.zeros_like(above_BT)
+    above_BT, below_BT = ratio_BT > 1 + algorithm.clip_high, ratio_BT < 1 - algorithm.clip_low
+    never_BT, surrogate = torch.zeros_like(above_BT), LOSSES[algorithm.loss].surrogate
     if surrogate is clipped_ratio:
         low_BT, high_BT = below_BT & (advantages_BT < 0), above_BT & (advantages_BT > 0)
     else:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from greenward.algorithms.advantages import Estimator
 from greenward.algorithms.collection import Collector
 from greenward.config.algorithm import BatchFaultConfig, StaleSamplerConfig
 from greenward.environments.episode import POLICY, Episode, Turn
@@ -137,7 +138,7 @@ class AdvantageSignFlipped(LaterFault):
 
     def on_step_begin(self, step: int) -> None:
         if step > self._config.after_step:
-            self._trainer.estimator = FlippedEstimator(self._estimator)
+            self._trainer.estimator = cast(Estimator, FlippedEstimator(self._estimator))
 
 
 class FlippedEstimator(_Around):
