@@ -79,8 +79,10 @@ class Collector(Stateful):
             if self.max_rounds == 1:
                 kept, groups_kept = collected, len(groups)
             else:
-                wanted = group_signal(episodes).with_signal[: self.groups_per_step - groups_kept]
-                kept += [episode for episode in episodes if episode.group_id in set(wanted)]
+                found = group_signal(episodes)
+                wanted = [group for group in found if found[group] == "with_signal"]
+                wanted = wanted[: self.groups_per_step - groups_kept]
+                kept += [episode for episode in episodes if episode.group_id in wanted]
                 groups_kept += len(wanted)
         self._groups_done = groups_done
         tokens = sum(episode.written_tokens for episode in collected)
@@ -179,13 +181,13 @@ def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     played; where there are several, each also has metrics of its own.
     """
     scored = [episode for episode in episodes if episode.scored and episode.trained_rewards]
-    signal = group_signal(episodes)
+    signals = Counter(group_signal(episodes).values())
     metrics: dict[str, float] = {
         "episodes/infrastructure": float(sum(not episode.scored for episode in episodes)),
-        "groups/with_signal": float(len(signal.with_signal)),
-        "groups/dead_all_pass": float(len(signal.all_pass)),
-        "groups/dead_all_fail": float(len(signal.all_fail)),
-        "groups/constant": float(len(signal.constant)),
+        "groups/with_signal": float(signals["with_signal"]),
+        "groups/dead_all_pass": float(signals["all_pass"]),
+        "groups/dead_all_fail": float(signals["all_fail"]),
+        "groups/constant": float(signals["constant"]),
     }
     by_role: dict[str, list[float]] = {}
     for episode in scored:

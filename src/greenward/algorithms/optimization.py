@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from greenward.algorithms import distributed
+from greenward.algorithms import distributed, sharding, zero3
 from greenward.algorithms.losses import LossOutput
 from greenward.algorithms.stateful import Stateful
 from greenward.errors import ConfigError
@@ -29,15 +29,11 @@ def adamw(
 ) -> torch.optim.Optimizer:
     """AdamW with one group for each list of parameters; their learning rates are set before each step."""
     if hasattr(groups[0][0], "_z3_optimizer"):
-        from greenward.algorithms.zero3 import optimizer_of
-
-        return optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
+        return zero3.optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
     parameter_groups = [{"params": list(parameters)} for parameters in groups]
     optimizer = torch.optim.AdamW(parameter_groups, betas=betas, weight_decay=weight_decay, fused=True)
     if any(map(distributed.is_part, chain(*groups))):
-        from greenward.algorithms.sharding import whole_states
-
-        whole_states(optimizer)
+        sharding.whole_states(optimizer)
     return optimizer
 
 
@@ -56,9 +52,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = [gradient.to_local() for gradient in gradients if distributed.is_part(gradient)]
     if parameters and hasattr(parameters[0], "_z3_optimizer"):
-        from greenward.algorithms.zero3 import gradients_of
-
-        parts = gradients_of(parameters[0])
+        parts = zero3.gradients_of(parameters[0])
         torch._foreach_mul_(parts, distributed.size())
     whole = [gradient for gradient in gradients if not distributed.is_part(gradient)]
     distributed.add_up(whole)
