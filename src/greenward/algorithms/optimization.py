@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -69,13 +70,12 @@ def casting_once(policy: Policy) -> AbstractContextManager[None]:
     return nullcontext() if distributed.is_sharded() else policy.casting_once()
 
 
+@dataclass(eq=False)
 class MicroBatchLimit(Stateful):
     """The most answers that go through the model at once: halved each time the device runs out of memory."""
 
+    size: int
     _saved: ClassVar = {"size": "size"}
-
-    def __init__(self, size: int) -> None:
-        self.size = size
 
     def fit(self, attempt: Callable[[], Attempted], rows: int) -> Attempted:
         """What `attempt` returns, repeated with half the size as long as memory runs out.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 SWITCH = "GREENWARD_KERNELS"
 FASTER_PRODUCTS = "faster products"  # what the self-test says where it found them
-_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "decoding.h", "products.h", "kernels.c")
 _SECONDS = 300
 
 
