@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from greenward.algorithms.replay import Batch, NStepWindow, ReplayBuffer, Transition
+from greenward.algorithms.stateful import Stateful
 from greenward.config.dqn import AgentConfig
 from greenward.environments.token_mdp import features
 from greenward.environments.token_mdp.embeddings import WORDS
@@ -111,11 +112,13 @@ def margin_loss(q_BA: Tensor, actions_B: Tensor, margin: float) -> Tensor:
     return (others_BA.max(dim=1).values - q_BA.gather(1, actions_B[:, None]).squeeze(1)).mean()
 
 
-class DQNAgent:
+class DQNAgent(Stateful):
     """A Q-network with its target, its optimizer and its memory of transitions.
 
     `version` counts the updates behind the weights. `dtype` is that of the observations in memory.
     """
+
+    _saved: ClassVar = {name: name for name in ("target", "optimizer", "memory", "successes", "version")}
 
     def __init__(
         self,
@@ -272,19 +275,12 @@ class DQNAgent:
                 )
         self.online.load_state_dict(state)
 
-    def _parts(self) -> dict[str, Any]:
-        names = ("target", "optimizer", "memory", "successes")
-        return {name: getattr(self, name) for name in names}
-
     def training_state(self) -> dict[str, Any]:
         """What an exact resume needs besides the weights: target, optimizer, memory."""
-        states = {name: part.state_dict() for name, part in self._parts().items()}
-        return {**states, "version": self.version}
+        return super().state_dict()
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.version = state["version"]
+        super().load_state_dict(state)
 
     def save(self, folder: Path | str) -> None:
         torch.save(self.online.state_dict(), Path(folder) / WEIGHTS)
