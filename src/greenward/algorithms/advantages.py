@@ -14,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
+from greenward.algorithms.stateful import Stateful
 from greenward.environments.episode import Episode, Turn
 from greenward.errors import GreenwardError
 
@@ -46,21 +47,11 @@ class AdvantageBatch:
     needs_groups: bool = True
 
 
-class Estimator(Protocol):
-    """Maps a batch of episodes to advantages; may have state, which checkpoints keep.
+class Estimator(Stateful):
+    """Maps a batch of episodes to advantages; may have state, which checkpoints keep."""
 
-    A state holds tensors and plain Python values, not NumPy's: checkpoints are read without unpickling code.
-    """
-
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state, which is empty unless an estimator says otherwise."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        return
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        raise NotImplementedError
 
 
 def per_token(episodes: Sequence[Episode], value: Callable[[int, Turn], float]) -> PerToken:
@@ -80,32 +71,24 @@ def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, st
 class BaselineEstimator(Estimator):
     """Compares each reward with those that share its baseline; it has no state.
 
-    `baseline_key` says which (episode, role) share one, `transform` maps their rewards to advantages. Equal
-    rewards give exactly 0, whatever rounding would leave of r - mean.
+    Those are the rewards of one role in a group or, without `within_group`, in the whole batch. `transform`
+    maps them to advantages. Equal rewards give exactly 0, whatever rounding would leave of r - mean.
     """
 
-    baseline_key: Callable[[Episode, str], Hashable]
     transform: Callable[[np.ndarray], np.ndarray]
+    within_group: bool = True
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
         sharers: dict[Hashable, list[tuple[int, str]]] = defaultdict(list)
         for index, episode in enumerate(episodes):
             for role in episode.trained_rewards if episode.scored else ():
-                sharers[self.baseline_key(episode, role)].append((index, role))
+                sharers[episode.group_id if self.within_group else None, role].append((index, role))
         values: dict[tuple[int, str], float] = {}
         for places in sharers.values():
             rewards = np.array([episodes[index].rewards[role] for index, role in places], dtype=np.float64)
             advantages = self.transform(rewards) if np.ptp(rewards) else np.zeros_like(rewards)
             values.update(zip(places, advantages.tolist(), strict=True))
         return spread_over_tokens(episodes, lambda index, role: values.get((index, role), 0.0))
-
-
-def _group(episode: Episode, role: str) -> Hashable:
-    return episode.group_id, role
-
-
-def _batch(episode: Episode, role: str) -> Hashable:
-    return role
 
 
 def _centred(rewards: np.ndarray) -> np.ndarray:
@@ -120,26 +103,19 @@ def _leave_one_out(rewards: np.ndarray) -> np.ndarray:
     return _centred(rewards) * len(rewards) / (len(rewards) - 1)
 
 
-grpo = BaselineEstimator(_group, _standardised)
-"""(r - mean) / (std + 1e-4) within each group; std is the sample deviation (n - 1).
-
-DeepSeekMath, arXiv 2402.03300, §4.1.2. A group in which one episode was scored gets 0.
-"""
-
-dr_grpo = BaselineEstimator(_group, _centred)
-"""r - mean within each group, not divided by the deviation (arXiv 2503.20783, §3.2)."""
-
-rloo = BaselineEstimator(_group, _leave_one_out)
-"""r - mean of the *other* episodes of the group (arXiv 2402.14740, eq. 8)."""
-
-reinforce = BaselineEstimator(_batch, _centred)
-"""r - mean of the whole batch: one baseline for all prompts.
-
-A group of equal rewards keeps its signal here: it is better or worse than the other groups.
-"""
-
 ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
-    {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo, "reinforce": reinforce}
+    {
+        # (r - mean) / (std + 1e-4) within each group; std is the sample deviation (n - 1). DeepSeekMath,
+        # arXiv 2402.03300, §4.1.2. A group in which one episode was scored gets 0.
+        "grpo": BaselineEstimator(_standardised),
+        # r - mean within each group, not divided by the deviation (arXiv 2503.20783, §3.2).
+        "dr_grpo": BaselineEstimator(_centred),
+        # r - mean of the *other* episodes of the group (arXiv 2402.14740, eq. 8).
+        "rloo": BaselineEstimator(_leave_one_out),
+        # r - mean of the whole batch: one baseline for all prompts. A group of equal rewards keeps its signal
+        # here: it is better or worse than the other groups.
+        "reinforce": BaselineEstimator(_centred, within_group=False),
+    }
 )
 
 
@@ -161,8 +137,10 @@ class CompletionRewardEstimator(Estimator):
             for turn, advantages_T in zip(episode.turns, advantages, strict=True):
                 if turn.completion_rewards and turn.trained and episode.scored:
                     returns = np.cumsum(turn.completion_rewards[::-1])[::-1].tolist()
-                    spans = _written_spans(turn.policy_wrote_T)
-                    for k, (value, (start, end)) in enumerate(zip(returns, spans, strict=True)):
+                    # Where each run of tokens that the policy wrote starts, and where it ends.
+                    edges = np.flatnonzero(np.diff(turn.policy_wrote_T, prepend=False, append=False))
+                    runs = zip(returns, edges[::2], edges[1::2], strict=True)
+                    for k, (value, start, end) in enumerate(runs):
                         sharers[episode.group_id, turn.role, k].append((value, advantages_T[start:end]))
         for places in sharers.values():
             returns = np.array([value for value, _ in places])
@@ -170,12 +148,6 @@ class CompletionRewardEstimator(Estimator):
                 for advantage, (_, part) in zip(_standardised(returns), places, strict=True):
                     part += advantage
         return batch
-
-
-def _written_spans(policy_wrote_T: np.ndarray) -> list[tuple[int, int]]:
-    """(start, end) of each run of tokens that the policy wrote."""
-    edges = np.flatnonzero(np.diff(policy_wrote_T, prepend=False, append=False))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 @dataclass(eq=False)
@@ -256,36 +228,22 @@ class RoleBaselineEstimator(Estimator):
         self._means = dict(state["means"])
 
 
-@dataclass(frozen=True)
-class GroupSignal:
-    """Which groups of a batch have a learning signal, by group id, in order of first appearance.
+def group_signal(episodes: Sequence[Episode]) -> dict[int, str]:
+    """Whether each group of a batch has a learning signal, by group id, in order of first appearance.
 
-    In `with_signal` groups the rewards of a role differ between episodes. The others are split by success:
-    all scored episodes succeeded, none did, or neither holds (`constant`). In `unscored` groups the
-    infrastructure failed for every episode.
+    In a group `with_signal` the rewards of a role differ between episodes. The others are split by success:
+    all scored episodes succeeded (`all_pass`), none did (`all_fail`), or neither holds (`constant`). In an
+    `unscored` group the infrastructure failed for every episode.
     """
-
-    with_signal: tuple[int, ...] = ()
-    all_pass: tuple[int, ...] = ()
-    all_fail: tuple[int, ...] = ()
-    constant: tuple[int, ...] = ()
-    unscored: tuple[int, ...] = ()
-
-
-def group_signal(episodes: Sequence[Episode]) -> GroupSignal:
-    """Sorts the groups of a batch by whether their rewards differ, and why not if they do not."""
     members: dict[int, list[Episode]] = {}
     for episode in episodes:
         scored = members.setdefault(episode.group_id, [])
         if episode.scored:
             scored.append(episode)
-    kinds: dict[str, list[int]] = defaultdict(list)
-    for group_id, scored in members.items():
-        kinds[_kind_of_group(scored)].append(group_id)
-    return GroupSignal(**{kind: tuple(ids) for kind, ids in kinds.items()})
+    return {group_id: _signal_of(scored) for group_id, scored in members.items()}
 
 
-def _kind_of_group(scored: Sequence[Episode]) -> str:
+def _signal_of(scored: Sequence[Episode]) -> str:
     if not scored:
         return "unscored"
     by_role: dict[str, set[float]] = defaultdict(set)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from greenward.algorithms import distributed
-from greenward.algorithms.advantages import AdvantageBatch, PerToken
+from greenward.algorithms.advantages import AdvantageBatch
 from greenward.environments.episode import Episode, Turn
 from greenward.policies.engine import StopReason
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
+from greenward.policies.scoring import TokenScores
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Minibatch:
         """The `training_batches` of at most `size` rows, which are kept for further passes."""
         if size not in self._laid_out:
             self._laid_out.clear()
-            self._laid_out[size] = [batch for _, batch in training_batches(self.rows, size, device)]
+            self._laid_out[size] = list(training_batches(self.rows, size, device))
         return self._laid_out[size]
 
 
@@ -80,8 +81,8 @@ class TrainingBatch:
     `mask_BT` is True for the tokens that are trained on. `old_logprobs_BT` are the trainer's before the
     first update on these rows; None means that this *is* the first update. `sampler_logprobs_BT` are those
     that the rollout engine reported, `values_BT` and `returns_BT` the critic's before the update and what it
-    learns. `tokens` are the same rows laid out for the policy, group-major, and `temperature` is the one that
-    all of them were sampled at.
+    learns. `tokens` are the same rows laid out for the policy, group-major, `rows` where they come from, and
+    `temperature` is the one that all of them were sampled at.
     """
 
     advantages_BT: Tensor
@@ -92,6 +93,7 @@ class TrainingBatch:
     values_BT: Tensor | None = None
     returns_BT: Tensor | None = None
     tokens: GroupBatch | None = None
+    rows: Sequence[TrainingRow] = ()
     temperature: float = 1.0
 
     @property
@@ -99,6 +101,10 @@ class TrainingBatch:
         """`tokens`, which a batch built from rows has."""
         assert self.tokens is not None
         return self.tokens
+
+    def scores(self, policy: Policy, **options: bool) -> TokenScores:
+        """What `policy.completion_logprobs` gives for the rows at their temperature."""
+        return policy.completion_logprobs(self.laid_out, temperature=self.temperature, **options)
 
     @classmethod
     def build(
@@ -135,6 +141,7 @@ class TrainingBatch:
             mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.bool_) & trained,
             sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows]),
             tokens=tokens,
+            rows=rows,
             temperature=rows[0].turn.temperature or 1.0,  # greedy tokens are scored at 1, as engines do
             **optional,
         )
@@ -162,17 +169,15 @@ def row_groups(
 
 
 def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[TrainingRow]:
-    def of_turn(arrays: PerToken | None, number: int) -> np.ndarray | None:
-        return None if arrays is None else arrays[index][number]
-
+    given = {
+        "advantages_T": batch.advantages,
+        "values_T": batch.values,
+        "returns_T": batch.returns,
+        "old_logprobs_T": batch.logprobs,
+    }
+    there = {name: arrays[index] for name, arrays in given.items() if arrays is not None}
     return [
-        TrainingRow(
-            turn,
-            batch.advantages[index][number],
-            values_T=of_turn(batch.values, number),
-            returns_T=of_turn(batch.returns, number),
-            old_logprobs_T=of_turn(batch.logprobs, number),
-        )
+        TrainingRow(turn, **{name: arrays[number] for name, arrays in there.items()})
         for number, turn in enumerate(episode.turns)
         if turn.trained
     ]
@@ -247,10 +252,8 @@ def _sharing_a_prompt(rows: Sequence[TrainingRow], size: int) -> list[list[Train
     ]
 
 
-def training_batches(
-    rows: Sequence[TrainingRow], size: int, device: torch.device
-) -> Iterator[tuple[list[TrainingRow], TrainingBatch]]:
-    """The `micro_batches` of this process as tensors, each with its rows in the order of its tensors.
+def training_batches(rows: Sequence[TrainingRow], size: int, device: torch.device) -> Iterator[TrainingBatch]:
+    """The `micro_batches` of this process as tensors.
 
     The rows are shared out so that all processes have about as many tokens. All have as many micro-batches,
     since weights that are sharded are gathered by all at once: those of a process with fewer are followed by
@@ -269,8 +272,7 @@ def training_batches(
     for number in range(max(map(len, batches))):
         trained = number < len(own)
         sharers = own[number] if trained else [[rows[0]]]
-        ordered = [row for rows_of_prompt in sharers for row in rows_of_prompt]
-        yield ordered, TrainingBatch.build(sharers, device=device, trained=trained)
+        yield TrainingBatch.build(sharers, device=device, trained=trained)
 
 
 @torch.no_grad()
@@ -282,22 +284,11 @@ def row_scores(
 ) -> list[dict[str, np.ndarray]]:
     """What `score` gives by name (B, T), for each row its part (T,); `size` rows at once."""
     place, found = {id(row): number for number, row in enumerate(rows)}, []
-    for ordered, micro in training_batches(rows, size, device):
+    for micro in training_batches(rows, size, device):
         for name, values_BT in score(micro).items():
-            for row, values_T in zip(ordered, values_BT.float().cpu().numpy(), strict=True):
+            for row, values_T in zip(micro.rows, values_BT.float().cpu().numpy(), strict=True):
                 found.append((place[id(row)], name, values_T[: len(row.advantages_T)]))
     of_rows: list[dict[str, np.ndarray]] = [{} for _ in rows]
     for number, name, values_T in distributed.gathered(found):
         of_rows[number][name] = values_T
     return of_rows
-
-
-def row_logprobs(policy: Policy, rows: Sequence[TrainingRow], size: int) -> dict[int, np.ndarray]:
-    """The log-probabilities (T,) of each row's tokens, by the row's id; `size` rows at once."""
-
-    def score(micro: TrainingBatch) -> dict[str, Tensor]:
-        scores = policy.completion_logprobs(micro.laid_out, temperature=micro.temperature)
-        return {"logprobs": scores.logprobs_BT}
-
-    found = row_scores(score, rows, size, policy.device)
-    return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from greenward.algorithms.stateful import Stateful
 from greenward.environments.episode import Episode
 from greenward.no_signal import MIN_STEPS, spells
 from greenward.runs.directory import RunDirectory
 
 
-class Callback:
+class Callback(Stateful):
     """Acts at fixed points of every step; a subclass overrides what it needs.
 
     Steps are counted as in metrics.jsonl: the first one is 1. `name` is the key under which checkpoints keep
@@ -30,13 +31,6 @@ class Callback:
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         """Called after the update of step `step`, with the episodes it was made from; may add metrics."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs: tensors and plain Python values, not NumPy's."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
 
 
 @dataclass(eq=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import ClassVar
+
+from greenward.algorithms.stateful import Stateful
 
 ENTROPY_RATE = 0.05
 """The largest change of the logarithm of the entropy coefficient after one batch."""
@@ -14,18 +16,14 @@ ENTROPY_RANGE = 100.0
 """The entropy coefficient stays within this factor of its first value, so that it can always return."""
 
 
-class _Coefficient:
+class _Coefficient(Stateful):
     """A coefficient that is fixed, or steered to `target` by what is measured on each batch."""
+
+    _saved: ClassVar = {"value": "value"}
 
     def __init__(self, first: float, *, target: float | None) -> None:
         self.value = self._first = first
         self._target = target
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.value = state["value"]
 
 
 class KLCoefficient(_Coefficient):

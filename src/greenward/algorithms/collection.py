@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from greenward.algorithms import distributed
 from greenward.algorithms.advantages import group_signal
 from greenward.algorithms.callbacks import Callback
+from greenward.algorithms.stateful import Stateful
 from greenward.environments.episode import POLICY, Collection, Episode
 from greenward.policies.engine import RolloutEngine
 from greenward.policies.policy import Policy
@@ -35,7 +36,7 @@ class Environment(Protocol):
 
 
 @dataclass(eq=False)
-class Collector:
+class Collector(Stateful):
     """Has an environment collect `groups_per_step` groups of episodes for each step.
 
     With `max_rounds` above 1, further groups are collected until `groups_per_step` carry signal or the
@@ -51,6 +52,7 @@ class Collector:
     max_rounds: int = 1
     callbacks: Sequence[Callback] = ()
     _groups_done: int = field(default=0, init=False)
+    _saved: ClassVar = {"groups_done": "_groups_done"}
 
     def close(self) -> None:
         """End what runs in the background, of which there is nothing here."""
@@ -63,37 +65,34 @@ class Collector:
         """The episodes that step `step`, counted from 0, trains on; metrics over all that were collected."""
         collected: list[Episode] = []
         kept: list[Episode] = []
-        logged: dict[str, list[float]] = {}
-        sampling = grading = 0.0
-        rounds = groups_kept = 0
+        rounds: list[Collection] = []
+        groups_kept = 0
         groups_done = self._groups_done  # kept where sampling fails, so that the step can be repeated
-        while rounds < self.max_rounds and groups_kept < self.groups_per_step:
+        while len(rounds) < self.max_rounds and groups_kept < self.groups_per_step:
             groups = range(groups_done, groups_done + self.groups_per_step)
-            batch = self._round(step, rounds, groups)
-            episodes: Sequence[Episode] = batch.episodes
+            rounds.append(self._round(step, len(rounds), groups))
+            episodes: Sequence[Episode] = rounds[-1].episodes
             for callback in self.callbacks:
                 episodes = callback.on_episodes(episodes)
-            for name, values in batch.metrics.items():
-                logged.setdefault(name, []).extend(values)
-            sampling += batch.sampling_seconds
-            grading += batch.grading_seconds
             collected += episodes
-            rounds += 1
             groups_done = groups.stop
             if self.max_rounds == 1:
                 kept, groups_kept = collected, len(groups)
             else:
-                wanted = group_signal(episodes).with_signal[: self.groups_per_step - groups_kept]
-                kept += [episode for episode in episodes if episode.group_id in set(wanted)]
+                found = group_signal(episodes)
+                wanted = [group for group in found if found[group] == "with_signal"]
+                wanted = wanted[: self.groups_per_step - groups_kept]
+                kept += [episode for episode in episodes if episode.group_id in wanted]
                 groups_kept += len(wanted)
         self._groups_done = groups_done
         tokens = sum(episode.written_tokens for episode in collected)
+        sampling = sum(part.sampling_seconds for part in rounds)
         return kept, {
             **collection_metrics(collected),
-            **{name: float(np.mean(values)) for name, values in logged.items() if values},
-            "groups/rounds": float(rounds),
+            **{name: float(np.mean(values)) for name, values in _logged(rounds).items() if values},
+            "groups/rounds": float(len(rounds)),
             "time/sampling": sampling,
-            "time/grading": grading,
+            "time/grading": sum(part.grading_seconds for part in rounds),
             "perf/tokens_per_second": tokens / max(sampling, 1e-9),
         }
 
@@ -113,19 +112,12 @@ class Collector:
         own = sorted(group for same in shares[distributed.rank()] for group in same)
         parts = [environment.collect(players, own, seed=seed, step=step)] if own else []
         parts = distributed.gathered(parts)
-        names = dict.fromkeys(name for part in parts for name in part.metrics)
         return Collection(
             sorted((episode for part in parts for episode in part.episodes), key=lambda one: one.group_id),
             max(part.sampling_seconds for part in parts),
             max(part.grading_seconds for part in parts),
-            {name: [value for part in parts for value in part.metrics.get(name, ())] for name in names},
+            _logged(parts),
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"groups_done": self._groups_done}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._groups_done = state["groups_done"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -175,6 +167,12 @@ class OverlappedCollector(Collector):
         self._thread.shutdown()
 
 
+def _logged(parts: Sequence[Collection]) -> dict[str, list[float]]:
+    """What reward terms logged in all parts, each value by name."""
+    names = dict.fromkeys(name for part in parts for name in part.metrics)
+    return {name: [value for part in parts for value in part.metrics.get(name, ())] for name in names}
+
+
 def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """What a batch of episodes says about the policy: rewards, pass rate, signal, lengths, outcomes.
 
@@ -183,13 +181,13 @@ def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     played; where there are several, each also has metrics of its own.
     """
     scored = [episode for episode in episodes if episode.scored and episode.trained_rewards]
-    signal = group_signal(episodes)
+    signals = Counter(group_signal(episodes).values())
     metrics: dict[str, float] = {
         "episodes/infrastructure": float(sum(not episode.scored for episode in episodes)),
-        "groups/with_signal": float(len(signal.with_signal)),
-        "groups/dead_all_pass": float(len(signal.all_pass)),
-        "groups/dead_all_fail": float(len(signal.all_fail)),
-        "groups/constant": float(len(signal.constant)),
+        "groups/with_signal": float(signals["with_signal"]),
+        "groups/dead_all_pass": float(signals["all_pass"]),
+        "groups/dead_all_fail": float(signals["all_fail"]),
+        "groups/constant": float(signals["constant"]),
     }
     by_role: dict[str, list[float]] = {}
     for episode in scored:
@@ -209,20 +207,12 @@ def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     }
     if decided := [episode.success for episode in scored if episode.success is not None]:
         metrics["pass_rate"] = float(np.mean(decided))
-    if len(by_role) > 1:
-        metrics |= _role_metrics(scored, by_role)
+    for role, values in sorted(by_role.items()) if len(by_role) > 1 else ():
+        turns = [turn for e in scored for turn in e.trained_turns if turn.role == role]
+        metrics[f"role/{role}/reward"] = float(np.mean(values))
+        metrics[f"role/{role}/length"] = sum(turn.written_tokens for turn in turns) / len(values)
     for name in sorted({name for episode in scored for name in episode.reward_terms}):
         values = [e.reward_terms[name] for e in scored if name in e.reward_terms]
         metrics[f"reward/{name}"] = float(np.mean(values))
     outcomes = Counter(episode.outcome for episode in scored)
     return metrics | {f"status/{name}": count / len(scored) for name, count in sorted(outcomes.items())}
-
-
-def _role_metrics(episodes: Sequence[Episode], rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Mean reward and mean length, in tokens, of each role that the policy played."""
-    metrics = {}
-    for role, values in sorted(rewards.items()):
-        turns = [turn for e in episodes for turn in e.trained_turns if turn.role == role]
-        metrics[f"role/{role}/reward"] = float(np.mean(values))
-        metrics[f"role/{role}/length"] = sum(turn.written_tokens for turn in turns) / len(values)
-    return metrics

@@ -144,17 +144,13 @@ class CriticEstimator(Estimator):
         """Values, log-probabilities and KL (B, T), the latter two where they are needed."""
         scores: dict[str, Tensor] = {}
         hidden_SE = None
-        tokens, temperature = micro.laid_out, micro.temperature
         if self.critic.reads_policy or self._reference is not None:
-            of_policy = self.policy.completion_logprobs(
-                tokens, temperature=temperature, hidden=self.critic.reads_policy
-            )
+            of_policy = micro.scores(self.policy, hidden=self.critic.reads_policy)
             hidden_SE, scores["logprobs"] = of_policy.hidden_SE, of_policy.logprobs_BT.float()
         if self._reference is not None:
-            of_reference = self._reference.completion_logprobs(tokens, temperature=temperature)
-            log_ratio_BT = scores["logprobs"] - of_reference.logprobs_BT.float()
+            log_ratio_BT = scores["logprobs"] - micro.scores(self._reference).logprobs_BT.float()
             scores["kl"] = KL_ESTIMATORS[self.kl.estimator](log_ratio_BT, torch.ones_like(log_ratio_BT))
-        return scores | {"values": self.critic(tokens, hidden_SE)}
+        return scores | {"values": self.critic(micro.laid_out, hidden_SE)}
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,7 @@ def from_first(function: Callable[[], T]) -> T:
         raise error
     if outcome[1] is not None:
         raise PeerError(f"process 0 failed: {outcome[1]}")
-    result: T = outcome[0]
-    return result
+    return outcome[0]
 
 
 def total(values: Tensor, op: str = "SUM") -> Tensor:
@@ -113,11 +112,6 @@ def total(values: Tensor, op: str = "SUM") -> Tensor:
     values = values.clone()
     dist.all_reduce(values, op=getattr(dist.ReduceOp, op))
     return values
-
-
-def maximum(values: Tensor) -> Tensor:
-    """The largest of `values` over all processes."""
-    return total(values, "MAX")
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

@@ -17,14 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from greenward.algorithms.replay import Batch, NStepWindow, ReplayBuffer, Transition
+from greenward.algorithms.stateful import Stateful
 from greenward.config.dqn import AgentConfig
+from greenward.environments.token_mdp import features
+from greenward.environments.token_mdp.embeddings import WORDS
 from greenward.errors import CheckpointError, GreenwardError
 
 WEIGHTS = "q_network.pt"
@@ -58,6 +61,29 @@ class QNetwork(nn.Module):
         return self.value(hidden_BH) + advantages_BA - advantages_BA.mean(dim=1, keepdim=True)
 
 
+class TokenEncoder(nn.Module):
+    """From the numbers of words and tokens to the 520 entries of a hashed observation.
+
+    It is the encoder of `environment.embedding: learned`, trained with the Q-network. Words are averaged;
+    the newest tokens go through a recurrent layer. What is no number stays as it is.
+    """
+
+    def __init__(self, tokens: int, *, width: int = 32, newest: int = 32) -> None:
+        super().__init__()
+        self.newest = newest
+        self.words = nn.EmbeddingBag(WORDS + 1, features.WORDS, mode="mean", padding_idx=0)
+        self.tokens = nn.Embedding(tokens + 1, width, padding_idx=0)
+        self.reader = nn.GRU(width, features.CODE, batch_first=True)
+
+    def forward(self, observations_BD: Tensor) -> Tensor:
+        problem, code = features.PROBLEM, features.PROBLEM + features.CODE
+        words_B = self.words(observations_BD[:, : features.WORDS].long())
+        numbers_BT = observations_BD[:, code - self.newest : code].long()
+        _, read_1BC = self.reader(self.tokens(numbers_BT))
+        facts_B = observations_BD[:, features.WORDS : problem]
+        return torch.cat([words_B, facts_B, read_1BC[0], observations_BD[:, code:]], dim=1)
+
+
 def q_targets(
     rewards_B: Tensor,
     discounts_B: Tensor,
@@ -86,11 +112,13 @@ def margin_loss(q_BA: Tensor, actions_B: Tensor, margin: float) -> Tensor:
     return (others_BA.max(dim=1).values - q_BA.gather(1, actions_B[:, None]).squeeze(1)).mean()
 
 
-class DQNAgent:
+class DQNAgent(Stateful):
     """A Q-network with its target, its optimizer and its memory of transitions.
 
     `version` counts the updates behind the weights. `dtype` is that of the observations in memory.
     """
+
+    _saved: ClassVar = {name: name for name in ("target", "optimizer", "memory", "successes", "version")}
 
     def __init__(
         self,
@@ -209,7 +237,10 @@ class DQNAgent:
         norm = nn.utils.clip_grad_norm_(self.online.parameters(), config.max_grad_norm)
         self.optimizer.step()
         self.version += 1
-        self._update_target()
+        if config.tau is not None or self.version % config.target_update_interval == 0:
+            with torch.no_grad():
+                for old, new in zip(self.target.parameters(), self.online.parameters(), strict=True):
+                    old.lerp_(new, 1.0 if config.tau is None else config.tau)
         errors_B = (targets_B - q_B.detach()).cpu().numpy()
         self.memory.update_priorities(batch.indices, errors_B[: len(batch.indices)])
         return {
@@ -225,14 +256,6 @@ class DQNAgent:
         """The norm of the newest gradient of each layer, by name."""
         named = self.online.named_parameters()
         return {f"grad_norm/{name}": float(one.grad.norm()) for name, one in named if one.grad is not None}
-
-    def _update_target(self) -> None:
-        tau, interval = self.config.tau, self.config.target_update_interval
-        if tau is None and self.version % interval:
-            return
-        with torch.no_grad():
-            for old, new in zip(self.target.parameters(), self.online.parameters(), strict=True):
-                old.lerp_(new, 1.0 if tau is None else tau)
 
     def state_dict(self) -> dict[str, Any]:
         """The weights of the online network."""
@@ -252,19 +275,12 @@ class DQNAgent:
                 )
         self.online.load_state_dict(state)
 
-    def _parts(self) -> dict[str, Any]:
-        names = ("target", "optimizer", "memory", "successes")
-        return {name: getattr(self, name) for name in names}
-
     def training_state(self) -> dict[str, Any]:
         """What an exact resume needs besides the weights: target, optimizer, memory."""
-        states = {name: part.state_dict() for name, part in self._parts().items()}
-        return {**states, "version": self.version}
+        return super().state_dict()
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.version = state["version"]
+        super().load_state_dict(state)
 
     def save(self, folder: Path | str) -> None:
         torch.save(self.online.state_dict(), Path(folder) / WEIGHTS)

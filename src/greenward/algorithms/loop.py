@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -261,13 +262,10 @@ class TrainingLoop:
             (folder / "README.md").write_text(card, encoding="utf-8")
             torch.save(state, folder / STATE_FILE)
 
-        def save() -> str:
-            kept = self.keep_checkpoints, self.keep_spaced_checkpoints
-            return str(
-                save_checkpoint(self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
-            )
-
-        distributed.from_first(save)
+        kept = self.keep_checkpoints, self.keep_spaced_checkpoints
+        distributed.from_first(
+            partial(save_checkpoint, self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
+        )
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
@@ -314,5 +312,4 @@ def load_trainer_state(checkpoint: Path) -> dict[str, Any]:
             f"{checkpoint} holds a model but no {STATE_FILE}: training cannot be resumed from it.",
             remedy="Start a new run with model.id set to this folder.",
         )
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    return state
+    return torch.load(file, map_location="cpu", weights_only=True)

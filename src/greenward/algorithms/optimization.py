@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from greenward.algorithms import distributed
+from greenward.algorithms import distributed, sharding, zero3
+from greenward.algorithms.losses import LossOutput
+from greenward.algorithms.stateful import Stateful
 from greenward.errors import ConfigError
 from greenward.policies.policy import Policy
 from greenward.policies.scoring import TokenScores
@@ -26,15 +30,11 @@ def adamw(
 ) -> torch.optim.Optimizer:
     """AdamW with one group for each list of parameters; their learning rates are set before each step."""
     if hasattr(groups[0][0], "_z3_optimizer"):
-        from greenward.algorithms.zero3 import optimizer_of
-
-        return optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
+        return zero3.optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
     parameter_groups = [{"params": list(parameters)} for parameters in groups]
     optimizer = torch.optim.AdamW(parameter_groups, betas=betas, weight_decay=weight_decay, fused=True)
     if any(map(distributed.is_part, chain(*groups))):
-        from greenward.algorithms.sharding import whole_states
-
-        whole_states(optimizer)
+        sharding.whole_states(optimizer)
     return optimizer
 
 
@@ -53,9 +53,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = [gradient.to_local() for gradient in gradients if distributed.is_part(gradient)]
     if parameters and hasattr(parameters[0], "_z3_optimizer"):
-        from greenward.algorithms.zero3 import gradients_of
-
-        parts = gradients_of(parameters[0])
+        parts = zero3.gradients_of(parameters[0])
         torch._foreach_mul_(parts, distributed.size())
     whole = [gradient for gradient in gradients if not distributed.is_part(gradient)]
     distributed.add_up(whole)
@@ -72,11 +70,12 @@ def casting_once(policy: Policy) -> AbstractContextManager[None]:
     return nullcontext() if distributed.is_sharded() else policy.casting_once()
 
 
-class MicroBatchLimit:
+@dataclass(eq=False)
+class MicroBatchLimit(Stateful):
     """The most answers that go through the model at once: halved each time the device runs out of memory."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    size: int
+    _saved: ClassVar = {"size": "size"}
 
     def fit(self, attempt: Callable[[], Attempted], rows: int) -> Attempted:
         """What `attempt` returns, repeated with half the size as long as memory runs out.
@@ -111,14 +110,11 @@ class MicroBatchLimit:
                 stacklevel=2,
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"size": self.size}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.size = min(self.size, state["size"])
 
 
-class LossScale:
+class LossScale(Stateful):
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).
 
     Losses are multiplied by `value`, so that small gradients are not rounded to 0, and gradients are divided
@@ -126,6 +122,8 @@ class LossScale:
     which all were: the constants of `torch.amp.GradScaler`, which has no place for two gradients on the same
     parameters that are clipped apart. With another dtype it is 1 and stays.
     """
+
+    _saved: ClassVar = {"value": "value", "finite_steps": "_finite_steps"}
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.enabled = dtype == torch.float16
@@ -149,12 +147,6 @@ class LossScale:
             elif self._finite_steps % 2000 == 0:
                 self.value *= 2
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "finite_steps": self._finite_steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.value, self._finite_steps = state["value"], state["finite_steps"]
-
 
 class SeparateGradients:
     """The gradients of one loss on parameters that another loss has gradients on, too.
@@ -163,7 +155,7 @@ class SeparateGradients:
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
         self._held: list[Tensor | None] = [None] * len(parameters)
 
     def __enter__(self) -> None:
@@ -173,12 +165,12 @@ class SeparateGradients:
         self._swap()
 
     def _swap(self) -> None:
-        for index, parameter in enumerate(self._parameters):
+        for index, parameter in enumerate(self.parameters):
             parameter.grad, self._held[index] = self._held[index], parameter.grad
 
     def merge(self) -> None:
         """Add the held gradients to those of the other loss."""
-        for parameter, held in zip(self._parameters, self._held, strict=True):
+        for parameter, held in zip(self.parameters, self._held, strict=True):
             if held is not None:
                 parameter.grad = held if parameter.grad is None else parameter.grad.add_(held)
 
@@ -187,25 +179,27 @@ class UpdateStatistics:
     """What the optimizer steps of one update did. Sums are divided by the tokens they were taken over."""
 
     def __init__(self) -> None:
-        self._losses: list[Tensor] = []
-        self._sums: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        self._maxima: dict[str, list[Tensor]] = {}
+        self.losses: list[Tensor] = []  # of each minibatch
+        self._sums: defaultdict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        self._maxima: defaultdict[str, list[Tensor]] = defaultdict(list)
         self._norms: list[dict[str, float]] = []
         self._non_finite = 0
         self.policy_steps = 0
 
-    def add(self, sums: Mapping[str, Tensor], mask_BT: Tensor) -> None:
-        """Add sums over the tokens of one micro-batch that are True in `mask_BT`."""
+    def add(self, output: LossOutput, mask_BT: Tensor) -> None:
+        """Add the statistics of one micro-batch over its tokens that are True in `mask_BT`."""
         tokens = mask_BT.sum()
-        for name, value in sums.items():
-            self._sums.setdefault(name, []).append((value, tokens))
+        for name, value in output.sums.items():
+            self._sums[name].append((value, tokens))
+        for name, value in output.maxima.items():
+            self._maxima[name].append(value)
 
     def extend(self, other: UpdateStatistics) -> None:
-        self._losses += other._losses
+        self.losses += other.losses
         for name, sums in other._sums.items():
-            self._sums.setdefault(name, []).extend(sums)
+            self._sums[name] += sums
         for name, maxima in other._maxima.items():
-            self._maxima.setdefault(name, []).extend(maxima)
+            self._maxima[name] += maxima
 
     def mean(self, name: str) -> Tensor:
         """The mean over tokens, those of all processes, of what was added by that name."""
@@ -216,14 +210,8 @@ class UpdateStatistics:
     def add_entropy(self, scores: TokenScores, mask_BT: Tensor) -> None:
         """Add the entropy of the tokens that are True in `mask_BT`."""
         assert scores.entropy_BT is not None
-        self.add({"entropy": scores.entropy_BT.detach().masked_fill(~mask_BT, 0.0).sum()}, mask_BT)
-
-    def add_maxima(self, maxima: Mapping[str, Tensor]) -> None:
-        for name, value in maxima.items():
-            self._maxima.setdefault(name, []).append(value)
-
-    def add_loss(self, loss: Tensor) -> None:
-        self._losses.append(loss)
+        entropy = scores.entropy_BT.detach().masked_fill(~mask_BT, 0.0).sum()
+        self._sums["entropy"].append((entropy, mask_BT.sum()))
 
     def add_step(self, norms: Mapping[str, float], *, applied: bool) -> None:
         """Add an optimizer step: gradient norms before clipping, by the part (policy, critic) that stepped.
@@ -247,9 +235,9 @@ class UpdateStatistics:
         for name in self._sums:
             metrics[name] = float(self.mean(name))
         for name, maxima in self._maxima.items():
-            metrics[name] = float(distributed.maximum(torch.stack(maxima).max()))
-        if self._losses:
-            metrics["loss"] = float(distributed.total(torch.stack(self._losses)).mean())
+            metrics[name] = float(distributed.total(torch.stack(maxima).max(), "MAX"))
+        if self.losses:
+            metrics["loss"] = float(distributed.total(torch.stack(self.losses)).mean())
         if self._norms:
             metrics["grad_norm"] = _mean([math.hypot(*norms.values()) for norms in self._norms])
             if any("critic" in norms for norms in self._norms):

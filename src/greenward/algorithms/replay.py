@@ -152,12 +152,12 @@ class ReplayBuffer:
         self._exponent = priority_exponent
         self._highest = 1.0
         self._tree = SumTree(capacity)
-        self._arrays = {
+        self._arrays = {  # in the order of `Transition`
             "observations": np.zeros((capacity, observation_size), dtype),
-            "next_observations": np.zeros((capacity, observation_size), dtype),
-            "next_legal": np.zeros((capacity, -(-actions // 8)), np.uint8),
             "actions": np.zeros(capacity, np.int64),
             "rewards": np.zeros(capacity, np.float32),
+            "next_observations": np.zeros((capacity, observation_size), dtype),
+            "next_legal": np.zeros((capacity, -(-actions // 8)), np.uint8),
             "discounts": np.zeros(capacity, np.float32),
         }
         for array in self._arrays.values():
@@ -173,15 +173,9 @@ class ReplayBuffer:
             return
         places = (self.added + np.arange(len(transitions))) % self.capacity
         rows = Transition(*zip(*transitions, strict=True))
-        for name, values in (
-            ("observations", rows.observation),
-            ("next_observations", rows.next_observation),
-            ("next_legal", np.packbits(np.asarray(rows.next_legal, bool), axis=1)),
-            ("actions", rows.action),
-            ("rewards", rows.reward),
-            ("discounts", rows.discount),
-        ):
-            self._arrays[name][places] = values
+        rows = rows._replace(next_legal=np.packbits(np.asarray(rows.next_legal, bool), axis=1))
+        for array, values in zip(self._arrays.values(), rows, strict=True):
+            array[places] = values
         self._tree.set(places, np.full(len(places), self._highest))
         self.added += len(transitions)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from greenward.algorithms.callbacks import Callback
+from greenward.algorithms.stateful import Stateful
 from greenward.config.sections import RewardModelConfig
 from greenward.environments.episode import Episode, Turn
 from greenward.logistic import fit_recalibration
@@ -37,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(eq=False)
-class RewardModel:
+class RewardModel(Stateful):
     """Predicts P(all tests pass) of graded answers and learns from the verdicts.
 
     `trunk` is only read. `calibration` corrects the logits of the head before they become probabilities.
@@ -48,6 +49,13 @@ class RewardModel:
     _: KW_ONLY
     seed: int
     micro_batch_sequences: int = 64
+    _saved: ClassVar = {
+        "head": "_head",
+        "optimizer": "_optimizer",
+        "calibration": "calibration",
+        "features": "_features_BF",
+        "passed": "_passed_B",
+    }
 
     def __post_init__(self) -> None:
         self.calibration: LogitCalibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
@@ -100,21 +108,6 @@ class RewardModel:
             "reward_model/accuracy": float(((predicted > 0.5) == (passed > 0.5)).mean()),
             "reward_model/brier": float(((predicted - passed) ** 2).mean()),
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "head": self._head.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "calibration": self.calibration.state_dict(),
-            "features": self._features_BF,
-            "passed": self._passed_B,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._head.load_state_dict(state["head"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.calibration.load_state_dict(state["calibration"])
-        self._features_BF, self._passed_B = state["features"], state["passed"]
 
     def _read(self, turns: Sequence[Turn]) -> Tensor:
         """Features (B, F); neighbours with the same prompt share its forward pass."""

@@ -5,9 +5,9 @@ Shape suffix: P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,13 +36,11 @@ def role_gradients(
         total_P = torch.zeros(sum(p.numel() for p in parameters), device=policy.device)
         for sharers in micro_batches(rows, micro_batch_sequences):
             batch = TrainingBatch.build(sharers, device=policy.device)
-            scores = policy.completion_logprobs(batch.laid_out, temperature=batch.temperature)
-            objective = (scores.logprobs_BT * batch.advantages_BT * batch.mask_BT).sum() / tokens
-            found = torch.autograd.grad(objective, parameters, allow_unused=True)
-            total_P += torch.cat([
-                torch.zeros_like(p).flatten() if g is None else g.flatten()
-                for p, g in zip(parameters, found, strict=True)
-            ])  # fmt: skip
+            objective = (
+                batch.scores(policy).logprobs_BT * batch.advantages_BT * batch.mask_BT
+            ).sum() / tokens
+            found = torch.autograd.grad(objective, parameters, materialize_grads=True)
+            total_P += torch.cat([gradient.flatten() for gradient in found])
         gradients[role] = total_P
     return gradients
 
@@ -57,6 +55,7 @@ class RoleGradientNorms(Estimator):
     every: int
     micro_batch_sequences: int
     _batches: int = field(default=0, init=False)
+    _saved: ClassVar = {"estimator": "estimator", "batches": "_batches"}
 
     def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
         batch = self.estimator(episodes)
@@ -68,10 +67,3 @@ class RoleGradientNorms(Estimator):
         )
         norms = {f"grad_norm/{role}": float(gradient_P.norm()) for role, gradient_P in gradients.items()}
         return replace(batch, metrics={**batch.metrics, **norms})
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"estimator": self.estimator.state_dict(), "batches": self._batches}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.estimator.load_state_dict(state["estimator"])
-        self._batches = state["batches"]

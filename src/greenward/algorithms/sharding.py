@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from greenward.algorithms import distributed
+from greenward.algorithms import distributed, zero3
 from greenward.algorithms.callbacks import Callback
 from greenward.environments.episode import Episode
 from greenward.errors import ConfigError
@@ -33,9 +33,7 @@ def shard(policy: Policy, *others: nn.Module) -> None:
     if not distributed.is_sharded():
         return
     if distributed.sharding() == "zero3":
-        from greenward.algorithms.zero3 import partition
-
-        partition(policy)
+        zero3.partition(policy)
         return
     if others and not isinstance(policy.model, Decoder):
         raise ConfigError(

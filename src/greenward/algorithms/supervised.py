@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from greenward.algorithms import distributed, optimization
 from greenward.algorithms.coefficients import learning_rate_factor
 from greenward.algorithms.loop import StepRecord
+from greenward.algorithms.stateful import Stateful
 from greenward.config.sections import SupervisedConfig
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
@@ -109,7 +110,7 @@ class SupervisedUpdate:
 
 
 @dataclass(eq=False, kw_only=True)
-class SupervisedOptimizer:
+class SupervisedOptimizer(Stateful):
     """AdamW on the mean negative log-likelihood of the trained tokens of examples.
 
     Gradients accumulate over micro-batches of at most `examples_at_once`, or fewer where memory runs out.
@@ -120,6 +121,7 @@ class SupervisedOptimizer:
     weight_decay: float
     max_grad_norm: float
     examples_at_once: int
+    _saved: ClassVar = {"optimizer": "adamw", "limit": "_limit", "loss_scale": "_loss_scale"}
 
     def __post_init__(self) -> None:
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
@@ -165,16 +167,6 @@ class SupervisedOptimizer:
             self.adamw.step()
             policy.version += 1
         return SupervisedUpdate(total, norm, tokens, applied)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-
-    def _parts(self) -> dict[str, Any]:
-        return {"optimizer": self.adamw, "limit": self._limit, "loss_scale": self._loss_scale}
 
 
 def _negative_log_likelihood(policy: Policy, examples: Sequence[Example]) -> Tensor:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from greenward.algorithms.batches import (
     has_signal,
     minibatches,
     row_groups,
-    row_logprobs,
+    row_scores,
     training_batches,
 )
 from greenward.algorithms.coefficients import EntropyCoefficient, KLCoefficient, learning_rate_factor
@@ -38,6 +38,7 @@ from greenward.algorithms.optimization import (
     clip_gradients,
     set_learning_rates,
 )
+from greenward.algorithms.stateful import Stateful
 from greenward.config.algorithm import AlgorithmConfig, CriticConfig
 from greenward.config.sections import TrainingConfig
 from greenward.environments.episode import Episode
@@ -49,7 +50,7 @@ from greenward.seeding import step_seed
 
 
 @dataclass(eq=False)
-class RLTrainer:
+class RLTrainer(Stateful):
     """Trains a policy by policy gradients on the episodes of a collector.
 
     Works with any estimator of advantages and any loss (`algorithm.loss`). `max_completion_tokens` is the
@@ -79,6 +80,16 @@ class RLTrainer:
     critic: Critic | None = None
     critic_config: CriticConfig | None = None
     seed: int = 0
+    _saved: ClassVar = {
+        "collector": "collector",
+        "estimator": "estimator",
+        "optimizer": "_optimizer",
+        "kl": "_kl_coefficient",
+        "entropy": "_entropy_coefficient",
+        "limit": "_limit",
+        "loss_scale": "_loss_scale",
+        "critic": "critic",
+    }
 
     def __post_init__(self) -> None:
         policy, critic, training, kl = self.policy, self.critic, self.training, self.algorithm.kl
@@ -169,28 +180,15 @@ class RLTrainer:
         return metrics | self._adapt_coefficients(metrics, sum(episode.scored for episode in episodes))
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+        state = super().state_dict()
         if self.reference is not None and self.algorithm.kl.refresh_every:
             state["reference"] = self.reference.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._stateful_parts().items():
-            part.load_state_dict(state[name])
+        super().load_state_dict(state)
         if self.reference is not None and "reference" in state:
             self.reference.load_state_dict(state["reference"])
-
-    def _stateful_parts(self) -> dict[str, Any]:
-        parts = {
-            "collector": self.collector,
-            "estimator": self.estimator,
-            "optimizer": self._optimizer,
-            "kl": self._kl_coefficient,
-            "entropy": self._entropy_coefficient,
-            "limit": self._limit,
-            "loss_scale": self._loss_scale,
-        }
-        return parts if self.critic is None else parts | {"critic": self.critic}
 
     def _set_learning_rates(self, step: int) -> float:
         """Set all rates for this step; the policy's."""
@@ -226,20 +224,30 @@ class RLTrainer:
         return [[scored(row) for row in group] for group in groups]
 
     def _logprobs(self, policy: Policy, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
-        return self._limit.fit(lambda: row_logprobs(policy, rows, self._limit.size), len(rows))
+        """The log-probabilities (T,) of each row's tokens, by the row's id."""
+
+        def score(micro: TrainingBatch) -> dict[str, Tensor]:
+            return {"logprobs": micro.scores(policy).logprobs_BT}
+
+        found = self._limit.fit(lambda: row_scores(score, rows, self._limit.size, policy.device), len(rows))
+        return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}
 
     def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, learning: _Learning) -> bool:
         """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
         with casting_once(self.policy):
-            found = self._limit.fit(lambda: self._accumulate(batch, learning), len(batch.rows))
-        statistics.extend(found.statistics)
+            value_gradients, found = self._limit.fit(
+                lambda: self._accumulate(batch, learning), len(batch.rows)
+            )
+        statistics.extend(found)
         limit = self.algorithm.max_step_kl
-        within = not learning.policy or limit is None or not found.statistics.mean("approx_kl") > limit
-        self._step(found, statistics, policy=learning.policy and within, critic=learning.critic)
+        within = not learning.policy or limit is None or not found.mean("approx_kl") > limit
+        self._step(value_gradients, statistics, policy=learning.policy and within, critic=learning.critic)
         return within
 
-    def _accumulate(self, batch: Minibatch, learning: _Learning) -> _Accumulated:
-        """The gradients of a minibatch, those of the value loss on a shared trunk apart."""
+    def _accumulate(
+        self, batch: Minibatch, learning: _Learning
+    ) -> tuple[SeparateGradients, UpdateStatistics]:
+        """The gradients of a minibatch, those of the value loss on a shared trunk apart, and statistics."""
         self._optimizer.zero_grad()
         trunk = self._shared_trunk if learning.policy else []
         value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
@@ -250,22 +258,23 @@ class RLTrainer:
                 with value_gradients:
                     self._loss_scale(value.loss).backward(retain_graph=bool(trunk))
                 losses.append(value.loss.detach())
-                statistics.add(value.sums, micro.mask_BT)
+                statistics.add(value, micro.mask_BT)
             if scores is not None:
                 output = self._policy_loss(micro, batch, scores)
                 self._loss_scale(output.loss).backward()
                 losses.append(output.loss.detach())
-                statistics.add(output.sums, micro.mask_BT)
-                statistics.add_maxima(output.maxima)
+                statistics.add(output, micro.mask_BT)
                 if learning.is_first_pass:
                     statistics.add_entropy(scores, micro.mask_BT)
         if learning.policy:
-            statistics.add_loss(torch.stack(losses).sum())
+            statistics.losses.append(torch.stack(losses).sum())
         elif learning.is_first_pass:  # the policy's update has ended early: the metric is of all answers
             self._measure_entropy(batch.rows, statistics)
-        return _Accumulated(trunk, value_gradients, statistics)
+        return value_gradients, statistics
 
-    def _step(self, found: _Accumulated, statistics: UpdateStatistics, *, policy: bool, critic: bool) -> None:
+    def _step(
+        self, value_gradients: SeparateGradients, statistics: UpdateStatistics, *, policy: bool, critic: bool
+    ) -> None:
         """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
         norms: dict[str, float] = {}
         max_norm = self.training.max_grad_norm
@@ -276,12 +285,13 @@ class RLTrainer:
             for parameter in self._policy_parameters:
                 parameter.grad = None
         if critic and self.critic_config is not None:
-            with found.value_gradients:
-                self._loss_scale.unscale(found.trunk)
-                parameters = [*(found.trunk if policy else ()), *self._critic_parameters]
+            trunk = value_gradients.parameters
+            with value_gradients:
+                self._loss_scale.unscale(trunk)
+                parameters = [*(trunk if policy else ()), *self._critic_parameters]
                 norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
         if policy:
-            found.value_gradients.merge()
+            value_gradients.merge()
         finite = all(math.isfinite(norm) for norm in norms.values())
         if norms:
             if finite:
@@ -294,9 +304,7 @@ class RLTrainer:
         """The policy's scores if it learns, and the hidden states for a critic that reads them."""
         reads = self.critic is not None and self.critic.reads_policy
         if policy_learns:
-            scores = self.policy.completion_logprobs(
-                micro.laid_out, temperature=micro.temperature, entropy=True, hidden=reads
-            )
+            scores = micro.scores(self.policy, entropy=True, hidden=reads)
             return scores, scores.hidden_SE
         with torch.no_grad():
             return None, self.policy.completion_hidden(micro.laid_out) if reads else None
@@ -334,11 +342,8 @@ class RLTrainer:
     @torch.no_grad()
     def _measure_entropy(self, rows: Sequence[TrainingRow], statistics: UpdateStatistics) -> None:
         """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
-        for _, micro in training_batches(rows, self._limit.size, self.policy.device):
-            scores = self.policy.completion_logprobs(
-                micro.laid_out, temperature=micro.temperature, entropy=True
-            )
-            statistics.add_entropy(scores, micro.mask_BT)
+        for micro in training_batches(rows, self._limit.size, self.policy.device):
+            statistics.add_entropy(micro.scores(self.policy, entropy=True), micro.mask_BT)
 
     def _adapt_coefficients(self, metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
         """The coefficients that this batch was used with; the next ones follow what was measured."""
@@ -360,11 +365,3 @@ class _Learning(NamedTuple):
     policy: bool
     critic: bool
     is_first_pass: bool
-
-
-class _Accumulated(NamedTuple):
-    """What a minibatch gave: the gradients of the value loss on `trunk`, and statistics."""
-
-    trunk: Sequence[Tensor]
-    value_gradients: SeparateGradients
-    statistics: UpdateStatistics

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from greenward.algorithms.advantages import Estimator
 from greenward.algorithms.collection import Collector
 from greenward.config.algorithm import BatchFaultConfig, StaleSamplerConfig
 from greenward.environments.episode import POLICY, Episode, Turn
@@ -119,7 +120,7 @@ class AdvantageSignFlipped(LaterFault):
     def on_step_begin(self, step: int) -> None:
         estimator = self._trainer.estimator
         if step > self._config.after_step and not isinstance(estimator, FlippedEstimator):
-            self._trainer.estimator = FlippedEstimator(estimator)
+            self._trainer.estimator = cast(Estimator, FlippedEstimator(estimator))
 
 
 class FlippedEstimator(Around):

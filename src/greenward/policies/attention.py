@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,7 +93,7 @@ def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[
 
 
 def padding_mask(
-    lengths: Sequence[int], width: int, dtype: torch.dtype, device: torch.device
+    lengths: Sequence[int] | np.ndarray, width: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor | None:
     """(B, 1, 1, width) additive mask that hides keys beyond each length; None when there are none."""
     if min(lengths) == width:

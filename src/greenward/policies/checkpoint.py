@@ -92,7 +92,7 @@ def resolve(model_id: str, cache_dir: str | None = None, *, offline: bool = Fals
         ) from error
 
 
-def base_folder(folder: Path, cache_dir: str | None = None) -> Path | None:
+def base_folder(folder: Path) -> Path | None:
     """The folder of the model that the PEFT adapter in `folder` belongs to; None where there is no adapter.
 
     Raises `CheckpointError` for an adapter whose base is not there.
@@ -104,7 +104,7 @@ def base_folder(folder: Path, cache_dir: str | None = None) -> Path | None:
     try:
         if not isinstance(base, str):
             raise CheckpointError("its base_model_name_or_path names none")
-        return resolve(base, cache_dir)
+        return resolve(base)
     except CheckpointError as error:
         raise CheckpointError(
             f"{folder} is an adapter, and the model that it belongs to is not there: {error.message}",

@@ -150,34 +150,32 @@ class DecoderLayer(_Casting):
         self, x_ME: Tensor, index: int, attention: Attention, predicting_U: Tensor | None = None
     ) -> Tensor:
         """The residual stream after this layer, of all tokens or of `predicting_U` only (U, E)."""
-        dtype, eps = x_ME.dtype, self.shape.norm_eps
-        normed_ME = rms_norm(x_ME, self.cast("attention_norm", dtype), eps)
-        bias = None if self.qkv_bias is None else self.cast("qkv_bias", dtype)
-        qkv = self._adapted("qkv", linear(normed_ME, self.cast("qkv", dtype), bias), normed_ME)
+        bias = None if self.qkv_bias is None else self.cast("qkv_bias", x_ME.dtype)
+        qkv = self._linear("qkv", self._norm("attention_norm", x_ME), bias)
         qkv_MXD = qkv.view(len(x_ME), -1, self.shape.head_dim)
-        if self.query_norm is not None and self.key_norm is not None:
+        if self.query_norm is not None:
             H, K = self.shape.heads, self.shape.kv_heads
             query, key, value = qkv_MXD.split((H, K, K), dim=1)
-            query = rms_norm(query, self.cast("query_norm", dtype), eps)
-            key = rms_norm(key, self.cast("key_norm", dtype), eps)
+            query, key = self._norm("query_norm", query), self._norm("key_norm", key)
             qkv_MXD = torch.cat((query, key, value), dim=1)
         attended = attention(index, qkv_MXD)
         if predicting_U is not None:
             x_ME, attended = x_ME.index_select(0, predicting_U), attended.index_select(0, predicting_U)
-        x_ME = linear(attended, self.cast("attention_out", dtype), x_ME)
-        x_ME = self._adapted("attention_out", x_ME, attended)
-        normed_ME = rms_norm(x_ME, self.cast("mlp_norm", dtype), eps)
+        x_ME = self._linear("attention_out", attended, x_ME)
+        normed_ME = self._norm("mlp_norm", x_ME)
         if "gate_up" in self.low_rank:
-            gate_up = self._adapted("gate_up", linear(normed_ME, self.cast("gate_up", dtype)), normed_ME)
-            gate, up = gate_up.chunk(2, dim=1)
+            gate, up = self._linear("gate_up", normed_ME).chunk(2, dim=1)
             activated_MF = F.silu(gate) * up
         else:
-            activated_MF = swiglu(normed_ME, self.cast("gate_up", dtype))
-        x_ME = linear(activated_MF, self.cast("down", dtype), x_ME)
-        return self._adapted("down", x_ME, activated_MF)
+            activated_MF = swiglu(normed_ME, self.cast("gate_up", x_ME.dtype))
+        return self._linear("down", activated_MF, x_ME)
 
-    def _adapted(self, name: str, out: Tensor, inputs: Tensor) -> Tensor:
-        """`out` and what an adapter of the matrix `name` adds to it."""
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return rms_norm(x, self.cast(name, x.dtype), self.shape.norm_eps)
+
+    def _linear(self, name: str, inputs: Tensor, add: Tensor | None = None) -> Tensor:
+        """The product with the matrix `name`, `add`, and what an adapter of the matrix adds to both."""
+        out = linear(inputs, self.cast(name, inputs.dtype), add)
         return self.low_rank[name](out, inputs) if name in self.low_rank else out
 
 

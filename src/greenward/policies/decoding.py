@@ -293,8 +293,7 @@ class NativeDecoding:
 
     def _step(self, token_ids_B: Tensor) -> Tensor:
         self._attention.advance()
-        logits_BV: Tensor = self.decoder(token_ids_B, self._attention, _logits)
-        return logits_BV
+        return self.decoder(token_ids_B, self._attention, _logits)
 
     def keep(self, kept_B: np.ndarray) -> None:
         self._attention.keep(kept_B)

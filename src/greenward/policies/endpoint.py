@@ -18,6 +18,7 @@ from greenward.errors import ConfigError, EngineError, GreenwardError
 from greenward.http_client import TOO_MANY, JsonClient, Patience, RequestError, RequestFailed, RequestRefused
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
+from greenward.policies.sampler import per_prompt
 from greenward.runs.keys import load_keys
 from greenward.text import visible
 
@@ -90,13 +91,12 @@ class Endpoint:
         payload |= {name: value for name, value in optional.items() if value is not None}
         path = "/chat/completions" if is_chat else "/completions"
         try:
-            answer: Answer = self._client.request("POST", path, payload, parse=_answer)
+            return self._client.request("POST", path, payload, parse=_answer)
         except RequestRefused as error:
             if not (is_chat and "max_tokens" in payload and "max_completion_tokens" in error.message):
                 raise
             self._limit = "max_completion_tokens"  # newer models of OpenAI know this name only
             return self.ask(prompt, params, seed)
-        return answer
 
     def ask_all(
         self,
@@ -166,10 +166,9 @@ class Endpoint:
         self._pool.shutdown(cancel_futures=True)
 
     def _models(self) -> list[str]:
-        found: list[str] = self._client.request(
+        return self._client.request(
             "GET", "/models", parse=lambda listed: [visible(one["id"], 200) for one in listed["data"]]
         )
-        return found
 
     def _only_model(self) -> str:
         try:
@@ -245,7 +244,7 @@ class EndpointEngine:
 
         Raises `EngineError` if an answer failed for good, once all groups have been asked for.
         """
-        sizes = [group_sizes] * len(prompts) if isinstance(group_sizes, int) else group_sizes
+        sizes = per_prompt(group_sizes, len(prompts))
         groups: list[list[Completion]] = [[] for _ in prompts]
         group_of = [group for group, size in enumerate(sizes) for _ in range(size)]
         asked = [(TextTokenizer().prompt(prompts[group]), None) for group in group_of]

@@ -130,8 +130,7 @@ def _ordered(is_there_CC: Tensor) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=True)
-    return compiled
+    return torch.compile(flex_attention, dynamic=True)
 
 
 @functools.cache

@@ -30,7 +30,7 @@ class Span:
     stop: int
     rows: int
     width: int
-    lengths: tuple[int, ...]
+    lengths: np.ndarray
     slots: Tensor | None  # position of each flat token in (rows · width); None when nothing is padded
 
     @classmethod
@@ -41,12 +41,11 @@ class Span:
         if total != len(lengths) * width:
             within = np.arange(width)[None, :] < lengths_R[:, None]
             slots = torch.from_numpy(np.flatnonzero(within)).to(device)
-        return cls(start, start + total, len(lengths), width, tuple(lengths_R.tolist()), slots)
+        return cls(start, start + total, len(lengths), width, lengths_R, slots)
 
     def row_starts(self) -> np.ndarray:
         """The place of each row's first token in the flat row."""
-        lengths = np.array(self.lengths, dtype=np.int64)
-        return self.start + np.cumsum(lengths) - lengths
+        return self.start + np.cumsum(self.lengths) - self.lengths
 
     def pad(self, flat: Tensor) -> Tensor:
         """(M, …) to (rows, width, …), zeros in the padding."""

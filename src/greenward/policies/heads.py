@@ -68,8 +68,7 @@ class Critic(nn.Module):
             hidden_SE = policy_hidden_SE
         else:
             hidden_SE = self._trunk_policy.completion_hidden(batch)
-        values_S: Tensor = self.head(hidden_SE.to(torch.float32)).squeeze(-1)
-        return batch.spread(values_S)
+        return batch.spread(self.head(hidden_SE.to(torch.float32)).squeeze(-1))
 
 
 def answer_features(hidden_SE: Tensor, mask_BT: Tensor) -> Tensor:
@@ -99,5 +98,4 @@ class RewardHead(nn.Module):
             self.logit.bias.zero_()
 
     def forward(self, features_BF: Tensor) -> Tensor:
-        logit_B: Tensor = self.logit(nn.functional.gelu(self.hidden(features_BF))).squeeze(-1)
-        return logit_B
+        return self.logit(nn.functional.gelu(self.hidden(features_BF))).squeeze(-1)

@@ -44,8 +44,7 @@ def linear(x_ME: Tensor, weight_NE: Tensor, add: Tensor | None = None) -> Tensor
     if native is None:
         return F.linear(x_ME, weight_NE) if add is None else torch.addmm(add, x_ME, weight_NE.t())
     if torch.is_grad_enabled():
-        out: Tensor = _Linear.apply(x_ME, weight_NE, add, native)
-        return out
+        return _Linear.apply(x_ME, weight_NE, add, native)
     return native.product(x_ME, weight_NE.t(), add)
 
 

@@ -82,8 +82,8 @@ class Sampler(RolloutEngine):
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
         check_prompts(prompts, params, self.max_positions)
-        sizes = _per_prompt(group_sizes, len(prompts))
-        keys = row_keys(prompts, sizes, _per_prompt(seed, len(prompts)))
+        sizes = per_prompt(group_sizes, len(prompts))
+        keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]
         while True:
             try:
@@ -162,7 +162,7 @@ class Sampler(RolloutEngine):
             logits_BV = decoding.step(token_ids_B)
 
 
-def _per_prompt(value: int | Sequence[int], prompts: int) -> Sequence[int]:
+def per_prompt(value: int | Sequence[int], prompts: int) -> Sequence[int]:
     """One number for each prompt, from one for all or from as many as there are prompts."""
     return [value] * prompts if isinstance(value, int) else value
 

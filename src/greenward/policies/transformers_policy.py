@@ -83,8 +83,7 @@ class TransformersPolicy(Policy):
 
     def completion_hidden(self, batch: GroupBatch) -> Tensor:
         out, predicts_BL = self._forward(self.model.base_model, batch)
-        hidden_BLE: Tensor = out.last_hidden_state
-        return hidden_BLE[predicts_BL]
+        return out.last_hidden_state[predicts_BL]  # of states (B, L, E)
 
     def _score(
         self, batch: GroupBatch, temperature: float, entropy: bool, hidden: bool

@@ -19,7 +19,7 @@ import numpy as np
 from greenward.errors import EngineError
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
-from greenward.policies.sampler import check_prompts, row_keys
+from greenward.policies.sampler import check_prompts, per_prompt, row_keys
 from greenward.policies.tokenizer import Tokenizer
 from greenward.policies.vllm_forms import VLLM, Choice
 
@@ -57,11 +57,10 @@ class VLLMEngine:
         on_group: OnGroup | None = None,
     ) -> list[list[Completion]]:
         check_prompts(prompts, params, self.max_positions)
-        sizes = [group_sizes] * len(prompts) if isinstance(group_sizes, int) else list(group_sizes)
+        sizes = per_prompt(group_sizes, len(prompts))
         drawn = [1] * len(prompts) if params.temperature == 0 else sizes  # greedy answers are all the same
-        seeds = [seed] * len(prompts) if isinstance(seed, int) else seed
         pending: dict[int, dict[str, Any]] = {}
-        for n, keys in enumerate(row_keys(prompts, sizes, seeds)):
+        for n, keys in enumerate(row_keys(prompts, sizes, per_prompt(seed, len(prompts)))):
             # vLLM's own seeds of a group count up from this one.
             sampling = self._sampling_params(params) | {"n": drawn[n], "seed": int(keys[0] >> np.uint64(2))}
             pending[n] = {"token_ids": [int(i) for i in prompts[n]], "sampling_params": sampling}

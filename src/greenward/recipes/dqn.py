@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from greenward.algorithms.callbacks import Callback
-from greenward.algorithms.dqn import DQNAgent
+from greenward.algorithms.dqn import DQNAgent, TokenEncoder
 from greenward.algorithms.dqn_trainer import DQNTrainer
 from greenward.algorithms.loop import Evaluator
-from greenward.algorithms.token_encoder import TokenEncoder
 from greenward.config.dqn import DQNEvaluationConfig
 from greenward.config.recipe import DQNRecipe
 from greenward.environments.episode import POLICY, Episode

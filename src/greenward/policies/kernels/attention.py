@@ -132,23 +132,18 @@ class KernelDecodeAttention:
 
 def layout_of(batch: GroupBatch) -> Layout:
     """The groups of a batch, bucket by bucket."""
-    prompt_start, row_start, row_length, group_sizes = [], [], [], []
-    for bucket in batch.buckets:
-        prompt_start.append(bucket.prompts.row_starts())
-        row_start.append(bucket.owns.row_starts())
-        row_length.append(bucket.owns.lengths)
-        group_sizes += [bucket.group_size] * bucket.prompts.rows
-    lengths_N = _lengths(batch)
+    lengths_N, buckets = _lengths(batch), batch.buckets
+    group_sizes = [bucket.group_size for bucket in buckets for _ in bucket.members]
     return Layout(
         len(lengths_N),
-        np.concatenate(prompt_start),
+        np.concatenate([bucket.prompts.row_starts() for bucket in buckets]),
         lengths_N,
         np.append(0, np.cumsum(group_sizes)),
-        np.concatenate(row_start),
-        np.concatenate(row_length),
+        np.concatenate([bucket.owns.row_starts() for bucket in buckets]),
+        np.concatenate([bucket.owns.lengths for bucket in buckets]),
         batch.longest,
     )
 
 
 def _lengths(batch: GroupBatch) -> np.ndarray:
-    return np.concatenate([np.array(bucket.prompts.lengths, dtype=np.int64) for bucket in batch.buckets])
+    return np.concatenate([bucket.prompts.lengths for bucket in batch.buckets])

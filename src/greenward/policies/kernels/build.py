@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from greenward.policies.kernels import compiling
 from greenward.policies.kernels.compiling import compiler
-from greenward.runs.files import write_atomically
+from greenward.runs.files import sha256_of, write_atomically
 
 if TYPE_CHECKING:
     from greenward.policies.kernels.native import Kernels
 
 SWITCH = "GREENWARD_KERNELS"
 FASTER_PRODUCTS = "faster products"  # what the self-test says where it found them
-_SOURCES = ("vectors.h", "elementwise.h", "attention.h", "decoding.h", "products.h", "kernels.c")
 _SECONDS = 300
 
 
@@ -107,14 +106,10 @@ def _settled(verdict: Path) -> dict[str, Any] | None:
     """What a build has found; None if there was none, or if its library is not as it was tested."""
     try:
         said: dict[str, Any] = json.loads(verdict.read_text(encoding="utf-8"))
-        is_whole = "failure" in said or said["sha256"] == _digest(Path(said["library"]))
+        is_whole = "failure" in said or said["sha256"] == sha256_of([Path(said["library"])])
     except (FileNotFoundError, ValueError):
         return None
     return said if is_whole else None
-
-
-def _digest(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()
 
 
 def _made_and_tested(found: str | None, library: Path) -> dict[str, Any]:
@@ -162,7 +157,7 @@ def _run(command: Sequence[str], failed: str) -> str:
 
 
 def _verdict(library: Path, made: str, products: bool) -> dict[str, Any]:
-    return {"library": str(library), "made": made, "sha256": _digest(library), "products": products}
+    return {"library": str(library), "made": made, "sha256": sha256_of([library]), "products": products}
 
 
 def _files(found: str | None) -> tuple[Path, Path]:
