@@ -64,9 +64,6 @@ class EndpointEvaluation(ModelEvaluation):
         with closing(self._endpoint):
             return super().run(out, grading, progress)
 
-    def _identity(self) -> dict[str, Any]:
-        return {"model": self._endpoint.model, "seed": self.options.seed}
-
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
     ) -> Iterator[list[Sample]]:

@@ -174,14 +174,17 @@ class ModelEvaluation(EvaluationSession):
                 f"pass@{max(grading.k)} needs at least as many answers to each problem; --n is "
                 f"{options.samples}."
             )
-        prompt_hash = self.prompt_hash
+        prompt_hash, model = self.prompt_hash, self.model
+        own: dict[str, Any] = {"model": model.name, "seed": options.seed}
+        if isinstance(model, FoundModel):
+            own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
         self.settings = {
             "command": "eval",
             "suite": self.problems.name,
             "limit": options.limit,
             "ids": list(options.ids),
             "data_hash": self.problems.data_hash,
-            **self._identity(),
+            **own,
             "n": options.samples,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -200,16 +203,11 @@ class ModelEvaluation(EvaluationSession):
             self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
         self.facts = {
             "command": "eval",
-            "model": self.model.to_json(),
+            "model": model.to_json(),
             "prompt_hash": prompt_hash,
             "contamination": overlap and overlap.to_json(),
         }
         return super().run(out, grading, progress)
-
-    def _identity(self) -> dict[str, Any]:
-        """The settings that tell which model answers, in which arithmetic and with which random numbers."""
-        assert isinstance(self.model, FoundModel)
-        return {"weights": self.model.weights_hash, "seed": self.options.seed or 0, "dtype": self.dtype}
 
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds

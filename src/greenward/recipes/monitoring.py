@@ -7,9 +7,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback
-from greenward.config.recipe import BaseRecipe, ReinforcementRecipe
+from greenward.config.recipe import ReinforcementRecipe
 from greenward.diagnostics.monitor import Alarm, Monitor
 from greenward.diagnostics.signals import CPU_SECONDS
 from greenward.environments.episode import Episode
@@ -18,17 +17,6 @@ from greenward.runs.directory import RunDirectory
 from greenward.runs.files import JsonRows, write_rows
 
 ALARMS = "alarms.jsonl"
-
-
-def monitoring(recipe: BaseRecipe, run: RunDirectory, say: Callable[[str], None]) -> Sequence[Callback]:
-    """The monitor of the recipe as a callback of the first process; none where it is off."""
-    if (
-        not isinstance(recipe, ReinforcementRecipe)
-        or not recipe.monitor.enabled
-        or not distributed.is_first()
-    ):
-        return []
-    return [MonitorCallback(recipe, run, say)]
 
 
 class MonitorCallback(Callback):

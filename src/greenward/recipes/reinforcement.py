@@ -36,7 +36,7 @@ from greenward.config.recipe import (
     RejectionRecipe,
     SelfPlayRecipe,
 )
-from greenward.faults.fault import Fault, FaultTargets
+from greenward.faults.fault import Fault, FaultTargets, recorded_truth
 from greenward.faults.plant import make_faults
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
@@ -58,7 +58,6 @@ class Reinforcement:
     phase: str
     trainer: Trainer
     callbacks: Sequence[Callback]
-    faults: Sequence[Fault]
     evaluated: Policy
     exact: bool
 
@@ -113,6 +112,7 @@ def build_reinforcement(
         assert isinstance(trainer, RLTrainer)
         targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
         faults = make_faults(recipe.faults, targets)
+        stack.enter_context(recorded_truth(run.path, faults, seed=recipe.seed))
     average = WeightAverage(policy, training.weight_average) if training.weight_average else None
     if average is not None:
         callbacks.append(average)
@@ -122,7 +122,7 @@ def build_reinforcement(
         callbacks.append(whole)
     evaluated = sampled if average is None else average.policy
     exact = engine.deterministic and not overlapped
-    return Reinforcement(phase, trainer, [*callbacks, *faults], faults, evaluated, exact)
+    return Reinforcement(phase, trainer, [*callbacks, *faults], evaluated, exact)
 
 
 def _rejection(
