@@ -213,9 +213,8 @@ def evaluate(
     grading, answers = _grading(k, options, AnswerOptions)
     if isinstance(policy, str | Path) and isinstance(problems, str | None) and q_network_run(policy):
         programs = ProgramEvaluation(policy, problems, samples, epsilon, answers)
-        folder = Path(output) if output is not None else programs.default_folder
         with Progress(quiet=quiet) as progress:
-            return EvaluationResult(programs.run(folder, grading, progress), folder)
+            return EvaluationResult(*programs.run(output, grading, progress))
     if epsilon is not None:
         raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
     asked = checked(AnswerOptions, samples=samples, **answers)
@@ -230,15 +229,14 @@ def evaluate(
         model = find_model(str(policy), asked.checkpoint)
         if games := asked_games(model, problems):
             refuse_options([*options, *(["k"] if k else [])])
-            place, count = None if output is None else Path(output), samples if samples > 1 else None
+            count = samples if samples > 1 else None
             with Progress(quiet=quiet) as progress:
                 return EvaluationResult(
-                    *evaluate_games(model, games, place, progress, games=count, options=options)
+                    *evaluate_games(model, games, output, progress, games=count, options=options)
                 )
     session = open_evaluation(str(policy), replace(asked, suite=problems))
-    folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
-        return EvaluationResult(session.run(folder, grading, progress), folder)
+        return EvaluationResult(*session.run(output, grading, progress))
 
 
 def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | None = None) -> list[str]:
@@ -308,11 +306,10 @@ def grade(
 
     options, _ = _grading(k, grading)
     session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
-    folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
         for note in (*session.notes, *undefined(k, session.most_answers)):
             progress.message(note)
-        return EvaluationResult(session.run(folder, options, progress), folder)
+        return EvaluationResult(*session.run(output, options, progress))
 
 
 def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:

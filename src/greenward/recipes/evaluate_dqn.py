@@ -19,7 +19,7 @@ from greenward.intervals import proportion
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.dqn import build_agent, build_mdp, greedily, sample_of, with_epsilon
-from greenward.recipes.evaluation_session import EvaluationSession, file_name
+from greenward.recipes.evaluation_session import EvaluationSession
 from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.files import sha256_of
 from greenward.runs.reading import is_run, read_config, read_sessions
@@ -56,7 +56,7 @@ class ProgramEvaluation(EvaluationSession):
                 f"an evaluation of a Q-network has no {', '.join(wrong)}.",
                 remedy=f"Leave it out; there are n, epsilon and {', '.join(OPTIONS)}.",
             )
-        path = Path(run).expanduser()
+        self.name, path = str(run), Path(run).expanduser()
         recipe = load_recipe(path / "config.yaml")
         assert isinstance(recipe, DQNRecipe)
         folder = find_checkpoint(path, options.get("checkpoint") or LAST)
@@ -78,19 +78,15 @@ class ProgramEvaluation(EvaluationSession):
         if any(one.hidden for one in self._mdp.problems):
             self.notes.append("Judged by hidden tests, which the network never sees.")
         self.answers = len(self.problems) * (1 + self._episodes)
-        self.default_folder = Path("runs") / "eval" / f"{file_name(str(run))}-{file_name(asked.name)}"
         weights = sha256_of(sorted(folder.glob("*.pt")), named=True)
         self.settings = {
-            "command": "eval",
-            "suite": asked.name,
             "data_hash": self.problems.data_hash,
             "weights": weights,
             "episodes": self._episodes,
             "epsilon": self._epsilon,
             "seed": self._seed,
         }
-        model = {"name": str(run), "step": checkpoint_step(folder), "weights": weights}
-        self.facts = {"command": "eval", "model": model}
+        self.facts = {"model": {"name": self.name, "step": checkpoint_step(folder), "weights": weights}}
 
     @property
     def prompts(self) -> Mapping[str, str]:

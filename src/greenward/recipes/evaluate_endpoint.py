@@ -57,7 +57,9 @@ class EndpointEvaluation(ModelEvaluation):
         )
         super().__init__(ServedModel(self._endpoint), options)
 
-    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
         """As `ModelEvaluation.run`. Raises `EngineError` where the first request gets no answer, and
         `ConfigError` where the server refuses it, or whatever is asked.
         """

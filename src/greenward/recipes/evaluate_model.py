@@ -35,7 +35,7 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import part_of
 from greenward.recipes import suites
 from greenward.recipes.build import build_grader, failing_references
-from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
+from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions
 from greenward.recipes.models import FoundModel, ServedModel, find_model
 from greenward.runs.files import write_rows
 from greenward.runs.progress import Progress
@@ -112,6 +112,7 @@ class ModelEvaluation(EvaluationSession):
         else:
             _refuse(options, _LOADED_ONLY, *LOADED)
             self.model = model
+        self.name = self.model.name
         recipe = self.model.recipe
         self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
         suite = options.suite or suites.HELD_OUT
@@ -150,7 +151,6 @@ class ModelEvaluation(EvaluationSession):
                 f"{name} holds more than MBPP's test problems; published figures are mostly on {name}:test"
             )
         self.answers = len(self.problems) * options.samples
-        self.default_folder = Path("runs") / "eval" / f"{file_name(self.model.name)}-{file_name(name)}"
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -166,7 +166,9 @@ class ModelEvaluation(EvaluationSession):
         """SHA-256, in hex, of all prompts."""
         return sha256("\0".join(self.prompts.values()).encode()).hexdigest()
 
-    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
         """As `EvaluationSession.run`. Raises `ConfigError` for a k above the number of answers."""
         options, sampling = self.options, self.sampling
         if grading.k and max(grading.k) > options.samples:
@@ -179,8 +181,6 @@ class ModelEvaluation(EvaluationSession):
         if isinstance(model, FoundModel):
             own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
         self.settings = {
-            "command": "eval",
-            "suite": self.problems.name,
             "limit": options.limit,
             "ids": list(options.ids),
             "data_hash": self.problems.data_hash,
@@ -202,7 +202,6 @@ class ModelEvaluation(EvaluationSession):
             overlap = contamination(trained, self.problems)
             self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
         self.facts = {
-            "command": "eval",
             "model": model.to_json(),
             "prompt_hash": prompt_hash,
             "contamination": overlap and overlap.to_json(),

@@ -41,8 +41,7 @@ from greenward.recipes.build import build_policy
 from greenward.recipes.code_game import CodeGameTasks
 from greenward.recipes.dqn import DQNTasks
 from greenward.recipes.fitting import check_disk, check_memory
-from greenward.recipes.monitoring import MonitorCallback
-from greenward.recipes.reinforcement import build_reinforcement
+from greenward.recipes.reinforcement import MonitorCallback, build_reinforcement
 from greenward.recipes.requirements import check_needs, check_processes
 from greenward.recipes.self_play import SelfPlayTasks
 from greenward.recipes.tasks import CodeTasks, Tasks
