@@ -246,9 +246,9 @@ def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | 
     from greenward.recipes.evaluate_games import asked_games
     from greenward.recipes.models import find_model
 
-    if q_network_run(policy):
+    if q_network_run(policy) or is_endpoint(str(policy)):
         return []
-    return [] if is_endpoint(str(policy)) else list(asked_games(find_model(str(policy), checkpoint), suite))
+    return list(asked_games(find_model(str(policy), checkpoint), suite))
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
@@ -193,8 +193,13 @@ class TerminalGame:
 
 def view(game: Game, state: Any, player: int) -> str:
     """What `player` may know of a state."""
-    shown = _VIEWS.get(game.name)
-    return shown(game, state, player) if shown else visible(game.observation(state, player))
+    if game.name == "tictactoe":
+        return _tictactoe(state)
+    if game.name == "kuhn_poker":
+        return _kuhn_poker(state, player)
+    if game.name == "negotiation":
+        return _negotiation(game, state, player)
+    return visible(game.observation(state, player))
 
 
 def final_view(game: Game, state: Any, player: int) -> str:
@@ -209,7 +214,7 @@ def final_view(game: Game, state: Any, player: int) -> str:
     return view(game, state, player)
 
 
-def _tictactoe(game: Game, state: str, player: int) -> str:
+def _tictactoe(state: str) -> str:
     cells = [
         click.style(cell, fg=_COLOURS[cell], bold=True) if cell in _COLOURS else click.style(cell, dim=True)
         for cell in state
@@ -218,7 +223,7 @@ def _tictactoe(game: Game, state: str, player: int) -> str:
     return "\n---+---+---\n".join(rows)
 
 
-def _kuhn_poker(game: Game, state: tuple[str, tuple[str, ...]], player: int) -> str:
+def _kuhn_poker(state: tuple[str, tuple[str, ...]], player: int) -> str:
     cards, history = state
     pot = 2 + history.count("bet") + history.count("call")
     moves = f" Moves so far: {', '.join(history)}." if history else ""
@@ -239,13 +244,6 @@ def _negotiation(game: Game, state: Any, player: int) -> str:
         after = f"makes your gain {game.step(state, 'accept').gain(player):+d}" if legal else "is impossible"
         lines.append(f"{offer} (gives>takes): to accept it {after}.")
     return "\n".join(lines)
-
-
-_VIEWS: dict[str, Callable[[Game, Any, int], str]] = {
-    "tictactoe": _tictactoe,
-    "kuhn_poker": _kuhn_poker,
-    "negotiation": _negotiation,
-}
 
 
 def meant(text: str, legal: Sequence[str]) -> list[str]:
