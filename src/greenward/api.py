@@ -13,17 +13,23 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from greenward.config import loading
 from greenward.config.options import check_names, checked, unexpected
+from greenward.config.recipe import AnyRecipe, BaseRecipe, GRPORecipe
+from greenward.config.source import dotted, leaves
 from greenward.errors import ConfigError, ProblemError, RewardError
+from greenward.platforms import detection
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.runs.metrics import read_metrics
+from greenward.runs.progress import Progress
+from greenward.runs.reading import read_evaluations, run_of_config
 
 if TYPE_CHECKING:
-    from greenward.config.recipe import AnyRecipe
     from greenward.evaluation.audit.report import AuditReport as AuditReport
     from greenward.evaluation.audit.report import Trial as Trial
     from greenward.grading.custom_reward import RewardFunction, Rewards
     from greenward.intervals import Estimate
     from greenward.policies.policy import Policy
-    from greenward.problems.problem import Problem, ProblemSet
     from greenward.recipes.evaluate_model import AnswerOptions
     from greenward.recipes.evaluation_session import GradingOptions
 
@@ -38,15 +44,11 @@ class TrainingResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of each step, oldest first."""
-        from greenward.runs.metrics import read_metrics
-
         return list(read_metrics(self.run / "metrics.jsonl").rows)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations on the held-out problems, oldest first."""
-        from greenward.runs.reading import read_evaluations
-
         return read_evaluations(self.run)
 
     @property
@@ -82,7 +84,6 @@ def load_problems(
 
     `bugs:` before a source gives the repair of its programs. Raises `ProblemError`.
     """
-    from greenward.config.recipe import GRPORecipe
     from greenward.recipes.build import load_verified
 
     return load_verified(str(source), GRPORecipe(), part=part, skip_bad_rows=skip_bad_rows)
@@ -94,10 +95,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
     A pretrained model gets the preset of this machine, or the one that the key `preset` names. Raises
     `ConfigError`.
     """
-    from greenward.config import loading
-    from greenward.platforms.detection import this_preset
-
-    return loading.load_recipe(path, overrides, machine=this_preset)
+    return loading.load_recipe(path, overrides, machine=detection.this_preset)
 
 
 def train(
@@ -127,13 +125,7 @@ def train(
     `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `dry_run`
     shows settings, size and first prompt. Raises the errors of `greenward.errors`; written files are kept.
     """
-    from greenward.config.loading import dump, parse_recipe
-    from greenward.config.recipe import BaseRecipe
-    from greenward.config.source import dotted, leaves
     from greenward.grading.custom_reward import reward_terms
-    from greenward.platforms.detection import this_preset
-    from greenward.problems.problem import ProblemSet
-    from greenward.runs.reading import run_of_config
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
@@ -166,7 +158,8 @@ def train(
     if isinstance(recipe, str | Path):
         resolved = load_recipe(recipe, changes)
     elif recipe is None or isinstance(recipe, BaseRecipe):
-        resolved = parse_recipe("" if recipe is None else dump(recipe), changes, machine=this_preset)
+        text = "" if recipe is None else loading.dump(recipe)
+        resolved = loading.parse_recipe(text, changes, machine=detection.this_preset)
     else:
         raise unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
@@ -208,34 +201,23 @@ def evaluate(
     """
     from greenward.policies.endpoint import is_endpoint
     from greenward.policies.policy import Policy
-    from greenward.recipes.evaluate_dqn import open_programs, q_network_run
+    from greenward.recipes.evaluate_dqn import ProgramEvaluation, q_network_run
     from greenward.recipes.evaluate_endpoint import open_evaluation
     from greenward.recipes.evaluate_games import asked_games, evaluate_games, refuse_options
     from greenward.recipes.evaluate_model import AnswerOptions, evaluate_in_memory
     from greenward.recipes.models import find_model
-    from greenward.runs.progress import Progress
 
     if not isinstance(policy, Policy | str | Path):
         raise unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
     epsilon = options.pop("epsilon", None)
     grading, answers = _grading(k, options, AnswerOptions)
     if isinstance(policy, str | Path) and isinstance(problems, str | None) and q_network_run(policy):
-        programs = open_programs(policy, problems, samples, epsilon, answers)
-        folder = Path(output) if output is not None else programs.default_folder
+        programs = ProgramEvaluation(policy, problems, samples, epsilon, answers)
         with Progress(quiet=quiet) as progress:
-            return EvaluationResult(programs.run(folder, grading, progress), folder)
+            return EvaluationResult(*programs.run(output, grading, progress))
     if epsilon is not None:
         raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
     asked = checked(AnswerOptions, samples=samples, **answers)
-    if not isinstance(policy, Policy) and isinstance(problems, str | None) and not is_endpoint(str(policy)):
-        model = find_model(str(policy), asked.checkpoint)
-        if games := asked_games(model, problems):
-            refuse_options([*options, *(["k"] if k else [])])
-            place, count = None if output is None else Path(output), samples if samples > 1 else None
-            with Progress(quiet=quiet) as progress:
-                return EvaluationResult(
-                    *evaluate_games(model, games, place, progress, games=count, options=options)
-                )
     if isinstance(policy, Policy) or not isinstance(problems, str | None):
         if output is not None:
             raise ConfigError(
@@ -243,10 +225,18 @@ def evaluate(
                 remedy="Leave it out, or name a run or model, and a suite or file.",
             )
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
+    if not is_endpoint(str(policy)):
+        model = find_model(str(policy), asked.checkpoint)
+        if games := asked_games(model, problems):
+            refuse_options([*options, *(["k"] if k else [])])
+            count = samples if samples > 1 else None
+            with Progress(quiet=quiet) as progress:
+                return EvaluationResult(
+                    *evaluate_games(model, games, output, progress, games=count, options=options)
+                )
     session = open_evaluation(str(policy), replace(asked, suite=problems))
-    folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
-        return EvaluationResult(session.run(folder, grading, progress), folder)
+        return EvaluationResult(*session.run(output, grading, progress))
 
 
 def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | None = None) -> list[str]:
@@ -256,9 +246,9 @@ def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | 
     from greenward.recipes.evaluate_games import asked_games
     from greenward.recipes.models import find_model
 
-    if q_network_run(policy):
+    if q_network_run(policy) or is_endpoint(str(policy)):
         return []
-    return [] if is_endpoint(str(policy)) else list(asked_games(find_model(str(policy), checkpoint), suite))
+    return list(asked_games(find_model(str(policy), checkpoint), suite))
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:
@@ -273,7 +263,7 @@ def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dic
 
 
 def check_references(
-    problems: str | Sequence[Problem] | None,
+    problems: str | None,
     *,
     policy: str | None = None,
     checkpoint: str | None = None,
@@ -282,21 +272,17 @@ def check_references(
     skip_bad_rows: bool = False,
     **grading: Any,
 ) -> tuple[str, list[str]]:
-    """Runs the reference solutions of problems against their own tests.
+    """Runs the reference solutions of a suite by name or path against their own tests.
 
-    `problems` are a suite by name or path, or problems; None is what the run `policy` held out. Returns the
-    result in one line, and a line for each solution that failed.
+    None is what the run `policy` held out. Returns the result in one line, and a line for each solution that
+    failed.
     """
-    from greenward.problems.problem import ProblemSet
     from greenward.recipes import suites
     from greenward.recipes.models import find_model
 
-    if isinstance(problems, str | None):
-        recipe = find_model(policy, checkpoint).recipe if policy else None
-        problems = suites.find_suite(problems or suites.HELD_OUT, recipe, skip_bad_rows=skip_bad_rows)
-    elif not isinstance(problems, ProblemSet):
-        problems = ProblemSet(problems)
-    asked = suites.part_of_suite(problems, ids=ids, limit=limit)
+    recipe = find_model(policy, checkpoint).recipe if policy else None
+    suite = suites.find_suite(problems or suites.HELD_OUT, recipe, skip_bad_rows=skip_bad_rows)
+    asked = suites.part_of_suite(suite, ids=ids, limit=limit)
     return suites.check_references(asked, _grading((), grading)[0].sandbox)
 
 
@@ -317,15 +303,13 @@ def grade(
     for answers that cannot be read.
     """
     from greenward.recipes.evaluation_session import SampleGrading, undefined
-    from greenward.runs.progress import Progress
 
     options, _ = _grading(k, grading)
     session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
-    folder = Path(output) if output is not None else session.default_folder
     with Progress(quiet=quiet) as progress:
         for note in (*session.notes, *undefined(k, session.most_answers)):
             progress.message(note)
-        return EvaluationResult(session.run(folder, options, progress), folder)
+        return EvaluationResult(*session.run(output, options, progress))
 
 
 def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
@@ -334,7 +318,6 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
     `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
     those of `greenward.evaluation.audit.audit.audit`. Raises `RewardError` and `ConfigError`.
     """
-    from greenward.config.recipe import BaseRecipe
     from greenward.evaluation.audit.audit import audit as audit_function
     from greenward.evaluation.audit.audit import audit_recipe
     from greenward.grading.custom_reward import function_name

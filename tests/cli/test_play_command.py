@@ -8,9 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from greenward import api
-from greenward.cli.game_views import final_view, view
 from greenward.cli.main import cli
-from greenward.cli.play import meant
+from greenward.cli.play import final_view, meant, view
 from greenward.environments.games.negotiation import SimpleNegotiation, Trading
 from greenward.environments.games.prompts import MovePrompts
 from greenward.environments.games.tictactoe import TicTacToe

@@ -45,7 +45,7 @@ def test_a_run_is_asked_what_it_held_out_as_it_was_trained(run, tmp_path):
     assert [p.task_id for p in evaluation.problems] == [p.task_id for p in held_out]
     assert evaluation.sampling.max_tokens == 9
     with Progress(quiet=True) as progress:
-        summary = evaluation.run(tmp_path / "out", GRADING, progress)
+        summary, _ = evaluation.run(tmp_path / "out", GRADING, progress)
     assert summary["model"]["step"] == 2
     assert summary["contamination"]["counts"]["exact"] == 0
     assert any(note.startswith("contamination: ") for note in summary["notes"])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HELP, QUIT = "?", "q"
 MAX_INPUT, MAX_SHOWN = 1000, 200  # characters of a move, and of what somebody wrote
 MOST_LISTED = 12  # actions beside the prompt; help lists all
+_COLOURS = {"X": "cyan", "O": "magenta"}
 
 
 @click.command()
@@ -111,7 +112,6 @@ class TerminalGame:
 
     def _play_once(self, person: int) -> float | None:
         """What the person gained; None if the person left."""
-        from greenward.cli.game_views import final_view, view
         from greenward.environments.games.game import checked_returns
 
         game = self.game
@@ -189,6 +189,61 @@ class TerminalGame:
         if not (line and sys.stdin.isatty()):
             click.echo(visible(line.strip(), MAX_SHOWN))  # as a terminal shows what is typed
         return line.strip() if line else None
+
+
+def view(game: Game, state: Any, player: int) -> str:
+    """What `player` may know of a state."""
+    if game.name == "tictactoe":
+        return _tictactoe(state)
+    if game.name == "kuhn_poker":
+        return _kuhn_poker(state, player)
+    if game.name == "negotiation":
+        return _negotiation(game, state, player)
+    return visible(game.observation(state, player))
+
+
+def final_view(game: Game, state: Any, player: int) -> str:
+    """A state that is over, with what was hidden."""
+    if game.name == "kuhn_poker":
+        cards, history = state
+        hidden = "" if history[-1] == "fold" else f" Your opponent has the {cards[1 - player]}."
+        return f"You have the {cards[player]}.{hidden} Moves: {', '.join(history)}."
+    if game.name == "negotiation":
+        mine, theirs = state.gain(player), state.gain(1 - player)
+        return f"Deals: {state.deals}. Gains: you {mine:+d}, your opponent {theirs:+d}."
+    return view(game, state, player)
+
+
+def _tictactoe(state: str) -> str:
+    cells = [
+        click.style(cell, fg=_COLOURS[cell], bold=True) if cell in _COLOURS else click.style(cell, dim=True)
+        for cell in state
+    ]
+    rows = [f" {' | '.join(cells[start : start + 3])}" for start in (0, 3, 6)]
+    return "\n---+---+---\n".join(rows)
+
+
+def _kuhn_poker(state: tuple[str, tuple[str, ...]], player: int) -> str:
+    cards, history = state
+    pot = 2 + history.count("bet") + history.count("call")
+    moves = f" Moves so far: {', '.join(history)}." if history else ""
+    return f"Your card: {click.style(cards[player], bold=True, fg='cyan')}   Pot: {pot} chips.{moves}"
+
+
+def _negotiation(game: Game, state: Any, player: int) -> str:
+    lines = ["            you have   one is worth"]
+    for name, amount, value in zip(
+        ("wheat (W)", "sheep (S)"), state.held(player), state.values[player], strict=True
+    ):
+        lines.append(f"{name:12}{amount:8}{value:15}")
+    left = game.max_moves - state.moves
+    lines.append(f"Your gain so far: {state.gain(player):+d}. Moves left, of both: {left}.")
+    if state.offer:
+        offer = f"Your opponent offers {click.style(state.offer, bold=True, fg='cyan')}"
+        legal = "accept" in game.legal_actions(state)
+        after = f"makes your gain {game.step(state, 'accept').gain(player):+d}" if legal else "is impossible"
+        lines.append(f"{offer} (gives>takes): to accept it {after}.")
+    return "\n".join(lines)
 
 
 def meant(text: str, legal: Sequence[str]) -> list[str]:

@@ -196,9 +196,8 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def with_dqn_preset(data: dict[str, Any]) -> dict[str, Any]:
     """The keys of a recipe with its preset's values for those that are not set."""
-    if not isinstance(data.get("preset"), str) or data["preset"] not in PRESETS:
-        return data
-    for section, values in PRESETS[data["preset"]].items():
+    name = data.get("preset")
+    for section, values in (PRESETS.get(name, {}) if isinstance(name, str) else {}).items():
         given = data.get(section, {})
         if isinstance(given, dict):
             data = data | {section: {**values, **given}}

@@ -14,12 +14,15 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from greenward.config.algorithm import (
     AlgorithmConfig,
+    CodeGameConfig,
     FaultsConfig,
     GRPOAlgorithmConfig,
     ImportanceConfig,
     PPOAlgorithmConfig,
     RejectionAlgorithmConfig,
     RejectionConfig,
+    SelfPlayAlgorithmConfig,
+    SelfPlayConfig,
 )
 from greenward.config.dqn import (
     AgentConfig,
@@ -47,7 +50,6 @@ from greenward.config.sections import (
     SupervisedConfig,
     TrainingConfig,
 )
-from greenward.config.self_play import CodeGameConfig, SelfPlayAlgorithmConfig, SelfPlayConfig
 from greenward.config.tracking import TrackingConfig
 from greenward.errors import ConfigError
 from greenward.user_text import parse_yaml_text

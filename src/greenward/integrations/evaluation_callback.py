@@ -66,16 +66,7 @@ class EvaluationCallback(TrainerCallback):
         self._log(step, metrics)
         return result
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._on_step(state, given)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._on_step(state, given)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._on_step(state, given, last=True)
-
-    def _on_step(self, state: Any, given: Mapping[str, Any], *, last: bool = False) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, *, last: bool = False, **given: Any) -> None:
         step = int(state.global_step)
         if not state.is_world_process_zero or (step % self._every and not last):
             return
@@ -83,6 +74,11 @@ class EvaluationCallback(TrainerCallback):
         if result := self(step, policy, last=last):
             metrics = {f"eval_{name}": one.value for name, one in result.metrics.items()}
             state.log_history.append({"step": step, **metrics})
+
+    on_train_begin = on_step_end
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.on_step_end(args, state, control, last=True, **given)
 
 
 def _wrapped(model: Any, tokenizer: Any) -> Policy:

@@ -7,7 +7,6 @@ seconds that it trained (`beside`), so that both had the same of everything but 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -68,6 +67,31 @@ class Arm:
             f"training.checkpoint_interval_steps={UNBOUNDED_STEPS}",
         ]
 
+    def start(self, place: int, devices: Sequence[str], *, resume: bool) -> None:
+        """Start the command, at one of the places for arms that run at a time."""
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
+        command = [sys.executable, "-m", "greenward", "train", *self.arguments(), "--quiet"]
+        command += ["--output", str(self.folder), *(["--resume"] if resume else [])]
+        own = {"CUDA_VISIBLE_DEVICES": devices[place % len(devices)]} if devices else {}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=self.errors, env={**os.environ, **own}
+        )
+
+    def has_ended(self) -> bool:
+        """Whether it has finished or failed, which `failure` then says. Raises `KeyboardInterrupt`."""
+        code = self.process.poll()
+        if code is None:
+            return False
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        self.finished = code == 0
+        if code != 0:
+            self.errors.seek(0)
+            said = self.errors.read().decode(errors="replace").strip()
+            self.failure = f"with exit code {code}: {said or 'no message'}"
+        self.errors.close()
+        return True
+
 
 def training_seconds(folder: Path) -> float:
     """The time that a finished run trained, evaluation aside. Raises `RunError` when it has not finished."""
@@ -95,7 +119,7 @@ def run_arms(
     """
     waiting = [arm for arm in arms if not arm.finished]
     places = list(range(parallel))
-    running: list[_Process] = []
+    running: dict[Arm, int] = {}  # with their places
     watched = time.monotonic()
     try:
         with StopRequest() as stop:
@@ -107,23 +131,24 @@ def run_arms(
                 ]:
                     if places:
                         waiting.remove(arm)
-                        running.append(_Process(arm, places.pop(0), devices, resume=resume))
+                        arm.start(place := places.pop(0), devices, resume=resume)
+                        running[arm] = place
                 time.sleep(POLL_SECONDS)
-                for process in [process for process in running if process.has_ended()]:
-                    running.remove(process)
-                    places.append(process.place)
-                    if process.arm.failure is not None and not keep_going:
-                        raise RunError(f"{process.arm.folder.name} stopped {process.arm.failure}")
+                for arm in [arm for arm in running if arm.has_ended()]:
+                    places.append(running.pop(arm))
+                    if arm.failure is not None and not keep_going:
+                        raise RunError(f"{arm.folder.name} stopped {arm.failure}")
                 if time.monotonic() - watched >= WATCH_SECONDS:
                     watched = time.monotonic()
                     watch()
                 if stop.requested:
                     raise KeyboardInterrupt
     finally:
-        for process in running:
-            process.ask_to_stop()
-        for process in running:
-            process.wait()
+        for arm in running:
+            arm.process.terminate()  # it writes a checkpoint
+        for arm in running:
+            arm.process.wait()
+            arm.errors.close()
 
 
 @dataclass(eq=False)
@@ -151,41 +176,3 @@ class ArmProgress:
         for evaluation in read_evaluations(self.folder)[self._evaluations :]:
             progress.message(f"{self.phase} {evaluation_line(evaluation)}")
             self._evaluations += 1
-
-
-class _Process:
-    """A running arm, at one of the places for arms that run at a time."""
-
-    def __init__(self, arm: Arm, place: int, devices: Sequence[str], *, resume: bool) -> None:
-        self.arm, self.place = arm, place
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
-        command = [sys.executable, "-m", "greenward", "train", *arm.arguments(), "--quiet"]
-        command += ["--output", str(arm.folder), *(["--resume"] if resume else [])]
-        own = {"CUDA_VISIBLE_DEVICES": devices[place % len(devices)]} if devices else {}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stderr=self._errors, env={**os.environ, **own}
-        )
-
-    def has_ended(self) -> bool:
-        """Whether it has finished or failed, which its arm then says. Raises `KeyboardInterrupt`."""
-        code = self._process.poll()
-        if code is None:
-            return False
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        self.arm.finished = code == 0
-        if code != 0:
-            self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace").strip()
-            self.arm.failure = f"with exit code {code}: {said or 'no message'}"
-        self._errors.close()
-        return True
-
-    def ask_to_stop(self) -> None:
-        """End a running command cleanly: it writes a checkpoint."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    def wait(self) -> None:
-        self._process.wait()
-        self._errors.close()

@@ -13,7 +13,7 @@ from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.collection import Environment
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
-from greenward.config.recipe import CodeGameRecipe, SupervisedRecipe
+from greenward.config.recipe import CodeGameRecipe
 from greenward.config.sections import SupervisedConfig
 from greenward.environments.code_game.environment import (
     GENERATOR,
@@ -49,9 +49,8 @@ EXAMPLE_PROGRAMS = 64000
 class CodeGameTasks:
     """The game of code: its phases, and games on other first lines as the evaluation."""
 
-    def __init__(self, recipe: CodeGameRecipe | SupervisedRecipe, *_: Any) -> None:
+    def __init__(self, recipe: CodeGameRecipe, *_: Any) -> None:
         """Games have neither problems nor reward functions of the caller's own."""
-        assert isinstance(recipe, CodeGameRecipe)
         self.recipe = recipe
         self._league: League | None = None
 

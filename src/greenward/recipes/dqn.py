@@ -30,7 +30,7 @@ from greenward.evaluation.summary import summarise
 from greenward.grading.extraction import Extracted
 from greenward.intervals import proportion
 from greenward.problems.catalog import load_suite
-from greenward.problems.problem import ProblemSet
+from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.small_functions import small_functions
 from greenward.recipes.build import build_grader, build_problems, verify_references
 from greenward.reports.replay import write_replay
@@ -128,13 +128,10 @@ class DQNTasks:
 
     def evaluators(self, policy: Any) -> Mapping[str | None, Evaluator]:
         """Greedy programs and programs with epsilon, on the hidden tests."""
-        asked: dict[str | None, tuple[TokenMDP, Sequence[TokenProblem]]] = {}
-        asked[None] = (self.mdp, self.mdp.problems)
-        if self.held_out_mdp is not None:
-            asked[UNSEEN] = (self.held_out_mdp, self.held_out_mdp.problems)
-        return {name: self._evaluator(name or "hidden tests", *where) for name, where in asked.items()}
+        found = {None: self._evaluator("hidden tests", self.mdp)}
+        return found | ({UNSEEN: self._evaluator(UNSEEN, self.held_out_mdp)} if self.held_out_mdp else {})
 
-    def callbacks(self, run: RunDirectory, progress: Progress) -> Sequence[Callback]:
+    def callbacks(self, progress: Progress) -> Sequence[Callback]:
         """Programs that are shown during training."""
         every = self.recipe.training.render_every
         return [Renderer(every, progress)] if every else []
@@ -164,10 +161,9 @@ class DQNTasks:
             f"{len(self.mdp.vocabulary)} tokens\n# {first.task_id}: {reference}"
         )
 
-    def _evaluator(self, name: str, mdp: TokenMDP, problems: Sequence[TokenProblem]) -> Evaluator:
+    def _evaluator(self, name: str, mdp: TokenMDP) -> Evaluator:
         def evaluate(agent: Any, step: int, elapsed_seconds: float) -> dict[str, Any]:
-            section = self.recipe.evaluation
-            record = evaluate_agent(agent, mdp, problems, self.grading, section)
+            record = evaluate_agent(agent, mdp, self.grading, self.recipe.evaluation)
             return {"suite": name, "step": step, "elapsed_seconds": elapsed_seconds, **record}
 
         return evaluate
@@ -184,19 +180,14 @@ def with_epsilon(agent: DQNAgent, epsilon: float, rng: np.random.Generator) -> C
 
 
 def evaluate_agent(
-    agent: DQNAgent,
-    mdp: TokenMDP,
-    problems: Sequence[TokenProblem],
-    grading: CodeGrading,
-    section: DQNEvaluationConfig,
+    agent: DQNAgent, mdp: TokenMDP, grading: CodeGrading, section: DQNEvaluationConfig
 ) -> dict[str, Any]:
     """One greedy program for each problem and some with epsilon, on the hidden tests where there are any.
 
     The record has the form of every evaluation of a run (`evaluation.engine`).
     """
-    started = time.perf_counter()
+    started, problems = time.perf_counter(), mdp.problems
     rng = np.random.default_rng(step_seed(section.seed, 0, "evaluation"))
-
     greedy_rows = judged(write(mdp, problems, greedily(agent), grading), grading)
     each = [one for one in problems for _ in range(section.samples)]
     rows = judged(write(mdp, each, with_epsilon(agent, section.epsilon, rng), grading), grading)
@@ -222,9 +213,13 @@ def judged(attempts: Sequence[Attempt], grading: CodeGrading) -> list[tuple[Eval
     rows = []
     for problem, one, verdict in zip(problems, attempts, verdicts, strict=True):
         number = numbers[problem.task_id] = numbers.get(problem.task_id, -1) + 1
-        sample = Sample(problem, number, one.code, Extracted(one.code), tokens=len(one.writing.tokens))
-        rows.append((EvaluationRow.of(sample, verdict), one.code))
+        rows.append((EvaluationRow.of(sample_of(one, problem, number), verdict), one.code))
     return rows
+
+
+def sample_of(attempt: Attempt, problem: Problem, number: int) -> Sample:
+    """What was written for a problem as answer `number` of an evaluation."""
+    return Sample(problem, number, attempt.code, Extracted(attempt.code), tokens=len(attempt.writing.tokens))
 
 
 def _with_code(rows: Sequence[tuple[EvaluationRow, str]]) -> list[dict[str, Any]]:

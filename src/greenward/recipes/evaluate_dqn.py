@@ -10,17 +10,16 @@ import numpy as np
 
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import DQNRecipe
-from greenward.environments.token_mdp.rounds import Attempt, CodeGrading, write
+from greenward.environments.token_mdp.rounds import CodeGrading, write
 from greenward.errors import CheckpointError, ConfigError
 from greenward.evaluation.engine import Seconds
 from greenward.evaluation.folder import EvaluationFolder
 from greenward.evaluation.rows import Sample
-from greenward.grading.extraction import Extracted
 from greenward.intervals import proportion
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet
-from greenward.recipes.dqn import build_agent, build_mdp, greedily, with_epsilon
-from greenward.recipes.evaluation_session import EvaluationSession, file_name
+from greenward.recipes.dqn import build_agent, build_mdp, greedily, sample_of, with_epsilon
+from greenward.recipes.evaluation_session import EvaluationSession
 from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.files import sha256_of
 from greenward.runs.reading import is_run, read_config, read_sessions
@@ -39,50 +38,55 @@ def q_network_run(name: str | Path) -> bool:
 class ProgramEvaluation(EvaluationSession):
     """A Q-network and the problems that it is asked; answer 0 of each is greedy, the others have `epsilon`.
 
-    Programs are judged by the hidden tests where a problem has any. Raises `CheckpointError` for another
-    vocabulary than the one that was trained, `ProblemError` for problems that the grammar does not know.
+    One sample means `DEFAULT_EPISODES`. Programs are judged by the hidden tests where a problem has any.
+    Raises `ConfigError` for options of language models, `CheckpointError` for another vocabulary than the one
+    that was trained, `ProblemError` for problems that the grammar does not know.
     """
 
     def __init__(
         self,
         run: str | Path,
         problems: str | None,
-        *,
-        episodes: int | None = None,
-        epsilon: float | None = None,
-        checkpoint: str | None = None,
-        seed: int | None = None,
+        samples: int,
+        epsilon: float | None,
+        options: Mapping[str, Any],
     ) -> None:
-        path = Path(run).expanduser()
+        if wrong := sorted(set(options) - set(OPTIONS)):
+            raise ConfigError(
+                f"an evaluation of a Q-network has no {', '.join(wrong)}.",
+                remedy=f"Leave it out; there are n, epsilon and {', '.join(OPTIONS)}.",
+            )
+        self.name, path = str(run), Path(run).expanduser()
         recipe = load_recipe(path / "config.yaml")
         assert isinstance(recipe, DQNRecipe)
-        folder = find_checkpoint(path, checkpoint or LAST)
+        folder = find_checkpoint(path, options.get("checkpoint") or LAST)
         asked = load_suite(problems or recipe.problems.held_out)
         self._mdp = build_mdp(recipe, list(asked))
-        _check_vocabulary(path, self._mdp.vocabulary.lexemes)
+        trained = next((one["tokens"] for one in read_sessions(path) if "tokens" in one), None)
+        if trained is not None and tuple(trained) != (lexemes := self._mdp.vocabulary.lexemes):
+            raise CheckpointError(
+                f"{path} was trained with {len(trained)} tokens, and its recipe gives {len(lexemes)} here.",
+                remedy="Evaluate it with the version of greenward that trained it.",
+            )
         self._agent = build_agent(recipe, self._mdp)
         self._agent.load(folder)
-        self._episodes = DEFAULT_EPISODES if episodes is None else episodes
+        self._episodes = samples if samples > 1 else DEFAULT_EPISODES
         self._epsilon = recipe.evaluation.epsilon if epsilon is None else epsilon
-        self._seed = seed or 0
+        self._seed = options.get("seed") or 0
         self.problems = ProblemSet((one.hidden or one.problem for one in self._mdp.problems), name=asked.name)
         self.notes = []
         if any(one.hidden for one in self._mdp.problems):
             self.notes.append("Judged by hidden tests, which the network never sees.")
         self.answers = len(self.problems) * (1 + self._episodes)
-        self.default_folder = Path("runs") / "eval" / f"{file_name(str(run))}-{file_name(asked.name)}"
         weights = sha256_of(sorted(folder.glob("*.pt")), named=True)
         self.settings = {
-            "command": "eval",
-            "suite": asked.name,
             "data_hash": self.problems.data_hash,
             "weights": weights,
             "episodes": self._episodes,
             "epsilon": self._epsilon,
             "seed": self._seed,
         }
-        model = {"name": str(run), "step": checkpoint_step(folder), "weights": weights}
-        self.facts = {"command": "eval", "model": model}
+        self.facts = {"model": {"name": self.name, "step": checkpoint_step(folder), "weights": weights}}
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -99,7 +103,8 @@ class ProgramEvaluation(EvaluationSession):
             written = write(self._mdp, [one], greedily(self._agent), grading)
             choose = with_epsilon(self._agent, self._epsilon, rng)
             written += write(self._mdp, [one] * self._episodes, choose, grading)
-            samples = [_sample(attempt, problems, sample) for sample, attempt in enumerate(written)]
+            problem = problems.by_id(one.task_id)
+            samples = [sample_of(attempt, problem, sample) for sample, attempt in enumerate(written)]
             folder.add_new(samples)
             yield [folder.samples[sample.key] for sample in samples if sample.key not in folder.rows]
 
@@ -122,34 +127,3 @@ def _by_problem(folder: EvaluationFolder) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _sample(attempt: Attempt, problems: ProblemSet, number: int) -> Sample:
-    problem = problems.by_id(attempt.writing.one.task_id)
-    return Sample(problem, number, attempt.code, Extracted(attempt.code), tokens=len(attempt.writing.tokens))
-
-
-def _check_vocabulary(run: Path, lexemes: tuple[str, ...]) -> None:
-    """Raises `CheckpointError` where the run was trained with other tokens than its recipe gives now."""
-    trained = next((one["tokens"] for one in read_sessions(run) if "tokens" in one), None)
-    if trained is not None and tuple(trained) != lexemes:
-        raise CheckpointError(
-            f"{run} was trained with {len(trained)} tokens, and its recipe gives {len(lexemes)} here.",
-            remedy="Evaluate it with the version of greenward that trained it.",
-        )
-
-
-def open_programs(
-    run: str | Path, problems: str | None, samples: int, epsilon: float | None, options: Mapping[str, Any]
-) -> ProgramEvaluation:
-    """The evaluation that `greenward eval` asks for; 1 sample means `DEFAULT_EPISODES`.
-
-    Raises `ConfigError` for options of language models.
-    """
-    if wrong := sorted(set(options) - set(OPTIONS)):
-        raise ConfigError(
-            f"an evaluation of a Q-network has no {', '.join(wrong)}.",
-            remedy=f"Leave it out; there are n, epsilon and {', '.join(OPTIONS)}.",
-        )
-    episodes = samples if samples > 1 else None
-    return ProgramEvaluation(run, problems, episodes=episodes, epsilon=epsilon, **options)

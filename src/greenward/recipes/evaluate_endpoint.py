@@ -57,15 +57,14 @@ class EndpointEvaluation(ModelEvaluation):
         )
         super().__init__(ServedModel(self._endpoint), options)
 
-    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
         """As `ModelEvaluation.run`. Raises `EngineError` where the first request gets no answer, and
         `ConfigError` where the server refuses it, or whatever is asked.
         """
         with closing(self._endpoint):
             return super().run(out, grading, progress)
-
-    def _identity(self) -> dict[str, Any]:
-        return {"model": self._endpoint.model, "seed": self.options.seed}
 
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds

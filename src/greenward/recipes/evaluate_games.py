@@ -16,7 +16,7 @@ from greenward.evaluation.folder import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.evaluation.games import evaluate_game
 from greenward.policies.policy import Policy
 from greenward.recipes.build import build_sampling
-from greenward.recipes.evaluation_session import file_name
+from greenward.recipes.evaluation_session import usual_folder
 from greenward.recipes.models import FoundModel
 from greenward.recipes.self_play import GAMES, find_game
 from greenward.reports.evaluation import RESULTS, evaluation_report
@@ -52,7 +52,7 @@ def refuse_options(given: Collection[str]) -> None:
 def evaluate_games(
     model: FoundModel,
     names: Sequence[str],
-    out: Path | None,
+    out: str | Path | None,
     progress: Progress,
     *,
     games: int | None = None,
@@ -81,7 +81,7 @@ def evaluate_games(
         "seed": given.get("seed", 0),
         "dtype": given.get("dtype", recipe.model.dtype),
     }
-    folder = out or Path("runs") / "eval" / f"{file_name(model.name)}-{file_name('-'.join(names))}"
+    folder = usual_folder("eval", model.name, "-".join(names)) if out is None else Path(out)
     refuse_other_settings(folder, settings)
     found = [find_game(name) for name in names]
     device = given.get("device", recipe.model.device)

@@ -35,7 +35,7 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.suites.mbpp import part_of
 from greenward.recipes import suites
 from greenward.recipes.build import build_grader, failing_references
-from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions, file_name
+from greenward.recipes.evaluation_session import EvaluationSession, GradingOptions
 from greenward.recipes.models import FoundModel, ServedModel, find_model
 from greenward.runs.files import write_rows
 from greenward.runs.progress import Progress
@@ -112,6 +112,7 @@ class ModelEvaluation(EvaluationSession):
         else:
             _refuse(options, _LOADED_ONLY, *LOADED)
             self.model = model
+        self.name = self.model.name
         recipe = self.model.recipe
         self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
         suite = options.suite or suites.HELD_OUT
@@ -150,7 +151,6 @@ class ModelEvaluation(EvaluationSession):
                 f"{name} holds more than MBPP's test problems; published figures are mostly on {name}:test"
             )
         self.answers = len(self.problems) * options.samples
-        self.default_folder = Path("runs") / "eval" / f"{file_name(self.model.name)}-{file_name(name)}"
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -166,7 +166,9 @@ class ModelEvaluation(EvaluationSession):
         """SHA-256, in hex, of all prompts."""
         return sha256("\0".join(self.prompts.values()).encode()).hexdigest()
 
-    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
         """As `EvaluationSession.run`. Raises `ConfigError` for a k above the number of answers."""
         options, sampling = self.options, self.sampling
         if grading.k and max(grading.k) > options.samples:
@@ -174,14 +176,15 @@ class ModelEvaluation(EvaluationSession):
                 f"pass@{max(grading.k)} needs at least as many answers to each problem; --n is "
                 f"{options.samples}."
             )
-        prompt_hash = self.prompt_hash
+        prompt_hash, model = self.prompt_hash, self.model
+        own: dict[str, Any] = {"model": model.name, "seed": options.seed}
+        if isinstance(model, FoundModel):
+            own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
         self.settings = {
-            "command": "eval",
-            "suite": self.problems.name,
             "limit": options.limit,
             "ids": list(options.ids),
             "data_hash": self.problems.data_hash,
-            **self._identity(),
+            **own,
             "n": options.samples,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -199,17 +202,11 @@ class ModelEvaluation(EvaluationSession):
             overlap = contamination(trained, self.problems)
             self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
         self.facts = {
-            "command": "eval",
-            "model": self.model.to_json(),
+            "model": model.to_json(),
             "prompt_hash": prompt_hash,
             "contamination": overlap and overlap.to_json(),
         }
         return super().run(out, grading, progress)
-
-    def _identity(self) -> dict[str, Any]:
-        """The settings that tell which model answers, in which arithmetic and with which random numbers."""
-        assert isinstance(self.model, FoundModel)
-        return {"weights": self.model.weights_hash, "seed": self.options.seed or 0, "dtype": self.dtype}
 
     def source(
         self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds

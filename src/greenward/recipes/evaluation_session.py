@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from greenward.problems.catalog import load_suite
 from greenward.problems.json_rows import refuse
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.build import build_grader
-from greenward.recipes.suites import judgeable, naming_the_option
+from greenward.recipes.suites import usable
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
 from greenward.runs.machine import collect_provenance
@@ -88,17 +89,18 @@ def grading_sandbox(timeout: float | None, workers: int, **others: Any) -> Sandb
 class EvaluationSession(ABC):
     """Answers to a suite from one source, ready to be judged in a folder of their own.
 
-    `facts` are what the summary says of the source, `settings` what must be equal when the evaluation is
-    resumed, `notes` sentences for the report, `answers` the number of answers in all. `grader` judges them
-    while `run` runs.
+    `name` is that of the source, `facts` are what the summary says of it, `settings` what must be equal when
+    the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
+    number of answers in all. `grader` judges them while `run` runs.
     """
 
+    command = "eval"
+    name: str
     problems: ProblemSet
     facts: dict[str, Any]
     settings: dict[str, Any]
     notes: list[str]
     answers: int
-    default_folder: Path
     grader: Grader
     device: str | None = None
 
@@ -117,18 +119,23 @@ class EvaluationSession(ABC):
         """What the summary says of all answers, besides the figures."""
         return {}
 
-    def run(self, out: Path, grading: GradingOptions, progress: Progress) -> dict[str, Any]:
-        """Does what is missing in the folder `out`, writes its summary and reports; returns the summary.
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
+        """Does what is missing in the folder `out`, or the usual one, and writes its summary and reports.
 
-        Its `failures` say why the command must exit with 2 although everything was written. Raises
-        `RunError` for a folder of other settings or answers, `SandboxError` when nothing could be judged.
+        Returns the summary, whose `failures` say why the command must exit with 2 although everything was
+        written, and the folder. Raises `RunError` for a folder of other settings or answers, `SandboxError`
+        when nothing could be judged.
         """
-        settings = self.settings | grading.settings
-        refuse_other_settings(out, settings)
+        named = {"command": self.command, "suite": self.problems.name}
+        settings = named | self.settings | grading.settings
+        path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
+        refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()
         with build_grader(grading.sandbox) as grader:
             problems = grader.complete(self.problems)
-            with EvaluationFolder(out, settings, problems) as folder:
+            with EvaluationFolder(path, settings, problems) as folder:
                 session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
                 sessions = folder.add_session(session)
                 folder.write_prompts(self.prompts)
@@ -155,6 +162,7 @@ class EvaluationSession(ABC):
                 summary = {
                     "suite": problems.name,
                     "data_hash": settings["data_hash"],
+                    "command": self.command,
                     **self.facts,
                     **self.facts_of(folder),
                     "skipped_rows": list(self.problems.skipped),
@@ -169,8 +177,8 @@ class EvaluationSession(ABC):
                 folder.write(SUMMARY, summary)
                 if grading.eval_results:
                     folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
-                write_report(evaluation_report(out), out)
-        return summary
+                write_report(evaluation_report(path), path)
+        return summary, path
 
 
 class SampleGrading(EvaluationSession):
@@ -181,13 +189,13 @@ class SampleGrading(EvaluationSession):
     `ProblemError` for an unknown suite and for answers that cannot be read.
     """
 
+    command = "grade"
+
     def __init__(
         self, samples: Path, suite: str, *, extract: Extract = "auto", skip_bad_rows: bool = False
     ) -> None:
         demand_samples(samples)
-        with naming_the_option():
-            problems = load_suite(suite, skip_bad_rows=skip_bad_rows)
-        self.problems = judgeable(problems) if skip_bad_rows else problems
+        self.problems = usable(partial(load_suite, suite), skip_bad_rows=skip_bad_rows)
         unknown: list[ProblemError] = []
         given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
         self.samples, note = extracted(given, extract)
@@ -197,16 +205,11 @@ class SampleGrading(EvaluationSession):
                 f"rows or folders of answers that belong to no problem, since rows of the suite's file were "
                 f"skipped: {len(unknown)}. {unknown[0].message}"
             )
-        name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
-        self.default_folder = Path("runs") / "grade" / f"{file_name(name)}-{file_name(self.problems.name)}"
+        self.name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
         self.answers = len(self.samples)
         self.most_answers = max(Counter(sample.problem.task_id for sample in self.samples).values())
-        self.facts = {"command": "grade", "samples_file": samples.name}
-        self.settings = {
-            "command": "grade",
-            "suite": self.problems.name,
-            "data_hash": self.problems.data_hash,
-        }
+        self.facts = {"samples_file": samples.name}
+        self.settings = {"data_hash": self.problems.data_hash}
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -232,9 +235,10 @@ def undefined(ks: Iterable[int], most: int) -> list[str]:
     ]
 
 
-def file_name(text: str) -> str:
-    """A name for a file or folder from a text that may hold anything."""
-    return "".join(c if c.isalnum() or c in "-_.+" else "_" for c in text.strip("/. ")) or "_"
+def usual_folder(command: str, *names: str) -> Path:
+    """Where an evaluation is written without another choice, by its names, which may hold anything."""
+    safe = ["".join(c if c.isalnum() or c in "-_.+" else "_" for c in name.strip("/. ")) for name in names]
+    return Path("runs") / command / "-".join(name or "_" for name in safe)
 
 
 def _progress_of(

@@ -23,7 +23,7 @@ from greenward.config.recipe import (
 )
 from greenward.errors import ConfigError, GreenwardError
 from greenward.platforms.memory import LORA_TARGETS, MemoryEstimate, Workload, advice, estimate, parameters
-from greenward.platforms.plan import GpuModel, make_plan
+from greenward.platforms.plan import find_gpu, make_plan
 from greenward.policies.checkpoint import read_shape, resolve, shape_of
 from greenward.policies.decoder import DecoderShape
 from greenward.policies.devices import resolve_device, resolve_dtype
@@ -176,16 +176,11 @@ def check_disk(recipe: Recipe, output: Path) -> str | None:
 
 
 def plan_lines(
-    path: str,
-    overrides: Sequence[str],
-    gpu: GpuModel,
-    name: str,
-    gpus: int,
-    price: float | None,
-    prompt_tokens: int,
+    path: str, overrides: Sequence[str], *, gpu: str, gpus: int, price: float | None, prompt_tokens: int
 ) -> list[str]:
-    """What training by a recipe takes on `gpus` GPUs, for people. Raises `ConfigError`."""
-    recipe = language_model(load_recipe(path, overrides, machine=lambda: gpu.preset))
+    """What training by a recipe takes on `gpus` GPUs of that name, for people. Raises `ConfigError`."""
+    model = find_gpu(gpu)
+    recipe = language_model(load_recipe(path, overrides, machine=lambda: model.preset))
     known = model_shape(recipe)
     if known is None:
         raise ConfigError(
@@ -194,11 +189,11 @@ def plan_lines(
         )
     shape, native = known
     size = 4 if recipe.model.dtype == "float32" else 2
-    limit = gpu.memory * _GIB
+    limit = model.memory * _GIB
     work = workload(recipe, dtype_bytes=size, gpu_bytes=limit, native=native, prompt_tokens=prompt_tokens)
-    found = make_plan(shape, work, gpu, gpus)
+    found = make_plan(shape, work, model, gpus)
     lines = [
-        f"{recipe.name} on {gpus} × {name} ({gpu.memory} GiB each): unmeasured, from data sheets",
+        f"{recipe.name} on {gpus} × {gpu} ({model.memory} GiB each): unmeasured, from data sheets",
         *memory_lines(shape, work, found.memory),
     ]
     for kind, memory in {"whole copies": found.memory, "sharded": found.sharded}.items():

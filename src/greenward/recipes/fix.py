@@ -273,8 +273,8 @@ def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extrac
         stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
     )
     (completions,) = policy.sample([prompt], options.answers, params, seed=options.seed)
-    texts = {n: renderer.completion_text(one.token_ids.tolist()) for n, one in enumerate(completions)}
-    return [renderer.extracted(problem, text) for text in texts.values()]
+    written = (renderer.completion_text(one.token_ids.tolist()) for one in completions)
+    return [renderer.extracted(problem, text) for text in written]
 
 
 def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRenderer:

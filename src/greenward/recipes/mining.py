@@ -60,7 +60,11 @@ def mine_problems(
     that holds something else; `SandboxError`.
     """
     folder = Path(folder)
-    _demand_free(folder)
+    holds_more = folder.is_dir() and any(folder.iterdir()) and read_json(folder / MANIFEST) is None
+    if folder.is_file() or holds_more:
+        raise ProblemError(
+            f"{folder} holds something else than mined problems.", remedy="Choose another --out."
+        )
     trees = [find_tree(source) for source in dict.fromkeys(sources)]
     if packages is None:
         packages = usual_packages()
@@ -134,15 +138,6 @@ def split_by_file(mined: Mined, held_out: float, seed: int) -> tuple[ProblemSet,
         for name, is_held in (("mined/train", False), ("mined/held_out", True))
     ]
     return sides[0], sides[1]
-
-
-def _demand_free(folder: Path) -> None:
-    if folder.is_file() or (
-        folder.is_dir() and any(folder.iterdir()) and read_json(folder / MANIFEST) is None
-    ):
-        raise ProblemError(
-            f"{folder} holds something else than mined problems.", remedy="Choose another --out."
-        )
 
 
 def _write(result: MiningResult, mined: Mined, trees: Sequence[SourceTree], facts: Mapping[str, Any]) -> None:

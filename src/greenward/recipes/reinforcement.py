@@ -1,7 +1,9 @@
-"""From a recipe to reinforcement learning: collector, estimator, trainer, reward model and faults."""
+"""From a recipe to reinforcement learning: collector, estimator, trainer, reward model, faults, monitor."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,14 +38,20 @@ from greenward.config.recipe import (
     RejectionRecipe,
     SelfPlayRecipe,
 )
-from greenward.faults.fault import Fault, FaultTargets
+from greenward.diagnostics.monitor import Alarm, Monitor
+from greenward.diagnostics.signals import CPU_SECONDS
+from greenward.environments.episode import Episode
+from greenward.faults.fault import Fault, FaultTargets, recorded_truth
 from greenward.faults.plant import make_faults
 from greenward.policies.heads import Critic
 from greenward.policies.policy import Policy
 from greenward.recipes.rollouts import build_engine
 from greenward.recipes.tasks import Tasks
+from greenward.runs.checkpoints import pin_checkpoint_before
 from greenward.runs.directory import RunDirectory
+from greenward.runs.files import JsonRows, write_rows
 
+ALARMS = "alarms.jsonl"
 ROLE_GRADIENTS_EVERY = 20
 """Steps between two measurements of the gradient of each role, which cost about one pass of the update."""
 
@@ -58,7 +66,6 @@ class Reinforcement:
     phase: str
     trainer: Trainer
     callbacks: Sequence[Callback]
-    faults: Sequence[Fault]
     evaluated: Policy
     exact: bool
 
@@ -113,6 +120,7 @@ def build_reinforcement(
         assert isinstance(trainer, RLTrainer)
         targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
         faults = make_faults(recipe.faults, targets)
+        stack.enter_context(recorded_truth(run.path, faults, seed=recipe.seed))
     average = WeightAverage(policy, training.weight_average) if training.weight_average else None
     if average is not None:
         callbacks.append(average)
@@ -122,7 +130,7 @@ def build_reinforcement(
         callbacks.append(whole)
     evaluated = sampled if average is None else average.policy
     exact = engine.deterministic and not overlapped
-    return Reinforcement(phase, trainer, [*callbacks, *faults], faults, evaluated, exact)
+    return Reinforcement(phase, trainer, [*callbacks, *faults], evaluated, exact)
 
 
 def _rejection(
@@ -208,3 +216,54 @@ TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
 """Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a
 frozen copy of the policy as it is now, if there is one.
 """
+
+
+class MonitorCallback(Callback):
+    """Shows the metrics of each step to the monitor.
+
+    An alarm is said, appended to alarms.jsonl, and pins the last checkpoint from before its onset.
+    """
+
+    name = "monitor"
+
+    def __init__(self, recipe: ReinforcementRecipe, run: RunDirectory, say: Callable[[str], None]) -> None:
+        self._run, self._stop_on_critical = run, recipe.monitor.stop_on_critical
+        self._samples_here = recipe.rollouts.engine == "native"
+        alarms = run.path / ALARMS
+        self._monitor = Monitor(
+            recipe.monitor.rules,
+            say=say,
+            alarms=alarms,
+            stop=_stop,
+            on_alarm=self._on_alarm,
+            kind=recipe.kind,
+        )
+        self._step = 0
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        self._step = step
+        if not self._samples_here:  # it waits for its engine, whose throughput is that of the clock
+            metrics = {name: value for name, value in metrics.items() if name != CPU_SECONDS}
+        self._monitor.log(step, metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._step, "tests": self._monitor.tests.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`; alarms of steps that are repeated are removed."""
+        self._step = state.get("step", 0)
+        self._monitor.tests.load_state_dict(state.get("tests", {}))
+        file = self._run.path / ALARMS
+        if file.is_file():
+            rows = JsonRows(file, lenient=True)
+            write_rows(file, [row for row in rows if row.get("step", 0) <= self._step])
+
+    def _on_alarm(self, alarm: Alarm) -> None:
+        pin_checkpoint_before(self._run, alarm.onset)
+        if alarm.severity == "critical" and self._stop_on_critical:
+            _stop()
+
+
+def _stop() -> None:
+    """Ask the training loop for a clean stop after the step."""
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -20,7 +20,7 @@ from greenward.algorithms.callbacks import Callback
 from greenward.algorithms.collection import Environment
 from greenward.algorithms.loop import Evaluator
 from greenward.algorithms.supervised import Example
-from greenward.config.recipe import SelfPlayRecipe, SupervisedRecipe
+from greenward.config.recipe import SelfPlayRecipe
 from greenward.config.sections import SupervisedConfig
 from greenward.environments.episode import POLICY, Episode
 from greenward.environments.games.environment import LATEST, SELF, GameEnvironment, Opponents, Table
@@ -103,9 +103,8 @@ def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Con
 class SelfPlayTasks:
     """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
 
-    def __init__(self, recipe: SelfPlayRecipe | SupervisedRecipe, *_: Any) -> None:
+    def __init__(self, recipe: SelfPlayRecipe, *_: Any) -> None:
         """Games have neither problems nor reward functions of the caller's own."""
-        assert isinstance(recipe, SelfPlayRecipe)
         self.recipe = recipe
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
         for game in self._games.values():

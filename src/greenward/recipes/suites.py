@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from greenward.config.recipe import GRPORecipe, Recipe
@@ -35,11 +35,8 @@ def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False)
         if recipe is None:
             raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
         name = recipe.problems.held_out
-    with naming_the_option():
-        problems = build.load_verified(
-            name, recipe or GRPORecipe(), part="held_out", skip_bad_rows=skip_bad_rows
-        )
-    return judgeable(problems) if skip_bad_rows else problems
+    load = partial(build.load_verified, name, recipe or GRPORecipe(), part="held_out")
+    return usable(load, skip_bad_rows=skip_bad_rows)
 
 
 def without(problems: ProblemSet, examples: Iterable[Problem]) -> ProblemSet:
@@ -48,8 +45,18 @@ def without(problems: ProblemSet, examples: Iterable[Problem]) -> ProblemSet:
     return problems.filter(lambda problem: problem.task_id not in shown)
 
 
-def judgeable(problems: ProblemSet) -> ProblemSet:
-    """The problems without those that cannot be judged, which join `ProblemSet.skipped`."""
+def usable(load: Callable[..., ProblemSet], *, skip_bad_rows: bool) -> ProblemSet:
+    """The problems that `load` gives; with `skip_bad_rows` without those that cannot be read or judged.
+
+    What is left out is in `ProblemSet.skipped`. An error about a bad row says that the option leaves it out.
+    """
+    try:
+        problems = load(skip_bad_rows=skip_bad_rows)
+    except BadRow as error:
+        remedy = " ".join(filter(None, (error.remedy, "Or leave such rows out by --skip-bad-rows.")))
+        raise ProblemError(error.message, remedy=remedy) from None
+    if not skip_bad_rows:
+        return problems
     kept, skipped = [], list(problems.skipped)
     for problem in problems:
         try:
@@ -58,16 +65,6 @@ def judgeable(problems: ProblemSet) -> ProblemSet:
         except ProblemError as error:
             skipped.append(error.message)
     return ProblemSet(kept, name=problems.name, skipped=tuple(skipped))
-
-
-@contextmanager
-def naming_the_option() -> Iterator[None]:
-    """Adds to the error about a bad row of a suite that `--skip-bad-rows` leaves such rows out."""
-    try:
-        yield
-    except BadRow as error:
-        remedy = " ".join(filter(None, (error.remedy, "Or leave such rows out by --skip-bad-rows.")))
-        raise ProblemError(error.message, remedy=remedy) from None
 
 
 def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int | None = None) -> ProblemSet:

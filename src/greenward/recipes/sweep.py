@@ -16,8 +16,8 @@ from greenward.errors import ConfigError, RunError
 from greenward.platforms.detection import this_preset
 from greenward.recipes.arms import Arm, ArmProgress, run_arms
 from greenward.recipes.requirements import check_needs
-from greenward.reports.render_terminal import print_report
-from greenward.reports.write import report_of, write_report
+from greenward.recipes.train import show_report
+from greenward.reports.write import report_of
 from greenward.runs.directory import compare_configs
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.progress import Progress
@@ -86,11 +86,7 @@ def sweep(
             )
         except KeyboardInterrupt:
             return False
-    report = report_of(output)
-    page = write_report(report, output)["html"]
-    if not quiet:
-        print_report(report)
-        print(f"Report: {page}")
+    show_report(output, quiet=quiet, report_of=report_of)
     failed = [run.folder for run, arm in arms.items() if arm.failure is not None]
     if failed:
         raise RunError(

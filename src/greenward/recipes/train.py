@@ -32,7 +32,6 @@ from greenward.config.recipe import (
 )
 from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import TrainingStopped
-from greenward.faults.fault import recorded_truth
 from greenward.faults.plant import edit_examples
 from greenward.policies.devices import contended_threads, resolve_dtype
 from greenward.policies.kernels.build import are_switched_off, is_to_be_built, kernels
@@ -42,11 +41,11 @@ from greenward.recipes.build import build_policy
 from greenward.recipes.code_game import CodeGameTasks
 from greenward.recipes.dqn import DQNTasks
 from greenward.recipes.fitting import check_disk, check_memory
-from greenward.recipes.monitoring import monitoring
-from greenward.recipes.reinforcement import build_reinforcement
+from greenward.recipes.reinforcement import MonitorCallback, build_reinforcement
 from greenward.recipes.requirements import check_needs, check_processes
 from greenward.recipes.self_play import SelfPlayTasks
 from greenward.recipes.tasks import CodeTasks, Tasks
+from greenward.reports.document import Report
 from greenward.reports.render_terminal import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
@@ -144,9 +143,9 @@ def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
     return opened[0] if opened else FollowedRun(path, config)
 
 
-def show_report(output: Path, *, quiet: bool) -> None:
-    """Write the report of a run or study; print its terminal view and where the page is."""
-    report = training_report(output)
+def show_report(output: Path, *, quiet: bool, report_of: Callable[[Path], Report] = training_report) -> None:
+    """Write the report of what lies in `output`; print its terminal view and where the page is."""
+    report = report_of(output)
     paths = write_report(report, output)
     if not quiet:
         print_report(report)
@@ -232,7 +231,7 @@ class Session:
         trainer = self.tasks.trainer()
         self.progress.phase("Q-learning", recipe.training.max_steps)
         writer = RolloutWriter(run, recipe.training.rollouts_per_step)
-        callbacks = [writer, *self.tasks.callbacks(run, self.progress)]
+        callbacks = [writer, *self.tasks.callbacks(self.progress)]
         finished = self._drive(recipe, run, trainer, recipe.training, callbacks)
         if finished:
             self.tasks.compare(run, trainer, self.progress)
@@ -261,8 +260,10 @@ class Session:
                     "The numbers of a resumed run with these rollouts will not equal those of an "
                     "uninterrupted one: its engine does not repeat samples, or samples ahead."
                 )
-            stack.enter_context(recorded_truth(run.path, built.faults, seed=recipe.seed))
-            return self._drive(recipe, run, built.trainer, recipe.training, built.callbacks, built.evaluated)
+            callbacks = [*built.callbacks]
+            if recipe.monitor.enabled and distributed.is_first():
+                callbacks.append(MonitorCallback(recipe, run, self.progress.message))
+            return self._drive(recipe, run, built.trainer, recipe.training, callbacks, built.evaluated)
 
     def _drive(
         self,
@@ -289,7 +290,7 @@ class Session:
             keep_best=isinstance(recipe, DQNRecipe),
             log_interval_steps=recipe.training.log_frequency if isinstance(recipe, DQNRecipe) else 1,
             keep_spaced_checkpoints=recipe.training.keep_spaced_checkpoints,
-            callbacks=[*callbacks, *monitoring(recipe, run, self.progress.message)],
+            callbacks=callbacks,
             evaluated=evaluated,
             sinks=sinks,
             tracked_samples=recipe.tracking.samples,

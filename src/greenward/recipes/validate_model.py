@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,50 +45,29 @@ SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of the result: what was done, whether it went well, and what was found."""
-
-    name: str
-    passed: bool
-    found: str
-    seconds: float
-
-
-def validation_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of the three steps: `quickstart` for a pretrained model, made short."""
-    found = find_model(name)
-    positions = found.max_positions or 1 << 20
-    tokens = f"sampling.max_tokens={max(1, min(64, positions // 4))}"
-    settings = [f"model.id={name}", *SETTINGS, tokens, *overrides]
-    return language_model(load_recipe("quickstart", settings))
-
-
-def validate_model(
-    name: str, output: Path, overrides: Sequence[str] = (), *, report: Callable[[Check], None]
-) -> bool:
-    """Check the model called `name` step by step, each told to `report`; True if all are well.
+def validate_model(name: str, output: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[bool, str]]:
+    """Check the model called `name` step by step; of each, whether it went well and a line of what was found.
 
     The model is compared with `transformers` in float32, and trained with the recipe's `model.dtype` in the
-    run directory `output`. Raises the typed errors of `greenward.errors` for what is no model.
+    run directory `output`, by `quickstart` made short. Raises the typed errors of `greenward.errors` for what
+    is no model.
     """
-    recipe = validation_recipe(name, overrides)
     found = find_model(name)
-    passed = True
-
-    def check(name: str, work: Callable[[], tuple[bool, str]]) -> None:
-        nonlocal passed
+    tokens = f"sampling.max_tokens={max(1, min(64, (found.max_positions or 1 << 20) // 4))}"
+    recipe = language_model(load_recipe("quickstart", [f"model.id={name}", *SETTINGS, tokens, *overrides]))
+    ours: list[_Answers] = []
+    checks: dict[str, Callable[[], tuple[bool, str]]] = {
+        "load and sample": lambda: _sample(found, recipe.model.device, ours),
+        "transformers": lambda: _compare(found, ours[0]),
+        "GRPO and evaluation": lambda: _train(recipe, output),
+    }
+    for what, work in checks.items():
         started = time.perf_counter()
         good, detail = work()
-        passed &= good
         seconds = time.perf_counter() - started
-        report(Check(name, good, f"{detail}; peak memory {_peak_mb():,.0f} MiB", seconds))
-
-    ours: list[_Answers] = []
-    check("load and sample", lambda: _sample(found, recipe.model.device, ours))
-    check("transformers", lambda: _compare(found, ours[0]))
-    check("GRPO and evaluation", lambda: _train(recipe, output))
-    return passed
+        on_gpu = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_initialized() else 0
+        memory = f"peak memory {peak_resident_mb() + on_gpu:,.0f} MiB"
+        yield good, f"{what} ({seconds:.1f} s): {detail}; {memory}"
 
 
 @dataclass(frozen=True)
@@ -180,11 +159,4 @@ def _train(recipe: Recipe, output: Path) -> tuple[bool, str]:
         f"{applied} of {STEPS} steps updated the weights, loss {'' if finite else 'NOT '}finite; {steps} s a "
         f"step in {recipe.model.dtype}; pass@1 {evaluation['metrics']['pass@1']['value']:.0%} of {PROBLEMS} "
         f"problems in {sum(evaluation['seconds'].values()):.1f} s"
-    )
-
-
-def _peak_mb() -> float:
-    """The most memory that the process, and tensors on its GPU, have taken, in MiB."""
-    return peak_resident_mb() + (
-        torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_initialized() else 0
     )
