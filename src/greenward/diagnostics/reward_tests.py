@@ -29,7 +29,7 @@ _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
 _OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _WITHOUT_SIGNAL = "groups/without_signal"
-_lasting_fall = lasting_change(by_sign=-1)
+_lasting_fall = lasting_change(falls=True)
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -77,12 +77,18 @@ def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A term other than the tests that owns most of the variance of the weighted terms."""
-    shares = variance_shares(run)
-    if not shares:
+    """A term other than the tests that owns most of the variance of the weighted terms over steps."""
+    weights = _weights(run.config or {})  # 1 where it is unknown
+    variances = {
+        term: float((weights.get(term.removeprefix("reward/"), 1.0) * run.series(term)[1]).var())
+        for term in reward_terms(run)
+    }
+    total = sum(variances.values())
+    if len(variances) < 2 or total <= 0:
         reason = "the run logged fewer than two terms of the reward"
         enable = "Log each as reward/NAME; one term needs no balance."
         return not_made(Gap("balance of the reward terms", reason, enable), data={"variance_shares": {}})
+    shares = {term: variance / total for term, variance in variances.items()}
     term, share = max(shares.items(), key=lambda item: item[1])
     has_tests = any(name.removeprefix("reward/") in _OF_TESTS for name in shares)
     found = has_tests and term.removeprefix("reward/") not in _OF_TESTS and share > DOMINANT
@@ -90,22 +96,6 @@ def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     table = Table("Share of the variance of the weighted terms over steps", ("Term", "Share"), rows)
     data = {"variance_shares": shares}
     return Result(found, {"term": term, "share": share}, tables=(table,), data=data)
-
-
-def variance_shares(run: RunSignals) -> dict[str, float]:
-    """Term -> share of the variance over steps, each times its weight in the config (1 if unknown).
-
-    Empty for fewer than two terms, or if none varies.
-    """
-    weights = _weights(run.config or {})
-    variances = {
-        term: float((weights.get(term.removeprefix("reward/"), 1.0) * run.series(term)[1]).var())
-        for term in reward_terms(run)
-    }
-    total = sum(variances.values())
-    if len(variances) < 2 or total <= 0:
-        return {}
-    return {term: variance / total for term, variance in variances.items()}
 
 
 def _weights(config: Mapping[str, Any]) -> dict[str, float]:
