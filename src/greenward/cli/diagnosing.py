@@ -184,11 +184,13 @@ def diff(a: Path, b: Path, *, signals: list[str], as_json: bool, output_dir: Pat
     greenward diff --a runs/one --b runs/two --signals gradient_norm,code_score
     """
     from greenward.diagnostics.diff import diff_runs
-    from greenward.diagnostics.diff_report import diff_report, write_diff
+    from greenward.diagnostics.diff_report import diff_report
+    from greenward.reports.write import write_report
 
     found = diff_runs(a, b, signals)
-    show_report(diff_report(found), as_json=as_json)
+    report = diff_report(found)
+    show_report(report, as_json=as_json)
     if output_dir is not None:
-        for path in write_diff(found, output_dir):
+        for path in write_report(report, output_dir, "diff_report", ("json", "markdown")).values():
             click.echo(f"Wrote {path}", err=True)
     raise SystemExit(DIFF_EXIT_CODES[found.verdict])

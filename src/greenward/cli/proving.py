@@ -48,10 +48,10 @@ def check_determinism(
     from greenward.diagnostics.proof import check_determinism
 
     found = check_determinism(command, replicas, log=log, tolerance=tolerance, seconds=timeout)
-    for one in found:
+    for repetition, one in found.items():
         click.echo(
             f"DIFFERENT at step {one.step} in {one.signal}: {one.first:.8g} in run 1, {one.other:.8g} in run "
-            f"{one.repetition}"
+            f"{repetition}"
         )
     if not found:
         click.echo(f"DETERMINISTIC: {replicas} runs logged equal numbers (relative tolerance {tolerance:g}).")

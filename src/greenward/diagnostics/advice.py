@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import Finding
-from greenward.runs.reading import flattened
 from greenward.text import visible
 
 # greenward's setting -> (TRL's, verl's).
@@ -43,21 +41,19 @@ _GO_ON = re.compile(r"^(Go on from|Use) (the|a) (last )?checkpoint")
 
 def filled_in(finding: Finding, run: RunSignals) -> Finding:
     """The finding with advice for this run."""
-    config = dict(flattened(run.config or {}))
-    applying = (one for one in finding.actions if _applies(one, finding, run, config))
-    actions = [_with_settings(one, config, run) for one in applying]
+    actions = [_with_settings(one, run) for one in finding.actions if _applies(one, finding, run)]
     if any(map(_GO_ON.match, finding.actions)):
-        actions += filter(None, [_checkpoint_command(finding, run, config)])
+        actions += filter(None, [_checkpoint_command(finding, run)])
     return replace(finding, actions=tuple(actions), measured=finding.measured + _rate_there(finding, run))
 
 
-def _with_settings(action: str, config: Mapping[str, Any], run: RunSignals) -> str:
+def _with_settings(action: str, run: RunSignals) -> str:
     """The action with the present value of each setting, under the name that the trainer of the run uses."""
-    text = re.sub(r" \(1\.0\)", "", action) if "training.max_grad_norm" in config else action
+    text = re.sub(r" \(1\.0\)", "", action) if "training.max_grad_norm" in run.settings else action
 
     def shown(match: re.Match[str]) -> str:
         key = match[0]
-        value = config.get(key)
+        value = run.settings.get(key)
         if run.format == "greenward":
             known = isinstance(value, (int, float, str))
             return f"{key} (now {visible(str(value), 40)})" if known else key
@@ -70,12 +66,12 @@ def _is_verl(run: RunSignals) -> bool:
     return any(map(_VERL.match, run.theirs.values()))
 
 
-def _applies(action: str, finding: Finding, run: RunSignals, config: Mapping[str, Any]) -> bool:
+def _applies(action: str, finding: Finding, run: RunSignals) -> bool:
     """Whether the run does not already exclude what the action is about."""
-    if "bfloat16" in action and str(config.get("model.dtype", "")) == "float32":
+    if "bfloat16" in action and str(run.settings.get("model.dtype", "")) == "float32":
         return False
     lowered = re.match(rf"Lower ({_SETTING.pattern})", action)
-    if lowered and config.get(lowered[1]) == 0:
+    if lowered and run.settings.get(lowered[1]) == 0:
         return False
     changed = _rates_around(finding, run)
     return not ("training.schedule" in action and changed is not None and changed[0] == changed[1])
@@ -100,7 +96,7 @@ def _rate_there(finding: Finding, run: RunSignals) -> str:
     return f" The learning rate did not change there ({after:.3g})."
 
 
-def _checkpoint_command(finding: Finding, run: RunSignals, config: Mapping[str, Any]) -> str:
+def _checkpoint_command(finding: Finding, run: RunSignals) -> str:
     """How to go on from the last checkpoint before the onset."""
     if finding.onset is None or not run.checkpoints:
         return ""
@@ -110,7 +106,7 @@ def _checkpoint_command(finding: Finding, run: RunSignals, config: Mapping[str, 
         return f"No checkpoint from before step {finding.onset.low} is left: the oldest is {oldest}."
     path = visible(str(earlier[-1][1]), 200)
     if run.format == "greenward":
-        rate = config.get("training.learning_rate")
+        rate = run.settings.get("training.learning_rate")
         change = f" training.learning_rate={rate / 3:.3g}" if isinstance(rate, (int, float)) else ""
         command = f"greenward train {run.path}/config.yaml model={path} warm_start=null{change}"
         return f"To paste: {command} --output {run.path}_again"

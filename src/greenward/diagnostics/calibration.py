@@ -84,17 +84,15 @@ class Calibration:
     bins: tuple[Bin, ...]
 
 
-def measure_calibration(
-    probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, *, bins: int = BINS, seed: int = 0
-) -> Calibration:
+def measure_calibration(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> Calibration:
     """Measure the calibration of `probabilities` (0 to 1) of `outcomes` (0 or 1).
 
     Raises:
         DiagnosticsError: fewer than MIN_PAIRS pairs, one class only, or values out of range.
     """
-    forecast = _binned(probabilities, outcomes, bins)
+    forecast = _binned(probabilities, outcomes)
     ece = float(forecast.calibration_error(forecast.rates))
-    null = forecast.calibration_error(_simulated_rates(forecast, forecast.predicted, seed))
+    null = forecast.calibration_error(_simulated_rates(forecast, forecast.predicted))
     columns = (forecast.means, forecast.rates, *wilson(forecast.rates, forecast.sizes))
     return Calibration(
         len(forecast.predicted),
@@ -109,23 +107,18 @@ def measure_calibration(
     )
 
 
-def calibration_score(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, *, bins: int = BINS) -> float:
+def calibration_score(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> float:
     """The score of `measure_calibration` alone, without the simulated null distribution.
 
     Raises:
         DiagnosticsError: as `measure_calibration`.
     """
-    forecast = _binned(probabilities, outcomes, bins)
+    forecast = _binned(probabilities, outcomes)
     return float(forecast.score(forecast.rates))
 
 
 def score_p_value(
-    probabilities: npt.ArrayLike,
-    outcomes: npt.ArrayLike,
-    threshold: float,
-    *,
-    bins: int = BINS,
-    seed: int = 0,
+    probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, threshold: float, *, seed: int = 0
 ) -> float:
     """The p-value of the hypothesis that the score of the forecast is `threshold` or better.
 
@@ -136,7 +129,7 @@ def score_p_value(
     Raises:
         DiagnosticsError: as `measure_calibration`.
     """
-    forecast = _binned(probabilities, outcomes, bins)
+    forecast = _binned(probabilities, outcomes)
     score = float(forecast.score(forecast.rates))
     if score >= threshold:
         return 1.0
@@ -183,7 +176,7 @@ class _Forecast:
         return np.asarray(np.maximum(0, 1 - np.sqrt(relative)), float)
 
 
-def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, bins: int) -> _Forecast:
+def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> _Forecast:
     """The checked forecast in bins of equal mass; equal predictions are in one bin."""
     predicted, observed = np.asarray(probabilities, float), np.asarray(outcomes, float)
     problem = None
@@ -201,7 +194,7 @@ def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike, bins: int) ->
         raise DiagnosticsError(problem)
     order = np.argsort(predicted, kind="stable")
     predicted, observed = predicted[order], observed[order]
-    wanted = np.arange(bins) * len(predicted) // bins
+    wanted = np.arange(BINS) * len(predicted) // BINS
     starts = np.unique(np.searchsorted(predicted, predicted[wanted], side="left"))
     sizes = np.diff(np.append(starts, len(predicted))).astype(float)
     means, rates = (np.add.reduceat(values, starts) / sizes for values in (predicted, observed))
@@ -218,7 +211,7 @@ def _overconfidence_slope(predicted: Floats, observed: Floats) -> Slope | None:
     return Slope(fit.slope, fit.slope - half, fit.slope + half, fit.intercept)
 
 
-def _simulated_rates(forecast: _Forecast, chances: Floats, seed: int) -> Floats:
+def _simulated_rates(forecast: _Forecast, chances: Floats, seed: int = 0) -> Floats:
     """Rates of each bin, (_NULL_SAMPLES, bins), if the outcomes are drawn with these chances."""
     uniforms = np.random.default_rng(seed).random((len(forecast.sizes), _NULL_SAMPLES))
     counts = [

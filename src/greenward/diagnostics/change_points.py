@@ -73,9 +73,9 @@ class ChangePoint:
         """At least one standard deviation of the noise."""
         return abs(self.effect_sd) >= MIN_EFFECT_SD
 
-    def is_notable(self, alpha: float, p_value: float | None = None) -> bool:
-        """Significant (by the adjusted p-value, if given) and large enough to matter."""
-        return (self.p_value if p_value is None else p_value) <= alpha and self.is_large
+    def is_notable(self, alpha: float) -> bool:
+        """Significant and large enough to matter."""
+        return self.p_value <= alpha and self.is_large
 
 
 def exactly(place: int | np.integer[Any]) -> Onset:
@@ -88,11 +88,11 @@ def onset_at(steps: Steps, onset: Onset) -> Onset:
     return Onset(int(steps[onset.step]), int(steps[onset.low]), int(steps[onset.high]))
 
 
-def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
+def find_change_point(values: Floats) -> ChangePoint | None:
     """Test a series of finite values for a trend or a level shift. None: fewer than MIN_POINTS.
 
     The series may have any length; beyond MAX_POINTS the onset is exact to a block of
-    ceil(n / MAX_POINTS) values. `seed` moves the interval of the onset only.
+    ceil(n / MAX_POINTS) values.
     """
     n = len(values)
     if n < MIN_POINTS:
@@ -108,10 +108,10 @@ def find_change_point(values: Floats, *, seed: int = 0) -> ChangePoint | None:
     null = _null_for(len(blocks), float(scan.autocorrelation_N[0]))
     p_value = null.p_value(scan.statistics_KN[:, 0])
     which = int(scan.statistics_KN[1, 0] >= scan.statistics_KN[0, 0])
-    bank, place = (_ramps, _steps)[which](len(blocks)), int(scan.places_KN[which, 0])
+    bank, place = _bank(len(blocks), KINDS[which]), int(scan.places_KN[which, 0])
     low, high = 0, len(blocks) - 1
     if p_value <= _LOCATED_FROM:
-        low, high = _interval_of_place(bank, centred, place, null.autocorrelation, seed)
+        low, high = _interval_of_place(bank, centred, place, null.autocorrelation)
     template = bank.templates[place]
     if KINDS[which] == "shift":
         before, after = float(np.median(blocks[:place])), float(np.median(blocks[place:]))
@@ -309,8 +309,8 @@ def _scan(centred_NP: Floats) -> _Scan:
         step_products = np.cumsum(block[:, ::-1], axis=1)[:, ::-1]
         ramp_products = np.zeros_like(block)
         ramp_products[:, :-1] = np.cumsum(step_products[:, :0:-1], axis=1)[:, ::-1]
-        ramps = _best_fit(block, _ramps(points), ramp_products)
-        steps = _best_fit(block, _steps(points), step_products)
+        ramps = _best_fit(block, _bank(points, "trend"), ramp_products)
+        steps = _best_fit(block, _bank(points, "shift"), step_products)
         places, statistics, left = map(np.stack, zip(ramps, steps, strict=True))
         blocks.append((places, statistics, np.where(statistics[1] >= statistics[0], left[1], left[0])))
     return _Scan(*(np.concatenate(parts, axis=-1) for parts in zip(*blocks, strict=True)))
@@ -348,20 +348,14 @@ def _shift_places(points: int) -> tuple[int, int]:
     return edge, points - edge + 1
 
 
-@lru_cache(maxsize=4)
-def _steps(points: int) -> _Bank:
+@lru_cache(maxsize=8)
+def _bank(points: int, kind: Kind) -> _Bank:
+    """Steps, or ramps: flat until the kink, then a line; a kink at 0 is a plain trend."""
     first, last = _shift_places(points)
-    return _bank((np.arange(points) >= np.arange(points)[:, None]).astype(float), first, last)
-
-
-@lru_cache(maxsize=4)
-def _ramps(points: int) -> _Bank:
-    """Flat until the kink, then a line; a kink at 0 is a plain trend."""
-    ramps = np.maximum(np.arange(points) - np.arange(points)[:, None], 0).astype(float)
-    return _bank(ramps, 0, _shift_places(points)[1])
-
-
-def _bank(shapes: Floats, first: int, last: int) -> _Bank:
+    since = np.arange(points) - np.arange(points)[:, None]
+    shapes = (since >= 0).astype(float)
+    if kind == "trend":
+        first, shapes = 0, np.maximum(since, 0).astype(float)
     templates, scale = np.zeros_like(shapes), np.zeros(len(shapes))
     centred = shapes[first:last] - shapes[first:last].mean(axis=1, keepdims=True)
     scale[first:last] = 1 / np.linalg.norm(centred, axis=1)
@@ -369,12 +363,10 @@ def _bank(shapes: Floats, first: int, last: int) -> _Bank:
     return _Bank(templates, scale)
 
 
-def _interval_of_place(
-    bank: _Bank, centred: Floats, place: int, autocorrelation: float, seed: int
-) -> tuple[int, int]:
+def _interval_of_place(bank: _Bank, centred: Floats, place: int, autocorrelation: float) -> tuple[int, int]:
     """The 95 % interval of the place: where fits to simulations of the fitted series find it."""
     fit = bank.templates[place] * (bank.templates[place] @ centred)
-    rng = np.random.default_rng((_SEED, seed))
+    rng = np.random.default_rng((_SEED, 0))
     noise = simulate_autoregression(rng, _LOCATION_SIMULATIONS, len(centred), min(autocorrelation, 0.99))
     found = (((fit + noise * (centred - fit).std()) @ bank.templates.T) ** 2).argmax(axis=1)
     low, high = np.quantile(found, (0.025, 0.975), method="inverted_cdf")

@@ -1,7 +1,7 @@
 """Checks: what a row of the tables of checks says, and how a run is examined by them.
 
 A row names the finding, the test with its thresholds, and the signals. The tables are in `reward_health`,
-`evals`, `q_learning` and `diagnose`; a check for something new is one row there, and its text in
+`evals` and `diagnose`; a check for something new is one row there, and its text in
 findings.yaml. The name of a finding is its anchor in docs/diagnostics.md.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +105,8 @@ class Topic:
     facts: Callable[[RunSignals], tuple[Fact, ...]] | None = None
 
 
-class _Outcome(NamedTuple):
+@dataclass(eq=False)
+class _Outcome:
     """A check of a signal, and what came out."""
 
     check: Check
@@ -120,25 +121,17 @@ def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tup
     another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,
     whatever else is tested.
     """
-    outcomes = [list(_outcomes(topic, run, limits)) for topic in topics]
-    adjusted: dict[int, float] = {}
+    cards = [list(_outcomes(topic, run, limits)) for topic in topics]
     for critical in (True, False):
         family = {
-            id(result): result.p_value
-            for check, _, result in itertools.chain(*outcomes)
-            if check.critical is critical and result.p_value is not None
+            outcome: outcome.result.p_value
+            for outcome in itertools.chain(*cards)
+            if outcome.check.critical is critical and outcome.result.p_value is not None
         }
-        adjusted |= zip(family, holm(list(family.values())), strict=True)
-
-    def corrected(outcome: _Outcome) -> _Outcome:
-        result, p_value = outcome.result, adjusted.get(id(outcome.result))
-        found = result.found and (p_value is None or p_value <= limits.alpha)
-        return outcome._replace(result=replace(result, found=found, p_value=p_value))
-
-    return tuple(
-        _card(topic, run, limits, list(map(corrected, found)))
-        for topic, found in zip(topics, outcomes, strict=True)
-    )
+        for outcome, p_value in zip(family, holm(list(family.values())), strict=True):
+            found = outcome.result.found and p_value <= limits.alpha
+            outcome.result = replace(outcome.result, found=found, p_value=p_value)
+    return tuple(_card(topic, run, limits, one) for topic, one in zip(topics, cards, strict=True))
 
 
 def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
@@ -155,14 +148,14 @@ def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Ou
 
 
 def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[_Outcome]) -> Card:
-    results = [outcome.result for outcome in outcomes]
-    made = [outcome for outcome in outcomes if outcome.result.made]
-    findings = [check.finding_of(result) for check, _, result in made if result.found]
-    onsets = {check.finding: result.onset for check, _, result in made}
+    results = [one.result for one in outcomes]
+    made = [one for one in outcomes if one.result.made]
+    findings = [one.check.finding_of(one.result) for one in made if one.result.found]
+    onsets = {one.check.finding: one.result.onset for one in made}
     tested: dict[str, ChangePoint | None] = {}
-    for _, signal, result in made:
-        if signal:
-            tested[signal] = result.change or tested.get(signal)
+    for one in made:
+        if one.signal:
+            tested[one.signal] = one.result.change or tested.get(one.signal)
     changes = [
         {"signal": signal, **{key: getattr(change, key) for key in _TREND}, "onset": asdict(change.onset)}
         for signal, change in tested.items()
@@ -174,7 +167,7 @@ def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[
     return Card(
         topic.name,
         topic.title,
-        tuple(check.finding.replace("-", " ") + f" ({name})" * bool(name) for check, name, _ in made),
+        tuple(one.check.finding.replace("-", " ") + f" ({one.signal})" * bool(one.signal) for one in made),
         by_severity(findings),
         tuple(dict.fromkeys(gap for result in results for gap in result.gaps)),
         (*(topic.facts(run) if topic.facts else ()), *(fact for result in results for fact in result.facts)),

@@ -111,14 +111,13 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         RunError: a file that is there and cannot be read.
     """
     left, right = read_run_signals(a), read_run_signals(b)
-    common = np.intersect1d(left.steps, right.steps)
+    common, in_a, in_b = np.intersect1d(left.steps, right.steps, return_indices=True)
     if not len(common):
         raise DiagnosticsError(
             f"the runs have no common steps: {left.steps[0]} to {left.steps[-1]} in A, "
             f"{right.steps[0]} to {right.steps[-1]} in B",
             remedy="Compare runs whose steps overlap.",
         )
-    in_a, in_b = np.searchsorted(left.steps, common), np.searchsorted(right.steps, common)
     pairs = {
         name: _Pair(
             left.values[name][in_a],

@@ -1,15 +1,13 @@
-"""The difference of two runs as the record that reports render, and as files."""
+"""The difference of two runs as the record that reports render."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from greenward.diagnostics.change_points import effect_text, flat
 from greenward.diagnostics.diff import RunDiff, SignalDifference
 from greenward.reports.document import NOTHING, Fact, Report, Table, section
-from greenward.reports.write import write_report
 from greenward.runs.files import to_json
 
 _MAX_CELL = 60
@@ -23,6 +21,7 @@ def diff_report(diff: RunDiff) -> Report:
     if diff.cause is not None:
         cause = f"Likely cause ({diff.cause.stage}): {diff.cause.explanation}"
         notes = (cause, f"To confirm: {diff.cause.confirm}", *notes)
+    settings = tuple((setting.key, _plain(setting.a), _plain(setting.b)) for setting in diff.settings)
     data = {
         **vars(diff),
         "settings": [asdict(setting) for setting in diff.settings],
@@ -41,20 +40,11 @@ def diff_report(diff: RunDiff) -> Report:
         ),
         notes=notes,
         sections=(
-            section("Settings that differ", _settings_table(diff)),
+            section("Settings that differ", Table("", ("Key", "A", "B"), settings) if settings else None),
             section("Signals", _signals_table(diff)),
         ),
         data=to_json(data),
     )
-
-
-def write_diff(diff: RunDiff, folder: Path) -> list[Path]:
-    """Write diff_report.json and diff_report.md into `folder`, which is made if need be.
-
-    Raises:
-        RunError: the file system refused.
-    """
-    return list(write_report(diff_report(diff), folder, "diff_report", ("json", "markdown")).values())
 
 
 def _record(found: SignalDifference) -> dict[str, object]:
@@ -62,11 +52,6 @@ def _record(found: SignalDifference) -> dict[str, object]:
     record = {key: value for key, value in vars(found).items() if key not in ("onset", "gaps")}
     first = {"signal": found.signal, "found": found.found, **flat(found.onset)}
     return {**first, **record, "relative": found.relative}
-
-
-def _settings_table(diff: RunDiff) -> Table | None:
-    rows = tuple((setting.key, _plain(setting.a), _plain(setting.b)) for setting in diff.settings)
-    return Table("", ("Key", "A", "B"), rows) if rows else None
 
 
 def _signals_table(diff: RunDiff) -> Table | None:

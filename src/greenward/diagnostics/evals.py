@@ -6,41 +6,25 @@ by their signals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
+from greenward.diagnostics import held_out_tests
 from greenward.diagnostics.change_points import exactly
 from greenward.diagnostics.checks import Check, SignalChart, Topic, examine
-from greenward.diagnostics.findings import Diagnosis, Gap
-from greenward.diagnostics.held_out_tests import (
-    CRITICAL_LOSS,
-    Record,
-    contaminated,
-    held_out_points,
-    regression_from_best,
-    reward_hacking,
-    sound_evaluations,
-)
+from greenward.diagnostics.findings import Diagnosis
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import (
     ALPHA,
     Result,
-    Test,
     Thresholds,
     find_signal_change,
     lasting_change,
     late_mean,
-    median_of_part,
-    not_made,
 )
 from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, RunSignals
 from greenward.errors import DiagnosticsError
-from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Table
-from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent, points
-from greenward.reports.results import paired_difference, pooled
 from greenward.runs.reading import evaluated_suites
 from greenward.runs.trackers import tracker_name
 
@@ -50,97 +34,6 @@ CHEATING = "status/cheating"
 # Ways to fail, except failing tests: those are what training is for.
 TIMEOUTS = "status/timeout"
 _USUAL = frozenset({"status/passed", "status/failed", "status/drawn", CHEATING})
-GAP = 0.15  # training pass rate over held-out pass@1
-GAP_GROWTH = 0.1
-
-
-def regression_on(suite: str | None) -> Test:
-    """pass@1 of the last evaluation less that of the first, on a suite or on what the run holds out."""
-    subject = "held-out results" if suite is None else f"results on {suite}"
-
-    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        records = sound_evaluations(run, suite)
-        if suite is None and not records and held_out_points(run):
-            return regression_from_best(run, signal, limits)
-        if not records:
-            enable = "Set evaluation.enabled." if suite is None else f"Name {suite} in evaluation.suites."
-            return not_made(Gap(subject, "the run was not evaluated on it", enable))
-        shown: dict[str, Any] = {"tables": (_table(records),), "charts": _charts(records, suite)}
-        if len(records) < 2:
-            enable = "Set evaluation.at_start, or evaluation.eval_interval_steps."
-            reason = "there is one evaluation only, so nothing can be compared"
-            return not_made(Gap(subject, reason, enable), **shown)
-        gain = paired_difference(records[:1], records[-1:])
-        evaluations = [{"step": record["step"], "metrics": dict(record["metrics"])} for record in records]
-        shown["data"] = {"evaluations": evaluations, "paired_change": None if gain is None else asdict(gain)}
-        if gain is None:
-            reason = "the evaluations list no problems in common, so they cannot be paired"
-            return not_made(Gap(subject, reason, "Evaluate the same problems each time."), **shown)
-        shown["facts"] = (Fact("paired change of pass@1", f"{points(gain)} points"),)
-        first, last = records[0]["step"], records[-1]["step"]
-        if suite is None and not gain.high < 0:
-            fallen = regression_from_best(run, signal, limits)
-            if fallen.found:
-                return replace(fallen, **shown)
-        return Result(
-            gain.high < 0,
-            {"points": points(gain), "first": first, "last": last},
-            "critical" if gain.value <= -CRITICAL_LOSS else "warning",
-            regression_from_best(run, signal, limits).onset or Onset(last, first, last),
-            **shown,
-        )
-
-    return test
-
-
-def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """The pass rate in training, where it rose, against held-out pass@1 that did not follow."""
-    records = sound_evaluations(run, None)
-    if len(records) < 2:
-        return Result(made=False)
-    before, after = (pooled([records[place]], PRIMARY) for place in (0, -1))
-    rates = run.series(PASS_RATE)[1]
-    change = find_signal_change(run, PASS_RATE)
-    if before is None or after is None or change is None:
-        return Result()
-    first, last = median_of_part(rates, 0, 0.1), median_of_part(rates, 0.9, 1)
-    gap = last - after.high  # beyond the interval of the held-out rate
-    rose = change.p_value <= limits.alpha and change.is_large and last > first
-    found = rose and gap >= GAP and (last - after.value) - (first - before.value) >= GAP_GROWTH
-    numbers = {"first": first, "last": last, "before": percent(before), "after": percent(after)}
-    return Result(found, numbers, onset=change.onset)
-
-
-def _table(records: Sequence[Record]) -> Table:
-    metrics = _metrics(records)
-    rows = tuple(
-        (
-            str(record["step"]),
-            str(record.get("problems", NOTHING)),
-            *(percent(pooled([record], metric)) for metric in metrics),
-        )
-        for record in records
-    )
-    columns = ("Step", "Problems", *map(metric_label, metrics))
-    return Table("Evaluations", columns, rows, "95 % intervals over problems.")
-
-
-def _charts(records: Sequence[Record], suite: str | None) -> tuple[Chart, ...]:
-    """The first metric over the steps, where it was measured at least twice."""
-    for metric in _metrics(records)[:1]:
-        known = [(float(r["step"]), found) for r in records if (found := pooled([r], metric))]
-        if len(known) > 1:
-            points = tuple((step, estimate.value) for step, estimate in known)
-            band = tuple((step, estimate.low, estimate.high) for step, estimate in known)
-            hints = tuple(f"step {step:.0f}: {percent(estimate)}" for step, estimate in known)
-            title = "Held-out problems" if suite is None else f"Suite {suite}"
-            series = Series("", "main", points, band=band, hints=hints)
-            return (Chart(f"{title}: {metric_label(metric)}", "step", (series,), "share"),)
-    return ()
-
-
-def _metrics(records: Sequence[Record]) -> list[str]:
-    return sorted({str(name) for record in records for name in record["metrics"]}, key=metric_order)
 
 
 def failures(run: RunSignals) -> list[str]:
@@ -177,7 +70,7 @@ ANSWERS = Topic(
     "answers",
     "Answers in training",
     (
-        Check("quality-drop", lasting_change(by_sign=-1), QUALITY),
+        Check("quality-drop", lasting_change(falls=True), QUALITY),
         Check("failing-answers-rise", lasting_change(rise=0.05), worse_answers),
         Check("sandbox-timeouts", lasting_change(rise=0.05), (TIMEOUTS,), optional=True),
         Check(
@@ -202,12 +95,12 @@ ANSWERS = Topic(
 
 def evaluation_topic(suite: str | None) -> Topic:
     """The evaluations on a suite, or on what the run holds out."""
-    regression = Check("held-out-regression", regression_on(suite))
+    regression = Check("held-out-regression", held_out_tests.regression_on(suite))
     if suite is not None:
         return Topic(f"suite_{suite}", f"Suite {suite}", (regression,))
-    hacking = Check("reward-hacking", reward_hacking, severity="critical")
-    gap = Check("train-held-out-gap", train_held_out_gap)
-    contamination = Check("evaluation-contaminated", contaminated)
+    hacking = Check("reward-hacking", held_out_tests.reward_hacking, severity="critical")
+    gap = Check("train-held-out-gap", held_out_tests.train_held_out_gap)
+    contamination = Check("evaluation-contaminated", held_out_tests.contaminated)
     return Topic("held_out", "Held-out problems", (hacking, regression, gap, contamination))
 
 
@@ -233,7 +126,7 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
     if wanted is None:
         topics += [ANSWERS, *map(evaluation_topic, known)]
     cards = examine(topics, run, Thresholds(alpha))
-    count = len(sound_evaluations(run, wanted))
+    count = len(held_out_tests.sound_evaluations(run, wanted))
     what = "held-out problems" if wanted is None else wanted
     unanswered = None
     if count < 2:

@@ -7,8 +7,8 @@ next says how sure a difference is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -16,12 +16,20 @@ import numpy as np
 
 from greenward.diagnostics.change_points import exactly, find_bend, find_change_point
 from greenward.diagnostics.findings import Gap
-from greenward.diagnostics.signal_tests import Result, Thresholds, not_made, rise_since
+from greenward.diagnostics.signal_tests import (
+    Result,
+    Test,
+    Thresholds,
+    find_signal_change,
+    median_of_part,
+    not_made,
+    rise_since,
+)
 from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
 from greenward.intervals import Z_95, Estimate
 from greenward.reports import figures
-from greenward.reports.document import Onset
-from greenward.reports.figures import PRIMARY
+from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Table
+from greenward.reports.figures import PRIMARY, metric_label, metric_order, percent
 from greenward.reports.results import paired_difference, pooled
 from greenward.runs.reading import read_evaluations, sound_evaluation
 
@@ -30,6 +38,8 @@ Record = Mapping[str, Any]
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning
 LEVEL = 0.01  # of the test for a fall from the best: it is critical
 FALL = 0.02  # the least fall that counts, as a share
+GAP = 0.15  # training pass rate over held-out pass@1
+GAP_GROWTH = 0.1
 CONTAMINATED = 0.15  # held-out above training, beyond the interval
 _FEWEST = 5  # values of a series, to know its noise
 _SINCE = 5  # steps of training that are averaged around an evaluation
@@ -69,12 +79,14 @@ def held_out_points(run: RunSignals) -> list[Point]:
     return [Point(int(step), float(value), noise) for step, value in zip(steps, values, strict=True)]
 
 
-def fall(run: RunSignals, points: list[Point]) -> tuple[Point, Estimate] | None:
-    """The best evaluation and the loss from it to the end, where the loss is surely one.
+def fall(points: list[Point]) -> tuple[Point, Estimate] | None:
+    """The best evaluation and the loss from it to the end, where there are two and the loss is surely one.
 
     The best of several is the best by chance in part, so the level of the test is divided by their number.
     The end is the mean of the last two values of a series.
     """
+    if len(points) < 2:
+        return None
     *earlier, last = points
     best = max(earlier, key=lambda point: point.value)
     if best.record is not None and last.record is not None:
@@ -94,7 +106,7 @@ def fall(run: RunSignals, points: list[Point]) -> tuple[Point, Estimate] | None:
 def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Training results that go on rising while held-out ones fall from their best."""
     points = held_out_points(run)
-    found = fall(run, points) if len(points) > 1 else None
+    found = fall(points)
     if found is None:
         return Result(made=len(points) > 1)
     best, change = found
@@ -112,7 +124,7 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Held-out results of a series that fell from their best."""
     points = held_out_points(run)
-    found = fall(run, points) if len(points) > 1 else None
+    found = fall(points)
     if found is None:
         return Result(made=len(points) > 1)
     best, change = found
@@ -159,3 +171,91 @@ def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(
         found, {"held_out": point.value, "training": rate, "step": point.step}, onset=exactly(steps[0])
     )
+
+
+def regression_on(suite: str | None) -> Test:
+    """pass@1 of the last evaluation less that of the first, on a suite or on what the run holds out."""
+    subject = "held-out results" if suite is None else f"results on {suite}"
+
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+        records = sound_evaluations(run, suite)
+        if suite is None and not records and held_out_points(run):
+            return regression_from_best(run, signal, limits)
+        if not records:
+            enable = "Set evaluation.enabled." if suite is None else f"Name {suite} in evaluation.suites."
+            return not_made(Gap(subject, "the run was not evaluated on it", enable))
+        shown: dict[str, Any] = {"tables": (_table(records),), "charts": _charts(records, suite)}
+        if len(records) < 2:
+            enable = "Set evaluation.at_start, or evaluation.eval_interval_steps."
+            reason = "there is one evaluation only, so nothing can be compared"
+            return not_made(Gap(subject, reason, enable), **shown)
+        gain = paired_difference(records[:1], records[-1:])
+        evaluations = [{"step": record["step"], "metrics": dict(record["metrics"])} for record in records]
+        shown["data"] = {"evaluations": evaluations, "paired_change": None if gain is None else asdict(gain)}
+        if gain is None:
+            reason = "the evaluations list no problems in common, so they cannot be paired"
+            return not_made(Gap(subject, reason, "Evaluate the same problems each time."), **shown)
+        shown["facts"] = (Fact("paired change of pass@1", f"{figures.points(gain)} points"),)
+        fallen = regression_from_best(run, signal, limits)
+        if suite is None and not gain.high < 0 and fallen.found:
+            return replace(fallen, **shown)
+        first, last = records[0]["step"], records[-1]["step"]
+        return Result(
+            gain.high < 0,
+            {"points": figures.points(gain), "first": first, "last": last},
+            "critical" if gain.value <= -CRITICAL_LOSS else "warning",
+            fallen.onset or Onset(last, first, last),
+            **shown,
+        )
+
+    return test
+
+
+def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """The pass rate in training, where it rose, against held-out pass@1 that did not follow."""
+    records = sound_evaluations(run, None)
+    if len(records) < 2:
+        return Result(made=False)
+    before, after = (pooled([records[place]], PRIMARY) for place in (0, -1))
+    rates = run.series(PASS_RATE)[1]
+    change = find_signal_change(run, PASS_RATE)
+    if before is None or after is None or change is None:
+        return Result()
+    first, last = median_of_part(rates, 0, 0.1), median_of_part(rates, 0.9, 1)
+    gap = last - after.high  # beyond the interval of the held-out rate
+    rose = change.p_value <= limits.alpha and change.is_large and last > first
+    found = rose and gap >= GAP and (last - after.value) - (first - before.value) >= GAP_GROWTH
+    numbers = {"first": first, "last": last, "before": percent(before), "after": percent(after)}
+    return Result(found, numbers, onset=change.onset)
+
+
+def _table(records: Sequence[Record]) -> Table:
+    metrics = _metrics(records)
+    rows = tuple(
+        (
+            str(record["step"]),
+            str(record.get("problems", NOTHING)),
+            *(percent(pooled([record], metric)) for metric in metrics),
+        )
+        for record in records
+    )
+    columns = ("Step", "Problems", *map(metric_label, metrics))
+    return Table("Evaluations", columns, rows, "95 % intervals over problems.")
+
+
+def _charts(records: Sequence[Record], suite: str | None) -> tuple[Chart, ...]:
+    """The first metric over the steps, where it was measured at least twice."""
+    for metric in _metrics(records)[:1]:
+        known = [(float(r["step"]), found) for r in records if (found := pooled([r], metric))]
+        if len(known) > 1:
+            points = tuple((step, estimate.value) for step, estimate in known)
+            band = tuple((step, estimate.low, estimate.high) for step, estimate in known)
+            hints = tuple(f"step {step:.0f}: {percent(estimate)}" for step, estimate in known)
+            title = "Held-out problems" if suite is None else f"Suite {suite}"
+            series = Series("", "main", points, band=band, hints=hints)
+            return (Chart(f"{title}: {metric_label(metric)}", "step", (series,), "share"),)
+    return ()
+
+
+def _metrics(records: Sequence[Record]) -> list[str]:
+    return sorted({str(name) for record in records for name in record["metrics"]}, key=metric_order)

@@ -5,7 +5,7 @@ whether anything is learned at all.
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,20 +13,20 @@ from greenward.diagnostics.change_points import MIN_POINTS, exactly
 from greenward.diagnostics.findings import gap_of
 from greenward.diagnostics.signal_tests import (
     Result,
-    Test,
     Thresholds,
     find_signal_change,
     first_frequent,
     late_mean,
     median_of_part,
+    moves_to,
     not_made,
     onset_of,
 )
 from greenward.diagnostics.signals import GREEDY_PASS_RATE, HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.intervals import Z_95
-from greenward.runs.reading import flattened
 
 CLIPPED_SHARE, CLIPPED_RATIO = 0.98, 2.0  # of the steps; of the median norm to the limit
+_LIMITS = ("training.max_grad_norm", "max_grad_norm", "actor.optim.grad_clip", "optim.max_norm")
 VANISHED = 0.05  # of the norm before
 SCALE_JUMP = 1.6  # of the spread of the rewards
 RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up is over
@@ -36,12 +36,6 @@ _SPREAD_LEARNED = 0.1
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 _SATURATED = 0.9
 _AROUND = 15  # steps on both sides of a jump
-
-
-def setting(run: RunSignals, *keys: str) -> Any:
-    """The value of the first of the dotted keys that the config has, None for none."""
-    config = dict(flattened(run.config or {}))
-    return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
 def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -66,7 +60,7 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Norms far above the limit of clipping at nearly every step, or that are logged as the limit itself."""
     _steps, norms = run.series(signal)
-    limit = setting(run, "training.max_grad_norm", "max_grad_norm", "actor.optim.grad_clip", "optim.max_norm")
+    limit = next((run.settings[key] for key in _LIMITS if run.settings.get(key) is not None), None)
     late = norms[len(norms) // 10 :]
     if isinstance(limit, (int, float)) and 0 < limit < math.inf:
         share, middle = float((late > limit).mean()), float(np.median(late))
@@ -151,25 +145,6 @@ def _beside(run: RunSignals, name: str, step: int) -> tuple[Floats, Floats]:
     return values[max(0, place - _AROUND) : place], values[place : place + _AROUND]
 
 
-def beyond(*, above: float, over: float = 0.2, off: float | None = None) -> Test:
-    """A value above a limit (or farther than `above` from `off`) at more than `over` of the steps of the
-    whole run or of its second half; dated by the first step from which on most are.
-    """
-
-    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        steps, values = run.series(signal)
-        bad = (values if off is None else np.abs(values - off)) > above
-        half = len(values) // 2
-        share = max(float(bad.mean()), float(bad[half:].mean()))
-        limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
-        median = float(np.median(values[bad])) if bad.any() else 0.0
-        numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
-        onset = exactly(steps[first_frequent(bad) or bad.argmax()]) if bad.any() else None
-        return Result(share > over, numbers, onset=onset)
-
-    return test
-
-
 def clip_signals(run: RunSignals) -> list[str]:
     """The share of clipped tokens, or those of both sides where they were logged apart."""
     sides = [name for name in ("clip/high", "clip/low") if len(run.series(name)[1])]
@@ -178,20 +153,18 @@ def clip_signals(run: RunSignals) -> list[str]:
 
 def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Answers that are cut off late in the run, dated by where their share changed."""
-    found = late_mean(above=0.2, dated=True)(run, signal, limits)
-    values = run.series(signal)[1]
-    if found.found and values[: max(5, len(values) // 20)].mean() < 0.2:
-        return Result(True, found.numbers, onset=onset_of(run, signal) or found.onset)
-    return found
+    result = late_mean(above=0.2)(run, signal, limits)
+    if not result.found:
+        return result
+    steps, values = run.series(signal)
+    began_low = values[: max(5, len(values) // 20)].mean() < 0.2
+    onset = onset_of(run, signal) if began_low else None
+    return replace(result, onset=onset or exactly(steps[values > 0.2][0]))
 
 
 def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Entropy that grows by half or more while the reward does not rise."""
-    values = run.series(signal)[1]
-    start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-    if not 0 < 1.5 * start < end or learned(run)[0] > 0:
-        return Result()
-    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset_of(run, signal))
+    return Result() if learned(run)[0] > 0 else moves_to(above=1.5)(run, signal, limits)
 
 
 def learned(run: RunSignals) -> tuple[int, float, float, str, float]:

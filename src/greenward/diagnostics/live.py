@@ -97,25 +97,16 @@ _SIGNALS = frozenset(one.signal for one in WATCHED)
 
 
 @dataclass(frozen=True)
-class Suspicion:
-    """A change that was seen live: since about which step, and from which level to which.
+class Alarm:
+    """Something that was seen at `step`, and began at about `onset`. `source` is `test` or `rule`."""
 
-    Of a value that is not finite, `before` is NaN.
-    """
-
+    step: int
     name: str
     severity: Severity
-    signal: str
+    text: str
     onset: int
-    before: float
-    after: float
-    p_value: float
-
-    def __str__(self) -> str:
-        if math.isnan(self.before):
-            return f"{self.name}: {self.signal} is {self.after} at step {self.onset}"
-        moved = f"{self.signal} went from {self.before:.4g} to {self.after:.4g}"
-        return f"{self.name}: {moved} at about step {self.onset}"
+    source: str
+    value: float
 
 
 class LiveTests:
@@ -132,15 +123,16 @@ class LiveTests:
         self._memory: dict[str, list[tuple[int, float]]] = {}
         self._told: set[str] = set()
 
-    def add(self, step: int, metrics: Mapping[str, float]) -> list[Suspicion]:
-        """The values of a step; returns what is newly suspected. Each name is told once."""
+    def add(self, step: int, metrics: Mapping[str, float]) -> list[Alarm]:
+        """The values of a step; returns new alarms. Each name is told once."""
         found = []
         if metrics.keys() >= set(OWN_SPEED):
             metrics = {**metrics, _OWN_SPEED: float(own_speed(metrics))}
             del metrics[THROUGHPUT]
         for name, value in metrics.items():
             if not math.isfinite(value):
-                found.append(Suspicion("non-finite", "critical", name, step, math.nan, value, 0.0))
+                text = f"non-finite: {name} is {value} at step {step}"
+                found.append(Alarm(step, "non-finite", "critical", text, step, "test", value))
             elif name in _SIGNALS:
                 self._values.setdefault(name, deque(maxlen=WINDOW)).append((step, value))
             elif name in (RSS, DEVICE_MEMORY):
@@ -158,12 +150,18 @@ class LiveTests:
             found += self._memory_leaks()
         return self._untold(found)
 
-    def _untold(self, found: list[Suspicion]) -> list[Suspicion]:
+    def _untold(self, found: list[Alarm]) -> list[Alarm]:
         new = [one for one in found if one.name not in self._told]
         self._told |= {one.name for one in new}
         return list({one.name: one for one in reversed(new)}.values())
 
-    def _look(self, watched: Watched, level: float) -> Suspicion | None:
+    def _alarm(
+        self, name: str, severity: Severity, signal: str, onset: int, before: float, after: float
+    ) -> Alarm:
+        text = f"{name}: {signal} went from {before:.4g} to {after:.4g} at about step {onset}"
+        return Alarm(self._step, name, severity, text, onset, "test", after)
+
+    def _look(self, watched: Watched, level: float) -> Alarm | None:
         held = self._values.get(watched.signal)
         if watched.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
             return None
@@ -176,10 +174,9 @@ class LiveTests:
         if change is None or change.p_value > level or not change.is_large:
             return None
         onset = int(steps[change.onset.step])
-        name, severity, signal = watched.name, watched.severity, watched.signal
-        return Suspicion(name, severity, signal, onset, before, newest, change.p_value)
+        return self._alarm(watched.name, watched.severity, watched.signal, onset, before, newest)
 
-    def _memory_leaks(self) -> list[Suspicion]:
+    def _memory_leaks(self) -> list[Alarm]:
         found = []
         for name, held in self._memory.items():
             thinned = held[:: -(-len(held) // _MEMORY_POINTS)]
@@ -189,8 +186,7 @@ class LiveTests:
             growth = measure_memory_growth(steps, values.astype(float), alpha=level)
             if growth is not None and growth.is_leak and len(values) >= 2 * MIN_POINTS:
                 start, last = growth.at_start, growth.at_start * growth.factor
-                onset, p_value = growth.onset.step, growth.p_value
-                found.append(Suspicion("memory-leak", "warning", name, onset, start, last, p_value))
+                found.append(self._alarm("memory-leak", "warning", name, growth.onset.step, start, last))
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,33 +18,19 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from greenward.diagnostics.live import LiveTests
+from greenward.diagnostics.live import Alarm, LiveTests
 from greenward.diagnostics.readers.columns import as_number
 from greenward.diagnostics.readers.names import renamed
 from greenward.diagnostics.rules import Action, Rule, Rules, Run, Webhook, load_rules
-from greenward.reports.document import Severity
 from greenward.runs.files import append_line, dump_json
 from greenward.text import visible
 
 _REQUEST_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """Something that was seen at `step`, and began at about `onset`. `source` is `test` or `rule`."""
-
-    step: int
-    name: str
-    severity: Severity
-    text: str
-    onset: int
-    source: str
-    value: float
 
 
 class Monitor:
@@ -91,11 +77,8 @@ class Monitor:
         for name, number in numbers.items():
             known, scale, shift = self._names[name]
             ours[known] = scale * number + shift
-        alarms = []
-        if self.rules.tests:
-            for seen in self.tests.add(step, ours):
-                alarm = Alarm(step, seen.name, seen.severity, str(seen), seen.onset, "test", seen.after)
-                alarms.append((alarm, self.rules.actions))
+        seen = self.tests.add(step, ours) if self.rules.tests else []
+        alarms = [(alarm, self.rules.actions) for alarm in seen]
         for rule in self.rules.rules:
             value = ours.get(rule.signal, numbers.get(rule.signal))
             if value is not None and (alarm_of_rule := self._judge(rule, step, value)) is not None:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,21 +47,17 @@ _IRRELEVANT = (
 )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Where two repetitions first differ."""
+class Difference(NamedTuple):
+    """Where two runs first differ, and their values there."""
 
-    repetition: int
     step: int
     signal: str
     first: float
     other: float
 
 
-def first_difference(
-    a: RunSignals, b: RunSignals, tolerance: float = TOLERANCE
-) -> tuple[int, str, float, float] | None:
-    """(step, signal, values) of the first difference at common steps that no clock explains."""
+def first_difference(a: RunSignals, b: RunSignals, tolerance: float = TOLERANCE) -> Difference | None:
+    """The first difference at common steps that no clock explains."""
     common, in_a, in_b = np.intersect1d(a.steps, b.steps, return_indices=True)
     found = []
     for name in a.values.keys() & b.values.keys():
@@ -71,7 +67,7 @@ def first_difference(
         unequal = np.flatnonzero(~np.isclose(left, right, rtol=tolerance, atol=1e-12, equal_nan=True))
         if len(unequal):
             place = int(unequal[0])
-            found.append((int(common[place]), name, float(left[place]), float(right[place])))
+            found.append(Difference(int(common[place]), name, float(left[place]), float(right[place])))
     return min(found, default=None)
 
 
@@ -82,8 +78,8 @@ def check_determinism(
     log: str = _OUT,
     tolerance: float = TOLERANCE,
     seconds: float | None = None,
-) -> list[Difference]:
-    """Run a command several times and compare what each logged with the first; empty: no difference.
+) -> dict[int, Difference]:
+    """Run a command several times; those repetitions whose log differs from that of the first, by number.
 
     `{out}` in the command and in `log` is a folder of its own for each repetition; without it, the command
     runs in that folder.
@@ -97,10 +93,7 @@ def check_determinism(
             out = Path(temporary) / str(number)
             out.mkdir()
             arguments = shlex.split(command.replace(_OUT, str(out)))
-            done = _finished(arguments, out if _OUT not in command else None, seconds)
-            if done.returncode:
-                said = done.stderr.strip()[-_LOG_CHARACTERS:]
-                raise DiagnosticsError(f"repetition {number + 1} ended with {done.returncode}: {said}")
+            _complete(f"repetition {number + 1}", arguments, out if _OUT not in command else None, seconds)
             try:
                 runs.append(read_run_signals(out / log.replace(_OUT, str(out))))
             except DiagnosticsError as error:
@@ -108,10 +101,21 @@ def check_determinism(
                     f"repetition {number + 1} logged no metrics: {error.message}",
                     remedy="Let the command write its log into {out}, or name the log by --log.",
                 ) from None
-        differences = (
-            (i + 2, first_difference(runs[0], other, tolerance)) for i, other in enumerate(runs[1:])
-        )
-        return [Difference(number, *found) for number, found in differences if found is not None]
+        return {
+            number: found
+            for number, other in enumerate(runs[1:], start=2)
+            if (found := first_difference(runs[0], other, tolerance)) is not None
+        }
+
+
+def _complete(
+    what: str, arguments: list[str], folder: Path | None = None, seconds: float | None = None
+) -> None:
+    """Run a command. Raises `DiagnosticsError` where it fails."""
+    done = _finished(arguments, folder, seconds)
+    if done.returncode:
+        said = done.stderr.strip()[-_LOG_CHARACTERS:]
+        raise DiagnosticsError(f"{what} ended with {done.returncode}: {said}")
 
 
 def _finished(
@@ -133,7 +137,7 @@ class Replay:
     first_step: int
     last_step: int
     finding: Finding | None
-    difference: tuple[int, str, float, float] | None
+    difference: Difference | None
 
 
 def replay(
@@ -161,11 +165,7 @@ def replay(
     fork_run(run, begin, target, changes)
     training = [sys.executable, "-m", "greenward", "train", str(target / "config.yaml")]
     options = [f"training.max_steps={last}", "--output", str(target), "--resume", "--quiet"]
-    done = _finished([*training, *options], None, None)
-    if done.returncode:
-        raise DiagnosticsError(
-            f"the replay ended with {done.returncode}: {done.stderr.strip()[-_LOG_CHARACTERS:]}"
-        )
+    _complete("the replay", [*training, *options])
     again = diagnose_run(target)
     same = [one for one in again.findings if one.name == fault.name and one.severity != "info"]
     return Replay(target, begin, last, same[0] if same else None, first_difference(signals, again.run))

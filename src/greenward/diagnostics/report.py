@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -119,22 +120,18 @@ def _finding_sections(found: Diagnosis | Card, run: RunSignals) -> list[Section]
     """The findings; where causes are known, the first with its consequences and answers, then the others."""
     if isinstance(found, Card) or not found.causes:
         return [section("Findings", Findings(found.findings) if found.findings else None)]
-    first, *others = found.causes
-    onset = first.finding.onset
+    titles = itertools.chain(("The cause", "Also found"), itertools.repeat(""))
+    first, *others = (
+        section(title, Findings((cause.finding,)), _consequences(cause.consequences))
+        for title, cause in zip(titles, found.causes, strict=False)
+    )
+    onset = found.causes[0].finding.onset
+    answers = answers_around(run, onset.step) if onset else None
     remarks = tuple(finding for finding in found.findings if finding.severity == "info")
     return [
-        section("The cause", Findings((first.finding,)), _consequences(first.consequences)),
-        section(
-            "Answers around the onset", answers_around(run, onset.step) if onset else None, level="detail"
-        ),
-        *(
-            section(
-                "Also found" if place == 0 else "",
-                Findings((other.finding,)),
-                _consequences(other.consequences),
-            )
-            for place, other in enumerate(others)
-        ),
+        first,
+        section("Answers around the onset", answers, level="detail"),
+        *others,
         section("Remarks", Findings(remarks) if remarks else None, level="detail"),
     ]
 
@@ -163,16 +160,11 @@ def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
         (folder / DIAGRAM).unlink(missing_ok=True)
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), forced=False)
-    write_atomically(folder / ANALYSED_METRICS, _metrics_as_analysed(diagnosis.run), forced=False)
+    source = diagnosis.run.path / METRICS
+    as_logged = not diagnosis.run.notes and source.is_file()  # nothing was sorted, merged or left out
+    analysed = source.read_bytes() if as_logged else metrics_as_rows(diagnosis.run)
+    write_atomically(folder / ANALYSED_METRICS, analysed, forced=False)
     return [*written, *(folder / name for name in texts), folder / ANALYSED_METRICS]
-
-
-def _metrics_as_analysed(run: RunSignals) -> bytes:
-    """The file itself where nothing had to be mended."""
-    source = run.path / METRICS
-    if not run.notes and source.is_file():
-        return source.read_bytes()  # nothing was sorted, merged or left out
-    return metrics_as_rows(run)
 
 
 def metrics_as_rows(run: RunSignals) -> bytes:

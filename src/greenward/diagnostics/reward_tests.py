@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.change_points import MIN_POINTS, Steps, exactly
+from greenward.diagnostics.change_points import MIN_POINTS, exactly
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.signal_tests import (
     Result,
@@ -19,8 +19,8 @@ from greenward.diagnostics.signal_tests import (
     late_part,
     not_made,
 )
-from greenward.diagnostics.signals import REWARD, Floats, RunSignals
-from greenward.reports.document import Onset, Table
+from greenward.diagnostics.signals import REWARD, RunSignals
+from greenward.reports.document import Table
 
 DOMINANT = 0.5  # share of the variance over steps
 DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only cost)
@@ -29,7 +29,7 @@ _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
 _OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _WITHOUT_SIGNAL = "groups/without_signal"
-_lasting_fall = lasting_change(by_sign=-1)
+_lasting_fall = lasting_change(falls=True)
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -77,12 +77,18 @@ def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A term other than the tests that owns most of the variance of the weighted terms."""
-    shares = variance_shares(run)
-    if not shares:
+    """A term other than the tests that owns most of the variance of the weighted terms over steps."""
+    weights = _weights(run.config or {})  # 1 where it is unknown
+    variances = {
+        term: float((weights.get(term.removeprefix("reward/"), 1.0) * run.series(term)[1]).var())
+        for term in reward_terms(run)
+    }
+    total = sum(variances.values())
+    if len(variances) < 2 or total <= 0:
         reason = "the run logged fewer than two terms of the reward"
         enable = "Log each as reward/NAME; one term needs no balance."
         return not_made(Gap("balance of the reward terms", reason, enable), data={"variance_shares": {}})
+    shares = {term: variance / total for term, variance in variances.items()}
     term, share = max(shares.items(), key=lambda item: item[1])
     has_tests = any(name.removeprefix("reward/") in _OF_TESTS for name in shares)
     found = has_tests and term.removeprefix("reward/") not in _OF_TESTS and share > DOMINANT
@@ -90,22 +96,6 @@ def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     table = Table("Share of the variance of the weighted terms over steps", ("Term", "Share"), rows)
     data = {"variance_shares": shares}
     return Result(found, {"term": term, "share": share}, tables=(table,), data=data)
-
-
-def variance_shares(run: RunSignals) -> dict[str, float]:
-    """Term -> share of the variance over steps, each times its weight in the config (1 if unknown).
-
-    Empty for fewer than two terms, or if none varies.
-    """
-    weights = _weights(run.config or {})
-    variances = {
-        term: float((weights.get(term.removeprefix("reward/"), 1.0) * run.series(term)[1]).var())
-        for term in reward_terms(run)
-    }
-    total = sum(variances.values())
-    if len(variances) < 2 or total <= 0:
-        return {}
-    return {term: variance / total for term, variance in variances.items()}
 
 
 def _weights(config: Mapping[str, Any]) -> dict[str, float]:
@@ -144,38 +134,35 @@ def group_signals(run: RunSignals) -> list[str]:
     return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
 
 
-def _dead_share(run: RunSignals, signal: str) -> Result:
-    """Groups without signal where their share was logged; the reward says whether they pass."""
-    dead = float(late_part(run.series(signal)[1]).mean())
-    known = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]
-    if all(map(len, known)):
-        passed, failed = (float(late_part(one).mean()) for one in known)
-    else:
-        rewards = run.series(REWARD)[1]
-        end = float(late_part(rewards).mean())
-        passed, failed = (dead, 0.0) if end > np.median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
-    numbers = {"dead": dead, "passed": passed, "failed": failed}
-    return Result(dead > DEAD, numbers, onset=_dead_since(*run.series(signal)))
-
-
-def _dead_since(steps: Steps, dead: Floats) -> Onset | None:
-    place = first_frequent(dead > DEAD)
-    return None if place is None else exactly(steps[place])
-
-
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups without signal late in the run: all of their answers fail, or all pass."""
     if signal == _WITHOUT_SIGNAL:
-        return _dead_share(run, signal)
-    names = (signal, "groups/dead_all_pass", "groups/dead_all_fail")
-    missing = np.full(len(run.steps), np.nan)
-    counts = np.array([run.values.get(name, missing) for name in names])
-    kept = np.isfinite(counts).all(axis=0) & (np.nansum(counts, axis=0) > 0)
-    counts = counts[:, kept]
-    if counts.shape[1] < MIN_POINTS:
-        return not_made(gap_of(run, signal))
-    late = late_part(counts.T).sum(axis=0)
-    with_signal, passed, failed = (late / late.sum()).tolist()
-    numbers = {"dead": 1 - with_signal, "passed": passed, "failed": failed}
-    onset = _dead_since(run.steps[kept], 1 - counts[0] / counts.sum(axis=0))
-    return Result(1 - with_signal > DEAD, numbers, onset=onset)
+        steps, shares = run.series(signal)
+        dead = float(late_part(shares).mean())
+        passed, failed = _passed_and_failed(run, dead)
+    else:
+        names = (signal, "groups/dead_all_pass", "groups/dead_all_fail")
+        missing = np.full(len(run.steps), np.nan)
+        counts = np.array([run.values.get(name, missing) for name in names])
+        kept = np.isfinite(counts).all(axis=0) & (np.nansum(counts, axis=0) > 0)
+        counts = counts[:, kept]
+        if counts.shape[1] < MIN_POINTS:
+            return not_made(gap_of(run, signal))
+        late = late_part(counts.T).sum(axis=0)
+        with_signal, passed, failed = (late / late.sum()).tolist()
+        dead = 1 - with_signal
+        steps, shares = run.steps[kept], 1 - counts[0] / counts.sum(axis=0)
+    place = first_frequent(shares > DEAD)
+    numbers = {"dead": dead, "passed": passed, "failed": failed}
+    return Result(dead > DEAD, numbers, onset=None if place is None else exactly(steps[place]))
+
+
+def _passed_and_failed(run: RunSignals, dead: float) -> tuple[float, float]:
+    """The shares of groups that all pass and that all fail, by the reward where they were not logged."""
+    known = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]
+    if all(map(len, known)):
+        passed, failed = (float(late_part(one).mean()) for one in known)
+        return passed, failed
+    rewards = run.series(REWARD)[1]
+    end = float(late_part(rewards).mean())
+    return (dead, 0.0) if end > np.median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)

@@ -37,6 +37,10 @@ class Thresholds:
     calibration_score: float = WARNING_SCORE
     memory_mb: float | None = None
 
+    def to_json(self) -> dict[str, float | None]:
+        """The two thresholds, by their options."""
+        return {"calibration": self.calibration_score, "memory_limit_mb": self.memory_mb}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -141,15 +145,15 @@ def median_of_part(values: Floats, first: float, last: float) -> float:
 
 def lasting_change(
     *,
-    by_sign: int = 0,
+    falls: bool = False,
     rise: float = np.inf,
     below: float = 0.0,
     above: float = np.inf,
     if_passing_more: Severity | Literal["no finding"] | None = None,
     ruins: float = 0.0,
 ) -> Test:
-    """A change for the worse: down or up (`by_sign` -1 or 1), or to `below` or `above` so many times the
-    level before. A change by more than `rise` must have lasted for 12 values: shares of the few answers of a
+    """A change for the worse: a fall (`falls`), or one to `below` or `above` so many times the level
+    before. A rise by more than `rise` must have lasted for 12 values: shares of the few answers of a
     step vary. Where the pass rate rose, it may be less severe, or nothing, but for a fall to less than
     `ruins` of the level before.
     """
@@ -158,14 +162,14 @@ def lasting_change(
         change = find_signal_change(run, signal)
         if change is None:
             return not_made(gap_of(run, signal))
-        if by_sign:  # a fall after a rise is no change of the whole: the later parts are tested, too
+        if falls:  # a fall after a rise is no change of the whole: the later parts are tested, too
             parts = [change, *(find_signal_change(run, signal, since) for since in _LATER_PARTS)]
-            known = [one for one in parts if one and (one.after - one.before) * by_sign > 0] or [change]
+            known = [one for one in parts if one and one.after < one.before] or [change]
             change = min(known, key=lambda one: one.p_value)
             change = replace(change, p_value=min(1.0, len(parts) * change.p_value))
         moved, level = change.after - change.before, max(change.after, 0.0)  # a fitted line may end below 0
         lasted = int((run.series(signal)[0] >= change.onset.step).sum())
-        worse = moved * by_sign > 0 or (moved > rise and lasted >= _LASTING)
+        worse = (falls and moved < 0) or (moved > rise and lasted >= _LASTING)
         if change.before > 0:
             worse = worse or level < below * change.before or level > above * change.before
         found = worse and change.is_large
@@ -207,27 +211,44 @@ def late_share(*, below: float, over: float) -> Test:
     return test
 
 
-def late_mean(*, above: float, dated: bool = False) -> Test:
-    """A mean over the last quarter of the run above a limit; `dated` by the first value above it."""
+def beyond(*, above: float, off: float | None = None) -> Test:
+    """A value above a limit (or farther than `above` from `off`) at more than a fifth of the steps of the
+    whole run or of its second half; dated by the first step from which on most are.
+    """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
-        late = float(late_part(values).mean())
-        onset = exactly(steps[values > above][0]) if dated and (values > above).any() else None
-        return Result(late > above, {"late": late}, onset=onset)
+        bad = (values if off is None else np.abs(values - off)) > above
+        half = len(values) // 2
+        share = max(float(bad.mean()), float(bad[half:].mean()))
+        limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
+        median = float(np.median(values[bad])) if bad.any() else 0.0
+        numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
+        onset = exactly(steps[first_frequent(bad) or bad.argmax()]) if bad.any() else None
+        return Result(share > 0.2, numbers, onset=onset)
 
     return test
 
 
-def falls_to(*, below: float) -> Test:
-    """A fall from the first to the last tenth, to less than `below` of it. Entropies have little noise and
-    look like random walks to a test of change, which only dates the fall.
+def late_mean(*, above: float) -> Test:
+    """A mean over the last quarter of the run above a limit."""
+
+    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+        late = float(late_part(run.series(signal)[1]).mean())
+        return Result(late > above, {"late": late})
+
+    return test
+
+
+def moves_to(*, below: float = -np.inf, above: float = np.inf) -> Test:
+    """A move from the first to the last tenth, to less than `below` or more than `above` times it. Entropies
+    have little noise and look like random walks to a test of change, which only dates the move.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         values = run.series(signal)[1]
         start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-        if not (start > 0 and end < below * start):
+        if start <= 0 or below * start <= end <= above * start:
             return Result()
         numbers = {"before": start, "after": end, "ratio": end / start}
         return Result(True, numbers, onset=onset_of(run, signal))

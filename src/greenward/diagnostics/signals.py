@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps
 from greenward.errors import DiagnosticsError
+from greenward.runs.reading import flattened
 
 Bools = npt.NDArray[np.bool_]
 
@@ -107,6 +109,11 @@ class RunSignals:
     checkpoints: tuple[tuple[int, Path], ...] = ()
     rollouts: tuple[tuple[int, Path], ...] = ()
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The config by dotted keys."""
+        return dict(flattened(self.config or {}))
+
     @property
     def machine_memory_mb(self) -> float | None:
         """The memory of the machine of the newest session, None where it is not known."""
@@ -137,11 +144,6 @@ class RunSignals:
         if not RATIO_SCALE.fullmatch(name):
             return steps, values
         return steps[values > 0], np.log(values[values > 0])
-
-    def logged(self, name: str) -> tuple[Steps, Floats]:
-        """(steps, values) where the signal was logged, as finite numbers or not."""
-        recorded = self.recorded[name]
-        return self.steps[recorded], self.values[name][recorded]
 
     def not_finite(self, name: str) -> Bools:
         """Where the signal was logged as NaN or infinite; a value that is missing is not."""

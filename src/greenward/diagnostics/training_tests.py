@@ -18,7 +18,6 @@ from greenward.diagnostics.change_points import (
 from greenward.diagnostics.checks import lines_of
 from greenward.diagnostics.findings import Gap, gap_of
 from greenward.diagnostics.growth import find_burst, find_explosion, find_spikes, measure_memory_growth
-from greenward.diagnostics.learning_tests import setting
 from greenward.diagnostics.signal_tests import (
     Result,
     Thresholds,
@@ -98,8 +97,9 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Norms that left their scale for good, and what the rewards did after that."""
     steps, norms = run.series(signal)
-    logged_steps, logged_norms = run.logged(signal)
-    found = find_explosion(logged_steps, logged_norms, alpha=limits.alpha)
+    logged = run.recorded[signal]  # as finite numbers or not
+    logged_steps = run.steps[logged]
+    found = find_explosion(logged_steps, run.values[signal][logged], alpha=limits.alpha)
     facts = (
         Fact("median norm", f"{np.median(norms):.3g}"),
         Fact("largest", f"{norms.max():.3g} at step {steps[norms.argmax()]}"),
@@ -279,7 +279,7 @@ def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """
     result = lasting_change(below=SLOWED)(run, signal, limits)
     waited = ""
-    here = setting(run, "rollouts.engine") in (None, "native")  # else it always waits
+    here = run.settings.get("rollouts.engine") in (None, "native")  # else it always waits
     if result.found and result.onset and here and run.values.keys() >= set(OWN_SPEED):
         rates = own_speed(run.values)
         known = np.isfinite(rates)

@@ -6,7 +6,7 @@ import itertools
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +20,13 @@ _LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
 
 
-class Columns:
+class Columns(NamedTuple):
     """Series by name. Arrays of numbers hold 16 bytes a value, where lists of them would hold 56."""
 
-    def __init__(self) -> None:
-        self.steps: Steps = np.array([], np.int64)
-        self.values: dict[str, Floats] = {}
-        self.recorded: dict[str, Bools] = {}
-        self.notes: list[str] = []
+    steps: Steps
+    values: dict[str, Floats]
+    recorded: dict[str, Bools]
+    notes: list[str]
 
     @classmethod
     def of(cls, rows: Iterable[Row], step_keys: Sequence[str]) -> Columns:
@@ -69,32 +68,34 @@ class Columns:
                 order = np.argsort(taken, kind="stable")
                 taken, numbers = taken[order], numbers[order]
             found[name] = taken, numbers
-        self = cls()
-        self._align(np.frombuffer(written, np.int64) if written else np.array([], np.int64), found)
+        in_order = np.array(written, np.int64)
+        steps, places = np.unique(in_order, return_inverse=True)
+        values, recorded, repeated = _aligned(len(steps), places, found)
         notes = {
             f"{left_out} row(s) without a step were left out": left_out,
             "no row has a step; rows are counted": counted,
             f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
             f"{_MOST_NAMES} names, were left out": dropped,
-            f"{self._repeated} step(s) were written again; the last value counts": self._repeated,
-            "the steps were not in order and were sorted": bool(np.any(np.diff(written) < 0)),
+            f"{repeated} step(s) were written again; the last value counts": repeated,
+            "the steps were not in order and were sorted": bool(np.any(np.diff(in_order) < 0)),
         }
-        self.notes = [note for note, applies in notes.items() if applies]
-        return self
+        return cls(steps, values, recorded, [note for note, applies in notes.items() if applies])
 
-    def _align(self, written: Steps, columns: Mapping[str, tuple[Steps, Floats]]) -> None:
-        self.steps, places = np.unique(written, return_inverse=True)
-        repeated = np.zeros(len(self.steps), bool)
-        for name, (rows, found) in columns.items():
-            known = places[rows]
-            values, recorded = np.full(len(self.steps), np.nan), np.zeros(len(self.steps), bool)
-            # numpy assigns in order, so that the last value of a step counts.
-            values[known] = np.where(np.abs(found) > OVERFLOWED, np.copysign(np.inf, found), found)
-            recorded[known] = True
-            self.values[name], self.recorded[name] = values, recorded
-            if len(known) > recorded.sum():
-                repeated |= np.bincount(known, minlength=len(self.steps)) > 1
-        self._repeated = int(repeated.sum())
+
+def _aligned(
+    steps: int, places: Steps, columns: Mapping[str, tuple[Steps, Floats]]
+) -> tuple[dict[str, Floats], dict[str, Bools], int]:
+    """(values, recorded, how many steps were written again) of columns whose rows belong to `places`."""
+    values, recorded, repeated = {}, {}, np.zeros(steps, bool)
+    for name, (rows, found) in columns.items():
+        known = places[rows]
+        values[name], recorded[name] = np.full(steps, np.nan), np.zeros(steps, bool)
+        # numpy assigns in order, so that the last value of a step counts.
+        values[name][known] = np.where(np.abs(found) > OVERFLOWED, np.copysign(np.inf, found), found)
+        recorded[name][known] = True
+        if len(known) > recorded[name].sum():
+            repeated |= np.bincount(known, minlength=steps) > 1
+    return values, recorded, int(repeated.sum())
 
 
 class _WholeRows:

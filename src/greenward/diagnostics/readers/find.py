@@ -38,7 +38,6 @@ class Found:
     name: str
     format: Format
     files: tuple[Path, ...]
-    run: str | None = None
 
 
 def find_log(path: Path, pick: str | None = None) -> Found:
@@ -51,7 +50,7 @@ def find_log(path: Path, pick: str | None = None) -> Found:
         raise DiagnosticsError(f"{path}: there is no such file or folder")
     found = _in_file(path) if path.is_file() else _in_folder(path)
     if pick is not None:
-        chosen = [one for one in found if pick in (one.name, one.run)]
+        chosen = [one for one in found if one.name == pick]
         if not chosen:
             raise DiagnosticsError(f"{path} has no run {pick!r}", remedy=f"It has {_names(found)}.")
         return chosen[0]
@@ -130,7 +129,7 @@ def _run_of(path: Path, form: Format, folder: Path) -> str:
 def _runs(form: Format, files: list[Path], name: str) -> list[Found]:
     if form.runs is None:
         return [Found(name, form, tuple(files))]
-    return [Found(run, form, tuple(files), run) for file in files for run in form.runs(file)]
+    return [Found(run, form, tuple(files)) for file in files for run in form.runs(file)]
 
 
 def _has_magic(path: Path, form: Format) -> bool:

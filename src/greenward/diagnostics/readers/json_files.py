@@ -12,45 +12,39 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from greenward.diagnostics.readers.log import Format, Log, Row, flat
+from greenward.diagnostics.readers.log import STEP_KEYS, Format, Log, Row, flat
 from greenward.errors import DiagnosticsError, RunError
 from greenward.runs.files import JsonRows, read_json
 from greenward.runs.reading import CONFIG, METRICS, read_config, read_sessions
 from greenward.user_text import parse_json_text
 
-STEP_KEYS = (
-    "step", "global_step", "train/global_step", "trainer/global_step", "training/global_step", "_step",
-    "training_step", "iteration", "progress/batch", "update", "Step",
-)  # fmt: skip
 # Planted faults are the truth that diagnostics are measured against: they must find it themselves.
 _HIDDEN = "faults"
 _STATE = "trainer_state.json"
 _MOST_BYTES = 1 << 30
 
 
-def _read_greenward(files: list[Path], run: str | None) -> Log:
+def _greenward_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     folder = files[0].parent
     config = read_config(folder) if (folder / CONFIG).is_file() else None
     if config is not None:
         config.pop(_HIDDEN, None)
     sessions = read_sessions(folder)
-    log = _read_lines(files, run)
-    log.format, log.config, log.session = "greenward", config, sessions[-1] if sessions else {}
-    return log
+    rows = _line_rows(files, run, log)
+    log.config, log.session = config, sessions[-1] if sessions else {}
+    return rows
 
 
-def _read_lines(files: list[Path], run: str | None) -> Log:
-    notes: list[str] = []
-    config = None
+def _line_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     if (beside := files[0].parent / "config.json").is_file():
         try:
-            config = read_json(beside)
+            log.config = read_json(beside)
         except RunError:
-            notes.append("config.json cannot be read and was left out")
-    return Log("JSON lines", _line_rows(files, notes), STEP_KEYS, config, notes=notes)
+            log.notes.append("config.json cannot be read and was left out")
+    return _lines(files, log.notes)
 
 
-def _line_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
+def _lines(files: list[Path], notes: list[str]) -> Iterator[Row]:
     for path in files:
         source = JsonRows(path, lenient=True)
         for row in source:
@@ -65,10 +59,9 @@ def _line_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
             notes.append("the last line is torn and was left out")
 
 
-def _read_document(files: list[Path], run: str | None) -> Log:
+def _document_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     """One JSON document: the newest trainer_state.json of a run, a list of rows, or rows under a key."""
-    notes: list[str] = []
-    states = [(path, _document(path, notes)) for path in files]
+    states = [(path, _document(path, log.notes)) for path in files]
     found = [(path, state) for path, state in states if state is not None]
     if not found:
         raise DiagnosticsError(f"{files[0]} is not a JSON document that can be read")
@@ -79,10 +72,10 @@ def _read_document(files: list[Path], run: str | None) -> Log:
     rows = next((one for one in candidates if isinstance(one, list)), None)
     if rows is None:
         raise DiagnosticsError(f"{path} holds no list of rows, such as log_history")
-    kept = (flat(row) for row in rows if isinstance(row, dict) and "train_runtime" not in row)
-    name = "HF trainer" if "log_history" in settings else "JSON"
+    log.format = "HF trainer" if "log_history" in settings else "JSON"
     config = {key: value for key, value in settings.items() if isinstance(value, (int, float, str))}
-    return Log(name, kept, STEP_KEYS, config or None, notes=notes)
+    log.config = config or None
+    return (flat(row) for row in rows if isinstance(row, dict) and "train_runtime" not in row)
 
 
 def _document(path: Path, notes: list[str]) -> Any:
@@ -100,7 +93,7 @@ def _global_step(state: Any) -> float:
     return step if isinstance(step, (int, float)) else 0
 
 
-GREENWARD = Format("greenward", METRICS.replace(".", r"\."), _read_greenward)
-HF_TRAINER = Format("HF trainer", _STATE.replace(".", r"\."), _read_document)
-JSON_LINES = Format("JSON lines", r".*\.(jsonl|ndjson)", _read_lines, whole_folder=False)
-JSON = Format("JSON", r".*\.json", _read_document, whole_folder=False)
+GREENWARD = Format("greenward", METRICS.replace(".", r"\."), _greenward_rows)
+HF_TRAINER = Format("HF trainer", _STATE.replace(".", r"\."), _document_rows)
+JSON_LINES = Format("JSON lines", r".*\.(jsonl|ndjson)", _line_rows, whole_folder=False)
+JSON = Format("JSON", r".*\.json", _document_rows, whole_folder=False)

@@ -1,4 +1,4 @@
-"""What a reader gives: the rows of a log, and what else the files say."""
+"""What a format of logs is, and what its reader gives: rows, and what else the files say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 
 MAX_NAME = 256  # characters; longer names are left out
 MAX_CELL = 10_000_000  # characters of one row
+STEP_KEYS = (
+    "step", "global_step", "train/global_step", "trainer/global_step", "training/global_step", "_step",
+    "training_step", "iteration", "progress/batch", "update", "Step",
+)  # fmt: skip
 _MAX_DEPTH = 8
 
 Row = dict[str, Any]
@@ -16,16 +20,9 @@ Row = dict[str, Any]
 
 @dataclass
 class Log:
-    """The rows of a run, under the names of its tracker, oldest first.
-
-    `step_keys` are the names under which the format counts steps, the best first; rows without any are
-    counted where there are none. A row may hold a part of a step only. `notes` are complete once all rows
-    were taken.
-    """
+    """What the files of a run say beside its rows; complete once all rows were taken."""
 
     format: str
-    rows: Iterator[Row]
-    step_keys: tuple[str, ...] = ("step",)
     config: Mapping[str, Any] | None = None
     session: Mapping[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -35,13 +32,17 @@ class Log:
 class Format:
     """A format of logs: `file_names` is a pattern of them, `magic` the first bytes where there are any.
 
-    `runs` gives the names of the runs in files of the format, where one file may hold several; `read` reads
-    the files of one run in their order. `whole_folder` says that the files of a folder belong to one run.
+    `rows` reads the files of one run in their order: its rows, under the names of its tracker, oldest first.
+    A row may hold a part of a step only. What else the files say goes into the `Log`. `step_keys` are the
+    names under which the format counts steps, the best first; rows are counted where none has one. `runs`
+    gives the names of the runs in files of the format, where one file may hold several. `whole_folder` says
+    that the files of a folder belong to one run.
     """
 
     name: str
     file_names: str
-    read: Callable[[list[Path], str | None], Log]
+    rows: Callable[[list[Path], str, Log], Iterator[Row]]
+    step_keys: tuple[str, ...] = STEP_KEYS
     magic: bytes = b""
     whole_folder: bool = True
     runs: Callable[[Path], list[str]] | None = None

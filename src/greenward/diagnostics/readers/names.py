@@ -59,16 +59,13 @@ _THEIRS: Mapping[str, str] = {
     "perf/rss_mb": "perf/cpu_memory_used_gb rss_mb memory_usage_mb rss_gb",
     "time/step": "step_time perf/time_per_step timing_s/step time/total time/per_step train_step_time",
 }
+_IN_GIGABYTES = (
+    "perf/max_memory_allocated_gb perf/max_memory_reserved_gb gpu_mem_gb gpu_memory_gb memory/max_alloc "
+    "perf/peak_memory perf/cpu_memory_used_gb rss_gb"
+)
 # Of a name of others: greenward's value is scale · value + shift.
 _SCALES: Mapping[str, tuple[float, float]] = {
-    "perf/max_memory_allocated_gb": (1024, 0),
-    "perf/max_memory_reserved_gb": (1024, 0),
-    "gpu_mem_gb": (1024, 0),
-    "gpu_memory_gb": (1024, 0),
-    "memory/max_alloc": (1024, 0),
-    "perf/peak_memory": (1024, 0),
-    "perf/cpu_memory_used_gb": (1024, 0),
-    "rss_gb": (1024, 0),
+    **dict.fromkeys(_IN_GIGABYTES.split(), (1024, 0)),
     "env/all/by_group/frac_mixed": (-1, 1),
     "train/entropy_loss": (-1, 0),
 }

@@ -16,14 +16,13 @@ from typing import Any
 
 from greenward.runs.files import JsonRows
 
+# Names with a step, the folders where they are, and the files in them where they are folders themselves.
 _PLACES = (
-    (re.compile(r"step_(\d{1,15})\.jsonl"), ("rollouts",)),
-    (re.compile(r"completions_(\d{1,15})\.parquet"), ("completions", ".")),
-    (re.compile(r"(\d{1,15})\.jsonl"), ("rollouts", "rollout_data", "rollout", "rollout_data_dir", ".")),
-)
-_FOLDERS = (
-    (re.compile(r"iteration_(\d{1,15})"), ".", "train_rollout_summaries.jsonl"),
-    (re.compile(r"step_(\d{1,15})"), "rollouts", "**/traces.jsonl"),
+    (r"step_(\d{1,15})\.jsonl", ("rollouts",), ""),
+    (r"completions_(\d{1,15})\.parquet", ("completions", "."), ""),
+    (r"(\d{1,15})\.jsonl", ("rollouts", "rollout_data", "rollout", "rollout_data_dir", "."), ""),
+    (r"iteration_(\d{1,15})", (".",), "train_rollout_summaries.jsonl"),
+    (r"step_(\d{1,15})", ("rollouts",), "**/traces.jsonl"),
 )
 _MOST_FILES = 10_000
 _CHARACTERS = 20_000  # of an answer that are kept
@@ -42,25 +41,17 @@ class Rollout:
 
 def find_rollouts(folder: Path) -> tuple[tuple[int, Path], ...]:
     """(step, file) of the answers of a run, oldest first."""
-    for pattern, places in _PLACES:
+    for pattern, places, inner in _PLACES:
         for place in places:
-            if found := _files(folder / place, pattern):
-                return found
-    for pattern, place, inner in _FOLDERS:
-        inside = [
-            (step, file)
-            for step, one in _files(folder / place, pattern)
-            for file in islice(one.glob(inner), 100)
-            if "eval" not in file.parts
-        ]
-        if inside:
-            return tuple(inside)
+            # Links may lead out of the run.
+            entries = numbered(folder / place, re.compile(pattern))
+            found = sorted((step, path) for step, path in entries if not path.is_symlink())
+            if inner:
+                files = ((step, file) for step, one in found for file in islice(one.glob(inner), 100))
+                found = [(step, file) for step, file in files if "eval" not in file.parts]
+            if found:
+                return tuple(found)
     return ()
-
-
-def _files(folder: Path, pattern: re.Pattern[str]) -> tuple[tuple[int, Path], ...]:
-    """The numbered entries in order; links, which may lead out of the run, are left out."""
-    return tuple(sorted(one for one in numbered(folder, pattern) if not one[1].is_symlink()))
 
 
 def numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:

@@ -11,6 +11,7 @@ import numpy as np
 from greenward.diagnostics.readers.columns import Columns
 from greenward.diagnostics.readers.find import find_log
 from greenward.diagnostics.readers.json_files import GREENWARD
+from greenward.diagnostics.readers.log import Log
 from greenward.diagnostics.readers.names import renamed
 from greenward.diagnostics.readers.rollouts import find_rollouts, numbered
 from greenward.diagnostics.signals import RunSignals
@@ -34,9 +35,10 @@ def read_run_signals(
     """
     path = Path(run)
     found = find_log(path, pick)
-    log = found.format.read(list(found.files), found.run)
+    log = Log(found.format.name)
+    rows = found.format.rows(list(found.files), found.name, log)
     try:
-        columns = Columns.of(log.rows, log.step_keys)
+        columns = Columns.of(rows, found.format.step_keys)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
     if not len(columns.steps):
@@ -56,6 +58,8 @@ def read_run_signals(
     folder = found.files[0].parent
     if _CHECKPOINT.fullmatch(folder.name):  # trainer_state.json lies in checkpoints, too
         folder = folder.parent
+    places = (folder, folder / "checkpoints")
+    checkpoints = (one for place in places for one in numbered(place, _CHECKPOINT) if one[1].is_dir())
     return RunSignals(
         folder if own else path,
         columns.steps.astype(np.int64),
@@ -66,13 +70,6 @@ def read_run_signals(
         log.session,
         log.format,
         {ours: theirs for theirs, (ours, _, _) in names.items() if ours != theirs},
-        _checkpoints(folder),
+        tuple(sorted(checkpoints)),
         find_rollouts(folder),
     )
-
-
-def _checkpoints(folder: Path) -> tuple[tuple[int, Path], ...]:
-    """(step, path) of the checkpoints in a folder, or in its folder `checkpoints`, oldest first."""
-    places = (folder, folder / "checkpoints")
-    found = (one for place in places for one in numbered(place, _CHECKPOINT) if one[1].is_dir())
-    return tuple(sorted(found))

@@ -14,12 +14,7 @@ _VERL = re.compile(rf"([\w/@.-]{{1,256}}):(?:np\.\w+\()?({_NUMBER})")
 _LINE = 100_000  # characters that are looked at
 
 
-def _read(files: list[Path], run: str | None) -> Log:
-    notes: list[str] = []
-    return Log("printed lines", _rows(files, notes), notes=notes)
-
-
-def _rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
+def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     step = 0
     for path in files:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -38,7 +33,7 @@ def _rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
                         step += not all(name.startswith(("eval_", "epoch")) for name in row)
                         yield {"step": step, **row}
     if step:
-        notes.append("the printed lines name no steps; lines are counted")
+        log.notes.append("the printed lines name no steps; lines are counted")
 
 
-STDOUT = Format("printed lines", r".*\.(log|out|txt)", _read, whole_folder=False)
+STDOUT = Format("printed lines", r".*\.(log|out|txt)", _rows, ("step",), whole_folder=False)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from greenward.diagnostics.readers.json_files import STEP_KEYS
-from greenward.diagnostics.readers.log import Format, Log, Row, number_in
+from greenward.diagnostics.readers.log import STEP_KEYS, Format, Log, Row, number_in
 from greenward.errors import DiagnosticsError
 
-_SB3_STEPS = ("time/total_timesteps", "time/iterations")
+_CSV_STEPS = ("time/total_timesteps", "time/iterations", *STEP_KEYS)  # the first two are SB3's
 
 
-def _read_csv(files: list[Path], run: str | None) -> Log:
-    notes: list[str] = []
-    name = "SB3" if files[0].name == "progress.csv" else "CSV"
-    return Log(name, _csv_rows(files, notes), (*_SB3_STEPS, *STEP_KEYS), notes=notes)
-
-
-def _csv_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
+def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     for path in files:
         broken = 0
         with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
@@ -43,7 +37,7 @@ def _csv_rows(files: list[Path], notes: list[str]) -> Iterator[Row]:
                 elif cells:
                     broken += 1
         if broken:
-            notes.append(f"{path.name}: {broken} line(s) do not fit the headings and were left out")
+            log.notes.append(f"{path.name}: {broken} line(s) do not fit the headings and were left out")
 
 
 def _headings(cells: list[str], path: Path) -> list[str]:
@@ -54,8 +48,8 @@ def _headings(cells: list[str], path: Path) -> list[str]:
     return [cell.strip().rpartition(" - ")[2] or cell.strip() for cell in cells]
 
 
-def _read_parquet(files: list[Path], run: str | None) -> Log:
-    return Log("parquet", (row for path in files for row in parquet_rows(path)), STEP_KEYS)
+def _parquet_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
+    return chain.from_iterable(map(parquet_rows, files))
 
 
 def parquet_rows(path: Path) -> Iterator[Row]:
@@ -74,6 +68,6 @@ def parquet_rows(path: Path) -> Iterator[Row]:
         raise DiagnosticsError(f"{path} cannot be read as parquet: {str(error)[:200]}") from None
 
 
-SB3 = Format("SB3", r"progress\.csv", _read_csv)
-CSV = Format("CSV", r".*\.(csv|tsv)", _read_csv, whole_folder=False)
-PARQUET = Format("parquet", r".*\.parquet", _read_parquet, b"PAR1", whole_folder=False)
+SB3 = Format("SB3", r"progress\.csv", _csv_rows, _CSV_STEPS)
+CSV = Format("CSV", r".*\.(csv|tsv)", _csv_rows, _CSV_STEPS, whole_folder=False)
+PARQUET = Format("parquet", r".*\.parquet", _parquet_rows, magic=b"PAR1", whole_folder=False)

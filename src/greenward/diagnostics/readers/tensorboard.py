@@ -38,9 +38,8 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _read(files: list[Path], run: str | None) -> Log:
-    notes: list[str] = []
-    return Log("TensorBoard", protobuf.rows(files, _records, _scalars, notes), notes=notes)
+def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
+    return protobuf.rows(files, _records, _scalars, log.notes)
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
@@ -98,4 +97,4 @@ def _tensor(tensor: bytes) -> float | None:
     return float(struct.unpack(form, content)[0])
 
 
-TENSORBOARD = Format("TensorBoard", r".*\.tfevents\..*", _read)
+TENSORBOARD = Format("TensorBoard", r".*\.tfevents\..*", _rows, ("step",))

@@ -33,19 +33,13 @@ def _runs(path: Path) -> list[str]:
     return [str(name) for (name,) in found]
 
 
-def _read(files: list[Path], run: str | None) -> Log:
-    notes: list[str] = []
-    config = None
+def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     for path in files:
         try:
             found = list(_query(path, "select config from configs where run_name = ? limit 1", run))
-            config = _json(found[0][0]) if found else None
+            log.config = _json(found[0][0]) if found else None
         except DiagnosticsError:
-            notes.append(f"{path.name}: there is no table of configs")
-    return Log("Trackio", _rows(files, run, notes), config=config, notes=notes)
-
-
-def _rows(files: list[Path], run: str | None, notes: list[str]) -> Iterator[Row]:
+            log.notes.append(f"{path.name}: there is no table of configs")
     query = "select step, metrics from metrics where run_name = ? and length(metrics) < ? order by rowid"
     broken = 0
     for path in files:
@@ -56,7 +50,7 @@ def _rows(files: list[Path], run: str | None, notes: list[str]) -> Iterator[Row]
             else:
                 yield {**flat(values), "step": step}
     if broken:
-        notes.append(f"{broken} row(s) cannot be read and were left out")
+        log.notes.append(f"{broken} row(s) cannot be read and were left out")
 
 
 def _json(cell: Any) -> dict[str, Any] | None:
@@ -67,4 +61,4 @@ def _json(cell: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-TRACKIO = Format("Trackio", r".*\.(db|sqlite3?)", _read, _MAGIC, whole_folder=False, runs=_runs)
+TRACKIO = Format("Trackio", r".*\.(db|sqlite3?)", _rows, ("step",), _MAGIC, whole_folder=False, runs=_runs)

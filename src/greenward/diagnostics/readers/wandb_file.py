@@ -24,11 +24,10 @@ _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _WHOLE, _FIRST, _LAST = 1, 2, 4
 
 
-def _read(files: list[Path], run: str | None) -> Log:
-    notes: list[str] = []
+def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     config: Row = {}
-    rows = protobuf.rows(files, _records, partial(_rows_of, config=config), notes)
-    return Log("W&B", rows, ("train/global_step", "_step"), config, notes=notes)
+    log.config = config
+    return protobuf.rows(files, _records, partial(_rows_of, config=config), log.notes)
 
 
 def _rows_of(record: bytes, config: Row) -> Iterator[Row]:
@@ -125,4 +124,4 @@ def run_id(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-WANDB = Format("W&B", r".*\.wandb", _read, _MAGIC)
+WANDB = Format("W&B", r".*\.wandb", _rows, ("train/global_step", "_step"), _MAGIC)
