@@ -161,18 +161,14 @@ class FailSafeSink(MetricSink):
             return None
 
 
+@cache
 def _trouble(url: str, has_key: bool = True, key: str = "") -> str:
-    """Why the service at `url` cannot be used, empty if it can."""
+    """Why the service at `url` cannot be used, empty if it can. A refusal is an answer, 5xx is none."""
     if not has_key:
         return f"has no key (set {key}, in the environment or in .env)"
-    return "" if _answers(url) else f"does not answer at {urlparse(url).hostname}"
-
-
-@cache
-def _answers(url: str) -> bool:
-    """Whether a server answers at `url`, be it with a refusal, within seconds that include the look-up."""
-    status = http_status(url, _ANSWER_SECONDS)
-    return status is not None and status < 500
+    if (http_status(url, _ANSWER_SECONDS) or 500) < 500:
+        return ""
+    return f"does not answer at {urlparse(url).hostname}"
 
 
 def _has_wandb_key(url: str) -> bool:
