@@ -97,6 +97,11 @@ def append_line(path: Path, line: str) -> None:
             raise
 
 
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one row to a JSONL file, as `append_line` does."""
+    append_line(path, dump_json(row))
+
+
 def remove_tree(path: Path) -> None:
     """Delete a folder so that a kill halfway never leaves half a folder under its own name."""
     doomed = path.with_name(f".{path.name}.deleted")

@@ -18,8 +18,7 @@ from greenward.errors import RunError
 from greenward.runs.files import (
     JsonRows,
     Lines,
-    append_line,
-    dump_json,
+    append_row,
     from_json_number,
     fsync,
     read_jsonl,
@@ -69,7 +68,7 @@ class StepFile:
                 fsync(self.path)
 
     def _append(self, row: Mapping[str, Any]) -> None:
-        append_line(self.path, dump_json(row))
+        append_row(self.path, row)
         self.last_step = row["step"]
 
 
