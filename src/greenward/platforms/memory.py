@@ -83,13 +83,9 @@ def adapter_parameters(shape: DecoderShape, rank: int, targets: tuple[str, ...] 
     """The number of weights of LoRA adapters (Hu et al. 2021): rank · (inputs + outputs) of each matrix."""
     E, F, D = shape.hidden_size, shape.intermediate_size, shape.head_dim
     sizes = {
-        "q_proj": E + shape.heads * D,
-        "k_proj": E + shape.kv_heads * D,
-        "v_proj": E + shape.kv_heads * D,
-        "o_proj": E + shape.heads * D,
-        "gate_proj": E + F,
-        "up_proj": E + F,
-        "down_proj": E + F,
+        **dict.fromkeys(("q_proj", "o_proj"), E + shape.heads * D),
+        **dict.fromkeys(("k_proj", "v_proj"), E + shape.kv_heads * D),
+        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), E + F),
     }
     return shape.layers * rank * sum(sizes[target] for target in targets if target in sizes)
 

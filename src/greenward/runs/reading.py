@@ -205,13 +205,12 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
 
     evaluations: dict[str | None, list[Mapping[str, Any]]] = {None: []}
     for _, suite, file in evaluation_files(path):
-        record = lenient(read_json, file, file)
-        if record is None:
+        if (record := lenient(read_json, file, file)) is None:
             continue
-        if (evaluation := sound_evaluation(record)) is None:
+        if (evaluation := sound_evaluation(record)) is not None:
+            evaluations.setdefault(suite, []).append(evaluation)
+        else:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
-            continue
-        evaluations.setdefault(suite, []).append(evaluation)
     return RecordedRun(
         path=path,
         config=lenient(read_config, path / CONFIG, path) or {},
