@@ -17,7 +17,7 @@ from greenward.cli.main import cli
 from greenward.diagnostics import proof
 from greenward.diagnostics.checkpoint_diff import diff_checkpoints
 from greenward.errors import CheckpointError, DiagnosticsError, RunError
-from greenward.runs.fork import fork_run
+from greenward.runs.directory import fork_run
 
 PROGRAM = """
 import json, random, sys

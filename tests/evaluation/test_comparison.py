@@ -7,9 +7,15 @@ import json
 import pytest
 
 from greenward.errors import RunError
-from greenward.evaluation.comparison import MCNEMAR, SIGN_FLIP, compare
+from greenward.evaluation.comparison import (
+    MCNEMAR,
+    SIGN_FLIP,
+    AnswerCounts,
+    StoredEvaluation,
+    compare,
+    read_evaluation,
+)
 from greenward.evaluation.rows import EvaluationRow, Sample
-from greenward.evaluation.stored import AnswerCounts, StoredEvaluation, read_evaluation
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.evaluation.audit.padding import OUTPUT, PADDING, SLOPPY, padded
+from greenward.evaluation.audit.cheats import OUTPUT, PADDING, SLOPPY, padded
 from greenward.grading.code_quality import CodeQuality
 from greenward.grading.dead_code import remove_dead_code
 from greenward.grading.readability import Readability

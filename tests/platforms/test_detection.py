@@ -41,10 +41,10 @@ def test_visible_devices_and_messages_of_the_driver() -> None:
 
 
 def test_a_gpu_is_of_no_use_to_a_torch_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "_version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr(detection, "version_of", lambda name: "2.13.0+cpu")
     found = detect({}, smi=H100)
     assert found.preset == "cpu" and any("CPU build" in warning for warning in found.warnings)
-    monkeypatch.setattr(detection, "_version", lambda name: "2.13.0+cu130")
+    monkeypatch.setattr(detection, "version_of", lambda name: "2.13.0+cu130")
     assert detect({}, smi=H100).preset == "h100"
 
 

@@ -116,7 +116,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     greenward compare runs/base runs/trained --k 5
     """
     from greenward.evaluation.comparison import compare as compare_evaluations
-    from greenward.evaluation.stored import read_evaluation
+    from greenward.evaluation.comparison import read_evaluation
 
     found = compare_evaluations(read_evaluation(a), read_evaluation(b), k=k)
     if as_json:

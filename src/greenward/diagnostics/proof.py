@@ -22,7 +22,7 @@ from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import RunSignals
 from greenward.errors import ConfigError, DiagnosticsError
 from greenward.reports.document import Finding
-from greenward.runs.fork import fork_run
+from greenward.runs.directory import fork_run
 from greenward.runs.metrics import TIMING_PREFIXES
 from greenward.runs.reading import CHECKPOINTS, flattened, is_run, read_config, steps_in
 

@@ -150,15 +150,12 @@ def _ranking(vulnerable: np.ndarray, scores: np.ndarray) -> dict[str, float | No
         return {"auc": None, "vd_s": None}
     ordered = np.sort(good)
     below, not_above = np.searchsorted(ordered, bad, "left"), np.searchsorted(ordered, bad, "right")
-    found: dict[str, float | None] = {
-        "auc": float((below + not_above).mean() / (2 * len(good))),
-        "vd_s": None,
-    }
+    missed = None
     if len(good) >= LEAST_BENIGN:
         allowed = int(FALSE_ALARMS * len(good))
         threshold = ordered[len(good) - 1 - allowed]  # flag what is above it: at most `allowed` benign ones
-        found["vd_s"] = float((bad <= threshold).mean())
-    return found
+        missed = float((bad <= threshold).mean())
+    return {"auc": float((below + not_above).mean() / (2 * len(good))), "vd_s": missed}
 
 
 def _calibration(items: Sequence[Classified], answers: Sequence[LabelAnswer]) -> dict[str, float] | None:

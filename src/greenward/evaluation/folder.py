@@ -21,15 +21,7 @@ from greenward.closing import Closing
 from greenward.errors import RunError
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.problems.problem import ProblemSet
-from greenward.runs.files import (
-    append_line,
-    dump_json,
-    read_json,
-    read_jsonl,
-    write_json,
-    write_rows,
-    writing,
-)
+from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows, writing
 from greenward.runs.lock import RunLock
 
 SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
@@ -85,11 +77,11 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
-            append_line(self.path / SAMPLES, dump_json(sample.to_json()))
+            append_row(self.path / SAMPLES, sample.to_json())
             self.samples[sample.key] = sample
 
     def add_row(self, row: EvaluationRow) -> None:
-        append_line(self.path / RESULTS, dump_json(row.to_json()))
+        append_row(self.path / RESULTS, row.to_json())
         super().add_row(row)
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
@@ -110,7 +102,7 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
         if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):
             raise RunError(f"{path} holds something else than an evaluation.", remedy="Choose another --out.")
         return
-    now = json.loads(dump_json(settings))
+    now = to_json(settings)
     differences = [
         f"    {key}: {json.dumps(before.get(key))} -> {json.dumps(now.get(key))}"
         for key in {**before, **now}

@@ -10,17 +10,12 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
-from greenward.runs.machine import available_mb, control_groups
+from greenward.runs.machine import available_mb, control_groups, http_status, version_of
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "hf": ("transformers",),
@@ -132,7 +127,7 @@ def detect(
         slurm = {"sbatch": sbatch}
     return Machine(
         gpus=visible_gpus(nvidia_smi() if smi is None else smi, environ.get("CUDA_VISIBLE_DEVICES")),
-        torch_cuda="+cpu" not in (_version("torch") or "+cpu"),
+        torch_cuda="+cpu" not in (version_of("torch") or "+cpu"),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         cpu_limit=cpu_limit(root),
         memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
@@ -142,7 +137,7 @@ def detect(
         model_cache_writable=is_writable(model_cache),
         site=sites[0] if sites else None,
         slurm=slurm or None,
-        extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+        extras={extra: {name: version_of(name) for name in names} for extra, names in EXTRAS.items()},
     )
 
 
@@ -199,27 +194,6 @@ def is_writable(folder: Path) -> bool:
 
 
 def reaches_hub(environ: Mapping[str, str] = os.environ, seconds: float = 3.0) -> bool:
-    """Whether the Hugging Face hub (HF_ENDPOINT) answers in time; asked in a thread, for names may hang."""
-    answers: list[Any] = []
-
-    def ask() -> None:
-        url = environ.get("HF_ENDPOINT", "https://huggingface.co")
-        try:
-            with urlopen(Request(url, method="HEAD"), timeout=seconds):
-                answers.append(True)
-        except HTTPError:
-            answers.append(True)  # an answer all the same
-        except (OSError, ValueError):
-            pass
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    """Whether the Hugging Face hub (HF_ENDPOINT) answers in time, be it with a refusal."""
+    url = environ.get("HF_ENDPOINT", "https://huggingface.co")
+    return http_status(url, seconds, "HEAD") is not None

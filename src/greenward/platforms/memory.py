@@ -20,6 +20,13 @@ from greenward.policies.scoring import CHUNK_NUMBERS
 
 _FLOAT32 = 4
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# The overrides that `advice` proposes, by the fields of `Workload` that they change.
+_OVERRIDES = {
+    "micro_batch": "training.micro_batch_sequences={}",
+    "gradient_checkpointing": "model.gradient_checkpointing=true",
+    "dtype_bytes": "model.dtype=bfloat16",
+    "lora_rank": "model.lora.r={}",
+}
 
 
 @dataclass(frozen=True)
@@ -76,13 +83,9 @@ def adapter_parameters(shape: DecoderShape, rank: int, targets: tuple[str, ...] 
     """The number of weights of LoRA adapters (Hu et al. 2021): rank · (inputs + outputs) of each matrix."""
     E, F, D = shape.hidden_size, shape.intermediate_size, shape.head_dim
     sizes = {
-        "q_proj": E + shape.heads * D,
-        "k_proj": E + shape.kv_heads * D,
-        "v_proj": E + shape.kv_heads * D,
-        "o_proj": E + shape.heads * D,
-        "gate_proj": E + F,
-        "up_proj": E + F,
-        "down_proj": E + F,
+        **dict.fromkeys(("q_proj", "o_proj"), E + shape.heads * D),
+        **dict.fromkeys(("k_proj", "v_proj"), E + shape.kv_heads * D),
+        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), E + F),
     }
     return shape.layers * rank * sum(sizes[target] for target in targets if target in sizes)
 
@@ -135,7 +138,8 @@ def advice(shape: DecoderShape, work: Workload, limit: int) -> str | None:
         replace(one_by_one, lora_rank=16, dtype_bytes=2),
     ):
         if changed != work and estimate(shape, changed).total <= limit:
-            return ", ".join(_changes(work, changed))
+            differing = (name for name in _OVERRIDES if getattr(changed, name) != getattr(work, name))
+            return ", ".join(_OVERRIDES[name].format(getattr(changed, name)) for name in differing)
     return None
 
 
@@ -144,18 +148,6 @@ def _smaller_micro_batches(work: Workload) -> Iterator[Workload]:
     while size >= 1:
         yield replace(work, micro_batch=size)
         size //= 2
-
-
-def _changes(before: Workload, after: Workload) -> Iterator[str]:
-    """The settings in which `after` differs, as overrides."""
-    if after.micro_batch != before.micro_batch:
-        yield f"training.micro_batch_sequences={after.micro_batch}"
-    if after.gradient_checkpointing != before.gradient_checkpointing:
-        yield "model.gradient_checkpointing=true"
-    if after.dtype_bytes != before.dtype_bytes:
-        yield "model.dtype=bfloat16"
-    if after.lora_rank != before.lora_rank:
-        yield f"model.lora.r={after.lora_rank}"
 
 
 def activations(shape: DecoderShape, work: Workload) -> int:

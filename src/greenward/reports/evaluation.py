@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from greenward.errors import RunError
-from greenward.reports.classification import classification_tables
 from greenward.reports.document import AnsweredTask, Answers, Block, Code, Fact, Report, Table, section
 from greenward.reports.figures import (
     bounded,
@@ -30,6 +29,15 @@ from greenward.runs.files import JsonRows, read_json
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
 _MAX_ROWS = 40  # of a table
+# Of the two versions of a function, by a classifier of vulnerable functions (`evaluation.classification`).
+_OUTCOMES = (
+    ("correct", "both versions right (P-C)"),
+    ("vulnerable", "both said to be vulnerable (P-V)"),
+    ("benign", "both said to be safe (P-B)"),
+    ("reversed", "both wrong (P-R)"),
+    ("undecided", "an abstention, or no label"),
+)
+_SHOWN_STEPS = 10  # of the curve of risk and coverage
 
 
 def is_evaluation(path: Path) -> bool:
@@ -71,7 +79,7 @@ def evaluation_report(path: Path) -> Report:
         notes=tuple(map(str, summary.get("notes", ()))),
         sections=(
             section("Result", result if metrics else None),
-            section("Classification", *(classification_tables(classes) if classes else ())),
+            section("Classification", *(_classification(classes) if classes else ())),
             section("By problem", *_programs(summary)),
             *(section(title, table, level="detail") for title, table in _tables(summary)),
             section(
@@ -171,6 +179,52 @@ def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
         yield Table("", ("", ""), tuple(rows))
     if sessions:
         yield session_table(sessions[-1])
+
+
+def _classification(found: Mapping[str, Any]) -> Iterator[Table]:
+    """Detection, pairs, and where there are several answers their vote with its risk and coverage."""
+    rows = [
+        ("accuracy", percent_of(found["accuracy"])),
+        ("vulnerable functions whose weakness is named", percent_of(found.get("weakness"))),
+        ("precision", _number(found["precision"])),
+        ("recall", _number(found["recall"])),
+        ("F1", _number(found["f1"])),
+        ("area under the ROC curve", _number(found["auc"])),
+        ("vulnerable functions missed at 0.5 % false alarms (VD-S)", _number(found["vd_s"])),
+        ("abstentions", str(found["abstained"])),
+        ("answers without a label", str(found["no_label"])),
+    ]
+    if calibration := found["calibration"]:
+        rows += [
+            ("answers that state their confidence", f"{calibration['stated']:.0f}"),
+            ("their mean confidence", _number(calibration["mean_confidence"])),
+            ("their accuracy", _number(calibration["accuracy"])),
+            ("expected calibration error", _number(calibration["ece"])),
+            ("Brier score", _number(calibration["brier"])),
+        ]
+    caption = f"{found['functions']} functions. VD-S takes at least 200 benign ones."
+    yield Table("Detection", ("Figure", ""), tuple(rows), caption)
+    majority = found.get("majority")
+    pairs = [found["pairs"], *([majority["pairs"]] if majority else [])]
+    columns = ("Of the pairs", "first answer", *(["majority"] if majority else []))
+    outcomes = tuple((said, *(percent_of(one.get(key)) for one in pairs)) for key, said in _OUTCOMES)
+    yield Table("Pairs", columns, outcomes, f"{found['pairs']['whole']} pairs of a function and its fix.")
+    if majority:
+        curve = majority["risk_coverage"]
+        shown = curve[:: max(1, len(curve) // _SHOWN_STEPS)]
+        yield Table(
+            "Majority: risk and coverage",
+            ("Share of the answers that agree, at least", "Functions", "Wrong"),
+            tuple(
+                tuple(f"{100 * one[key]:.1f} %" for key in ("least_share", "coverage", "risk"))
+                for one in shown
+            ),
+            f"{majority['answers']} answers each; accuracy of their vote {percent_of(majority['accuracy'])}.",
+        )
+
+
+def _number(value: float | None) -> str:
+    return "not estimable" if value is None else f"{value:.3f}"
 
 
 def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:

@@ -13,7 +13,7 @@ import yaml
 from greenward.errors import RunError
 from greenward.runs.files import from_json_number, read_json
 from greenward.runs.keys import without_keys
-from greenward.runs.reading import EVALUATIONS, read_config, read_sessions, step_name, steps_in
+from greenward.runs.reading import evaluation_files, read_config, read_sessions
 
 # Of the data that recipes name; a prefix such as `bugs:` and a part such as `:test` are left out.
 LICENCES = {
@@ -69,10 +69,10 @@ def model_card(run: Path, step: int) -> str:
 
 def _metrics(run: Path, step: int) -> Iterator[tuple[str, str, str, str, int]]:
     """(suite, metric, value at step 0, newest value up to `step`, step of that) of all evaluations."""
-    suites: dict[str, list[Path]] = {}
-    for at, file in steps_in(run / EVALUATIONS):
+    suites: dict[str | None, list[Path]] = {}
+    for at, suite, file in evaluation_files(run):
         if at <= step:
-            suites.setdefault(file.name.removeprefix(step_name(at)), []).append(file)
+            suites.setdefault(suite, []).append(file)
     for files in suites.values():
         first, newest = (_readable(read_json, file) or {} for file in (files[0], files[-1]))
         for name, estimate in newest.get("metrics", {}).items():

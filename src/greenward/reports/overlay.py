@@ -1,9 +1,13 @@
-"""The report of several runs or studies in one page: their curves overlaid, their results side by side."""
+"""The report of several runs or studies in one page: their curves overlaid, their results side by side.
+
+A sweep is shown like this, by its combinations.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from greenward.errors import RunError
@@ -11,9 +15,9 @@ from greenward.reports.document import NOTHING, Chart, Fact, Paragraph, Report, 
 from greenward.reports.figures import metric_label, percent, points, seed_range, setting_text
 from greenward.reports.games import game_charts, games_headline, opponents_in_words, played_games
 from greenward.reports.results import Results, compare, evaluations_at, paired_difference, pooled, seed_values
-from greenward.reports.study import Study, read_study
+from greenward.reports.study import Study, failures, read_study
 from greenward.reports.training_charts import TRAINING_CURVES, Drawn, evaluation_chart, metric_series
-from greenward.runs.reading import WITHOUT_EFFECT, flattened
+from greenward.runs.reading import WITHOUT_EFFECT, flattened, is_run, read_summary, runs_below
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
@@ -47,6 +51,42 @@ def overlay_report(paths: Sequence[Path]) -> Report:
         footer="Written by greenward from the files of the runs. Intervals are 95 %.",
         data={"results": {name: asdict(one) for name, one in results.items()}},
     )
+
+
+def combinations(path: Path) -> list[Path]:
+    """The folders of a sweep over other keys than the seed, by the numbers in their names."""
+    return sorted((one for one in path.glob("*=*") if one.is_dir()), key=lambda one: _in_order(one.name))
+
+
+def sweep_report(path: Path) -> Report:
+    """The report of the sweep at `path`, whose folders are runs or studies named for their settings.
+
+    Raises `RunError` while none of its runs has begun.
+    """
+    folders = combinations(path)
+    begun = [folder for folder in folders if is_run(folder) or runs_below(folder)]
+    failed = {folder: list(failures(folder)) for folder in folders}
+    notes = [f"{folder.name}: {note}" for folder in folders if folder not in begun for note in failed[folder]]
+    if not begun:
+        raise RunError(f"no run of the sweep at {path} has begun", remedy="\n  ".join(notes) or None)
+    summaries = [read_summary(run) or {} for run in runs_below(path)]
+    finished = sum(one.get("status") == "finished" for one in summaries)
+    facts = (
+        Fact("combinations", str(len(folders))),
+        Fact("runs begun", str(len(summaries))),
+        Fact("finished", str(finished)),
+        Fact("failed", str(sum(map(len, failed.values())))),
+    )
+    report = overlay_report(begun)
+    return replace(
+        report, kind="sweep", title=path.resolve().name, facts=facts, notes=(*notes, *report.notes)
+    )
+
+
+def _in_order(name: str) -> list[tuple[bool, float, str]]:
+    """A key that sorts the numbers in a name by their values."""
+    parts = re.split(r"([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", name)
+    return [(odd := bool(index % 2), float(part) if odd else 0.0, part) for index, part in enumerate(parts)]
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from greenward.reports.document import Chart, Report, Table
+from greenward.reports.document import Report
 from greenward.reports.svg import colour_key, draw, stacked_bar, style_sheet
 from greenward.text import visible
 
@@ -45,8 +45,10 @@ def _environment() -> Environment:
     )
     environment.globals |= {
         "type_of": lambda block: type(block).__name__,
-        "draw": _draw,
-        "bar": _bar,
+        "draw": lambda chart, size: draw(chart, *_SHAPES[size]),
+        "bar": lambda table: stacked_bar(
+            list(zip((row[0] for row in table.rows), table.shares, strict=False))
+        ),
         "key": colour_key,
     }
     return environment
@@ -55,12 +57,3 @@ def _environment() -> Environment:
 def _shown(value: Any) -> Any:
     """Make control characters of plain text visible before it is escaped."""
     return visible(value) if type(value) is str else value
-
-
-def _draw(chart: Chart, size: str) -> Markup:
-    return draw(chart, *_SHAPES[size])
-
-
-def _bar(table: Table) -> Markup:
-    names = [row[0] for row in table.rows]
-    return stacked_bar(list(zip(names, table.shares, strict=False)))

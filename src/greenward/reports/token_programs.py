@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from greenward.errors import RunError
@@ -27,7 +28,9 @@ def program_sections(study: Study) -> tuple[Section, ...]:
 def _blocks(run: RecordedRun) -> Iterator[Block]:
     evaluation = next(reversed(run.evaluations), None)
     greedy = {row["task_id"]: row for row in (evaluation or {}).get("greedy_rows", ())}
-    search = _search(run)
+    search = None
+    with suppress(RunError):
+        search = read_json(run.path / RANDOM_SEARCH)
     if not greedy:
         return
     solved = sum(row["status"] == "passed" for row in greedy.values())
@@ -64,13 +67,6 @@ def _blocks(run: RecordedRun) -> Iterator[Block]:
         yield Code(bounded(row.get("code", "")), "python", title, folded=True)
     if (run.path / REPLAY).is_file():
         yield Links((Link("Replay of greedy episodes", REPLAY),))
-
-
-def _search(run: RecordedRun) -> Mapping[str, Any] | None:
-    try:
-        return read_json(run.path / RANDOM_SEARCH)
-    except RunError:
-        return None
 
 
 def _row(label: str, solved: int, number: int) -> tuple[str, ...]:

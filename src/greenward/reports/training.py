@@ -331,11 +331,9 @@ def _run_seconds(run: RecordedRun) -> float:
     return float(run.summary.get("wall_seconds") or sum(finite_values(run.metrics, "time/step")))
 
 
-def _settings(run: RecordedRun) -> list[Block]:
-    blocks: list[Block] = []
+def _settings(run: RecordedRun) -> Iterator[Block]:
     if run.config:
         text = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
-        blocks.append(Code(text, "yaml", "The resolved recipe", folded=True))
+        yield Code(text, "yaml", "The resolved recipe", folded=True)
     if run.sessions:
-        blocks.append(session_table(run.sessions[-1]))
-    return blocks
+        yield session_table(run.sessions[-1])

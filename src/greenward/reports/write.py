@@ -9,9 +9,9 @@ from typing import Literal
 
 from greenward.reports.document import Report
 from greenward.reports.evaluation import evaluation_report, is_evaluation
+from greenward.reports.overlay import combinations, sweep_report
 from greenward.reports.render_html import render_html
 from greenward.reports.render_text import render_json, render_markdown
-from greenward.reports.sweep import combinations, sweep_report
 from greenward.reports.training import training_report
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.lock import is_being_written

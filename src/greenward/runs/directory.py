@@ -17,6 +17,8 @@ An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory ins
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +30,7 @@ from greenward.closing import Closing
 from greenward.errors import RunError
 from greenward.no_signal import spells
 from greenward.runs.files import (
+    JsonRows,
     read_json,
     remove_tree,
     to_json,
@@ -216,16 +219,12 @@ class FollowedRun(RunDirectory):
         self.metrics: Any = _Dropped()
         self.predictions: Any = _Dropped()
 
-    def add_provenance(self, **facts: Any) -> None: ...
-
-    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None: ...
-
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
         return self.path / EVALUATIONS / evaluation_name(step, suite)
 
-    def truncate_after(self, step: int) -> None: ...
+    def _drop(self, *_: Any, **__: Any) -> None: ...
 
-    def close(self) -> None: ...
+    add_provenance = write_rollouts = truncate_after = close = _drop
 
 
 def compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
@@ -290,3 +289,54 @@ def _before_and_after(path: Path, suite: str | None) -> dict[str, Any]:
         "before": evaluations[0]["metrics"] if evaluations else None,
         "after": evaluations[-1]["metrics"] if evaluations else None,
     }
+
+
+def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}) -> Path:
+    """Copy the run at `run` as it was after `step`, with `changes` of dotted keys of its config.
+
+    `step` is that of a checkpoint, or 0: the run from its beginning. Checkpoints are linked and not copied.
+    `greenward train TARGET/config.yaml --output TARGET --resume` goes on from there.
+
+    Raises:
+        RunError: no such checkpoint, `target` exists, a key that the config has not, or the file system
+        refused.
+    """
+    if target.exists():
+        raise RunError(f"{target} exists already", remedy="Choose another folder, or delete it.")
+    config = read_config(run)
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        place: Any = config
+        for part in sections:
+            place = place.get(part) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last not in place:
+            raise RunError(f"{run / CONFIG} has no key {key!r}")
+        place[last] = value
+    checkpoint = run / CHECKPOINTS / step_name(step)
+    if step and not checkpoint.is_dir():
+        raise RunError(f"{run} has no checkpoint of step {step}")
+    with writing(str(target)):
+        target.mkdir(parents=True)
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_atomically(target / CONFIG, text.encode())
+        if step:
+            shutil.copytree(checkpoint, target / CHECKPOINTS / checkpoint.name, copy_function=_link)
+            for name in (METRICS, PREDICTIONS):
+                rows = [
+                    row for row in JsonRows(run / name, lenient=True) if row.get("step", step + 1) <= step
+                ]
+                if rows:
+                    write_rows(target / name, rows)
+            if (provenance := read_json(run / PROVENANCE)) is not None:
+                write_json(target / PROVENANCE, provenance)
+        if (run / "warm_start").is_dir():
+            shutil.copytree(run / "warm_start", target / "warm_start", copy_function=_link, symlinks=True)
+    return target
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+    return target

@@ -14,9 +14,8 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from greenward.errors import RunError
 from greenward.user_text import parse_json_text
@@ -87,19 +86,20 @@ def append_line(path: Path, line: str) -> None:
     Raises `RunError` when the file system refuses; the lines written before are untouched.
     """
     content = line.encode() + b"\n"
-    with writing(str(path)):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    with writing(str(path)), open(path, "ab", buffering=0) as file:
+        size_before = os.fstat(file.fileno()).st_size
         try:
-            size_before = os.fstat(descriptor).st_size
-            try:
-                written = 0
-                while written < len(content):
-                    written += os.write(descriptor, content[written:])
-            except OSError:
-                os.ftruncate(descriptor, size_before)
-                raise
-        finally:
-            os.close(descriptor)
+            written = 0
+            while written < len(content):
+                written += os.write(file.fileno(), content[written:])
+        except OSError:
+            file.truncate(size_before)
+            raise
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one row to a JSONL file, as `append_line` does."""
+    append_line(path, dump_json(row))
 
 
 def remove_tree(path: Path) -> None:
@@ -158,8 +158,7 @@ def from_json_number(value: Any) -> Any:
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(NamedTuple):
     """The rows of a JSONL file. `torn` is the unfinished last line, None when there is none."""
 
     rows: tuple[dict[str, Any], ...]

@@ -1,4 +1,4 @@
-"""The machine under a run: versions, hardware and commit for provenance.json, and memory.
+"""The machine under a run: versions, hardware and commit for provenance.json, memory, and what it reaches.
 
 No names, paths or environment variables are recorded.
 """
@@ -11,11 +11,15 @@ import platform
 import resource
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime, timezone
+from http.client import HTTPException
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
 _MB = 1 << 20
@@ -27,7 +31,7 @@ def collect_provenance(device: str | None = None) -> dict[str, Any]:
     return {
         "started_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in _PACKAGES if (version := version_of(name))},
         "system": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MB,
@@ -36,7 +40,8 @@ def collect_provenance(device: str | None = None) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package, None for one that is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -128,3 +133,24 @@ def _left_in_control_groups_mb(root: Path) -> float:
 def peak_resident_mb() -> float:
     """Peak resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES / _MB
+
+
+def http_status(url: str, seconds: float, method: str = "GET") -> int | None:
+    """The status of what a server answers at `url`, None where nothing comes in time.
+
+    Asked in a thread, because looking a name up may hang.
+    """
+    found: list[int] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, HTTPException, ValueError):
+            try:
+                with urlopen(Request(url, method=method), timeout=seconds) as answer:
+                    found.append(answer.status or 200)
+            except HTTPError as error:
+                found.append(error.code)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return found[0] if found else None

@@ -18,8 +18,7 @@ from greenward.errors import RunError
 from greenward.runs.files import (
     JsonRows,
     Lines,
-    append_line,
-    dump_json,
+    append_row,
     from_json_number,
     fsync,
     read_jsonl,
@@ -52,7 +51,7 @@ class StepFile:
         lines = read_jsonl(path)
         if lines.torn is not None:
             write_rows(path, lines.rows)
-        self.last_step: int | None = _last_step(lines.rows)
+        self.last_step: int | None = lines.rows[-1]["step"] if lines.rows else None
 
     def truncate_after(self, step: int) -> None:
         """Drop every row newer than `step`, atomically; the rows before keep their bytes' meaning."""
@@ -60,7 +59,7 @@ class StepFile:
         kept = tuple(row for row in rows if row["step"] <= step)
         if len(kept) < len(rows):
             write_rows(self.path, kept)
-        self.last_step = _last_step(kept)
+        self.last_step = kept[-1]["step"] if kept else None
 
     def sync(self) -> None:
         """Force the rows onto the disk (before a checkpoint that relies on them)."""
@@ -69,7 +68,7 @@ class StepFile:
                 fsync(self.path)
 
     def _append(self, row: Mapping[str, Any]) -> None:
-        append_line(self.path, dump_json(row))
+        append_row(self.path, row)
         self.last_step = row["step"]
 
 
@@ -150,7 +149,3 @@ def read_predictions(run: Path, newest: int | None = None) -> Predictions:
 
 def _are_numbers(values: object) -> TypeGuard[list[Any]]:
     return isinstance(values, list) and set(map(type, values)) <= {int, float}
-
-
-def _last_step(rows: tuple[dict[str, Any], ...]) -> int | None:
-    return rows[-1]["step"] if rows else None

@@ -25,7 +25,7 @@ FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
-_STEP_NAME = re.compile(r"step_(\d+)(?:\.(\w+))??(?:\.jsonl?)?")
+_STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
 
 
 def step_name(step: int) -> str:
@@ -106,16 +106,22 @@ def evaluation_name(step: int, suite: str | None = None) -> str:
     return f"{step_name(step)}.json" if suite is None else f"{step_name(step)}.{suite}.json"
 
 
+def evaluation_files(path: Path) -> list[tuple[int, str | None, Path]]:
+    """(step, suite, file) of each evaluation of the run at `path`, oldest first; no suite: held out."""
+    found = []
+    for step, file in steps_in(path / EVALUATIONS):
+        suite = file.name.removeprefix(step_name(step)).removesuffix("json").strip(".") or None
+        if file.name == evaluation_name(step, suite):
+            found.append((step, suite, file))
+    return found
+
+
 def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any]]:
     """The evaluations of the run at `path` on its held-out problems, or on a suite, oldest first.
 
     Their rows are grouped by problem (`by_problem`).
     """
-    records = (
-        read_json(file)
-        for step, file in steps_in(path / EVALUATIONS)
-        if file.name == evaluation_name(step, suite)
-    )
+    records = (read_json(file) for _, of, file in evaluation_files(path) if of == suite)
     return [by_problem(record) for record in records if record is not None]
 
 
@@ -149,8 +155,7 @@ def by_problem(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluated_suites(path: Path) -> list[str]:
     """The suites that the run at `path` was evaluated on, as its files name them."""
-    matches = (_STEP_NAME.fullmatch(file.name) for _, file in steps_in(path / EVALUATIONS))
-    return sorted({match[2] for match in matches if match and match[2]})
+    return sorted({suite for _, suite, _ in evaluation_files(path) if suite})
 
 
 def read_rollouts(
@@ -199,15 +204,13 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
             return None
 
     evaluations: dict[str | None, list[Mapping[str, Any]]] = {None: []}
-    for step, file in steps_in(path / EVALUATIONS):
-        record = lenient(read_json, file, file)
-        if record is None:
+    for _, suite, file in evaluation_files(path):
+        if (record := lenient(read_json, file, file)) is None:
             continue
-        if (evaluation := sound_evaluation(record)) is None:
+        if (evaluation := sound_evaluation(record)) is not None:
+            evaluations.setdefault(suite, []).append(evaluation)
+        else:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
-            continue
-        suite = file.name.removeprefix(step_name(step)).removesuffix("json").strip(".") or None
-        evaluations.setdefault(suite, []).append(evaluation)
     return RecordedRun(
         path=path,
         config=lenient(read_config, path / CONFIG, path) or {},
@@ -221,15 +224,11 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
 
 def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
     source = JsonRows(path, lenient=True)
-    kept, left_out = [], 0
-    for row in source:
-        if isinstance(row.get("step"), int):
-            kept.append({key: from_json_number(value) for key, value in row.items()})
-        else:
-            left_out += 1
-    if left_out + source.broken:
-        notes.append(f"{_short(path)}: {left_out + source.broken} line(s) cannot be read and were left out.")
-    return tuple(kept)
+    rows = list(source)
+    kept = [row for row in rows if isinstance(row.get("step"), int)]
+    if left_out := len(rows) - len(kept) + source.broken:
+        notes.append(f"{_short(path)}: {left_out} line(s) cannot be read and were left out.")
+    return tuple({key: from_json_number(value) for key, value in row.items()} for row in kept)
 
 
 def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:

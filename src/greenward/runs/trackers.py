@@ -14,16 +14,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
-from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlparse
-from urllib.request import urlopen
 
 from greenward.errors import ConfigError
 from greenward.runs.keys import load_keys, without_keys
+from greenward.runs.machine import http_status
 from greenward.runs.reading import read_sessions
 from greenward.runs.tracker_sinks import MetricSink, MlflowSink, Rows, TensorBoardSink, TrackioSink, WandbSink
 
@@ -83,8 +81,10 @@ def _usable(tracking: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             notes.append(f"W&B {why}: the run is kept offline; send it by `wandb sync` later.")
             usable["wandb"] = wandb | {"mode": "offline"}
     if trackio and trackio.get("space_id"):
+        from huggingface_hub import get_token
+
         url = os.environ.get("HF_ENDPOINT", HUB_HOST)
-        if why := _trouble(url, _has_hub_token(), "HF_TOKEN"):
+        if why := _trouble(url, get_token() is not None, "HF_TOKEN"):
             notes.append(f"The Hub {why}: Trackio keeps the run on this machine; send it by `trackio sync`.")
             usable["trackio"] = trackio | {"space_id": None}
     if mlflow:
@@ -161,32 +161,14 @@ class FailSafeSink(MetricSink):
             return None
 
 
+@cache
 def _trouble(url: str, has_key: bool = True, key: str = "") -> str:
-    """Why the service at `url` cannot be used, empty if it can."""
+    """Why the service at `url` cannot be used, empty if it can. A refusal is an answer, 5xx is none."""
     if not has_key:
         return f"has no key (set {key}, in the environment or in .env)"
-    return "" if _answers(url) else f"does not answer at {urlparse(url).hostname}"
-
-
-@cache
-def _answers(url: str) -> bool:
-    """Whether a server answers at `url`, be it with a refusal, within seconds that include the look-up."""
-    found: list[bool] = []
-
-    def ask() -> None:
-        try:
-            urlopen(url, timeout=_ANSWER_SECONDS).close()
-        except HTTPError as error:
-            if error.code >= 500:
-                return
-        except (OSError, HTTPException, ValueError):
-            return
-        found.append(True)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_ANSWER_SECONDS)
-    return bool(found)
+    if (http_status(url, _ANSWER_SECONDS) or 500) < 500:
+        return ""
+    return f"does not answer at {urlparse(url).hostname}"
 
 
 def _has_wandb_key(url: str) -> bool:
@@ -196,12 +178,6 @@ def _has_wandb_key(url: str) -> bool:
         return netrc.netrc().authenticators(urlparse(url).hostname or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def _has_hub_token() -> bool:
-    from huggingface_hub import get_token
-
-    return get_token() is not None
 
 
 def sample_rows(answers: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
