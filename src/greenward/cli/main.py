@@ -16,14 +16,17 @@ from greenward.cli.comparing import compare, show
 from greenward.cli.diagnosing import diagnose, diff, evals, reward_health
 from greenward.cli.evaluating import eval_, grade
 from greenward.cli.fixing import fix
-from greenward.cli.machine import completion, doctor, kernels, plan, sandbox
+from greenward.cli.machine import completion, doctor, kernels, plan
 from greenward.cli.monitoring import monitor, watch
 from greenward.cli.play import play
 from greenward.cli.problems import problems
 from greenward.cli.proving import bisect, check_determinism, diff_ckpt, replay
-from greenward.cli.report import push, report, rollouts
+from greenward.cli.publishing import push
+from greenward.cli.report import report, rollouts
+from greenward.cli.sandbox import sandbox
 from greenward.cli.slurm import slurm
-from greenward.cli.training import config, demo, launch, sweep, train, validate_model
+from greenward.cli.training import config, demo, launch, sweep, train
+from greenward.cli.validating import validate_model
 from greenward.errors import GreenwardError, TrainingStopped
 from greenward.runs.keys import without_keys
 from greenward.text import visible
