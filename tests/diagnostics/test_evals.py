@@ -109,6 +109,15 @@ def test_a_suite_is_asked_for_by_its_name_and_unknown_ones_list_the_known(tmp_pa
     assert "suite_humaneval_plus" in [card.name for card in diagnose_evals(run).cards]
 
 
+def test_a_fall_on_a_suite_is_dated_by_its_own_evaluations(tmp_path):
+    held_out = {step: 0.6 if step < 200 else 0.2 for step in range(0, 501, 50)}
+    run = evaluated(tmp_path / "run", held_out)
+    evaluated(tmp_path / "run", {400: 0.5, 500: 0.3}, suite=".humaneval_plus")
+    own, suite = (diagnose_evals(run, one).findings for one in ("code", "humaneval+"))
+    onsets = [next(f.onset for f in found if f.name == "held-out-regression") for found in (own, suite)]
+    assert onsets[0].low == 200 and (onsets[1].step, onsets[1].low) == (500, 400)
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -207,7 +207,7 @@ def _zeros(episodes: Sequence[Episode]) -> PerToken:
 def _reward_variance(trajectories: Sequence[_Trajectory]) -> float:
     """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
     total = 0.0
-    for role in {one.place.role for one in trajectories}:
+    for role in dict.fromkeys(one.place.role for one in trajectories):
         own = [one for one in trajectories if one.place.role == role]
         rewards = np.array([one.place.reward for one in own])
         tokens = np.array([len(one.values_T) for one in own])

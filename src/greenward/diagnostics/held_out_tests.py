@@ -196,8 +196,8 @@ def regression_on(suite: str | None) -> Test:
             reason = "the evaluations list no problems in common, so they cannot be paired"
             return not_made(Gap(subject, reason, "Evaluate the same problems each time."), **shown)
         shown["facts"] = (Fact("paired change of pass@1", f"{figures.points(gain)} points"),)
-        fallen = regression_from_best(run, signal, limits)
-        if suite is None and not gain.high < 0 and fallen.found:
+        fallen = regression_from_best(run, signal, limits) if suite is None else Result()
+        if not gain.high < 0 and fallen.found:
             return replace(fallen, **shown)
         first, last = records[0]["step"], records[-1]["step"]
         return Result(

@@ -125,7 +125,7 @@ def _code_score_parts(options: Any) -> dict[str, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def group_signals(run: RunSignals) -> list[str]:

@@ -158,8 +158,9 @@ def _before_after(study: Study, results: Results, found: Mapping[str, Evaluation
     evaluation = next(filter(None, found["Before"]), {})
     sentences = []
     if {"problems", "samples", "temperature"} <= evaluation.keys():
+        answers = "answer" if evaluation["samples"] == 1 else "answers"
         sentences.append(
-            f"{evaluation['problems']} {study.measured} problems, {evaluation['samples']} answers each "
+            f"{evaluation['problems']} {study.measured} problems, {evaluation['samples']} {answers} each "
             f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
         )
     differences = [(f"Gain of {study.main}", results.main.change.get(PRIMARY))]

@@ -36,8 +36,8 @@ def read_run_signals(
     path = Path(run)
     found = find_log(path, pick)
     log = Log(found.format.name)
-    rows = found.format.rows(list(found.files), found.name, log)
     try:
+        rows = found.format.rows(list(found.files), found.name, log)
         columns = Columns.of(rows, found.format.step_keys)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
