@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,12 @@ class ProgramEvaluation(EvaluationSession):
         for number, one in enumerate(self._mdp.problems):
             if all((one.task_id, sample) in folder.samples for sample in range(1 + self._episodes)):
                 continue
+            began = time.perf_counter()
             rng = np.random.default_rng(step_seed(self._seed, number, "evaluation"))
             written = write(self._mdp, [one], greedily(self._agent), grading)
             choose = with_epsilon(self._agent, self._epsilon, rng)
             written += write(self._mdp, [one] * self._episodes, choose, grading)
+            seconds.sampling += time.perf_counter() - began
             problem = problems.by_id(one.task_id)
             samples = [sample_of(attempt, problem, sample) for sample, attempt in enumerate(written)]
             folder.add_new(samples)
