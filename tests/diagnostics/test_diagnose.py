@@ -92,6 +92,26 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("status", "name"), [("timeout", "sandbox-timeouts"), ("syntax_error", "failing-answers-rise")]
+)
+def test_a_status_that_no_answer_had_before_is_one_that_rises(tmp_path, status, name):
+    """Trainers log the share of a status only at steps at which an answer has it."""
+    share = np.where(LATE, np.random.default_rng(5).binomial(128, 0.25, STEPS) / 128, np.nan)
+    signals = {key: value for key, value in healthy(3, STEPS).items() if not key.startswith("status/")}
+    signals |= {"status/passed": noisy(0.5), f"status/{status}": share}
+    rows = [{key: value for key, value in zip(signals, row, strict=True) if not np.isnan(value)}
+            for row in zip(*signals.values(), strict=True)]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows, start=1))
+    )
+    by_name = {finding.name: finding for finding in diagnose_run(tmp_path).findings}
+    assert abs(by_name[name].onset.step - 150) <= 3
+    live = LiveTests()
+    alarms = [one for step, row in enumerate(rows, start=1) for one in live.add(step, row)]
+    assert [one.name for one in alarms if one.name == name]
+
+
+@pytest.mark.parametrize(
     ("factor", "falls", "severity"), [(4, 0, "warning"), (4, 1, "critical"), (40, 0, "critical")]
 )
 def test_norms_that_grow_a_few_times_are_critical_only_where_a_reward_falls(

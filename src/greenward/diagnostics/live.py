@@ -94,6 +94,7 @@ WATCHED = (
     Watched("learning-rate-jump", "learning_rate", "ratio", 5.0, "critical"),
 )
 _SIGNALS = frozenset(one.signal for one in WATCHED)
+_STATUSES = tuple(name for name in _SIGNALS if name.startswith("status/"))
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ class LiveTests:
         if metrics.keys() >= set(OWN_SPEED):
             metrics = {**metrics, _OWN_SPEED: float(own_speed(metrics))}
             del metrics[THROUGHPUT]
+        if any(name.startswith("status/") for name in metrics):  # those that no answer has are not logged
+            metrics = dict.fromkeys(_STATUSES, 0.0) | dict(metrics)
         for name, value in metrics.items():
             if not math.isfinite(value):
                 text = f"non-finite: {name} is {value} at step {step}"

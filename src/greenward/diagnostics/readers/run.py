@@ -49,6 +49,11 @@ def read_run_signals(
         column = columns.values[theirs]
         values[ours] = column if (scale, shift) == (1, 0) else scale * column + shift
         recorded[ours] = columns.recorded[theirs]
+    # A share of a status is logged where an answer has it: at other steps with a status none has.
+    statuses = [name for name in values if name.startswith("status/")]
+    judged = np.any([recorded[name] for name in statuses], axis=0)
+    for name in statuses:
+        values[name] = np.where(judged & ~recorded[name], 0.0, values[name])
     notes = [*log.notes, *columns.notes]
     own = found.format is GREENWARD and log.config is not None
     if unknown and not own:
