@@ -91,6 +91,15 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
     assert found.exit_code("warning") == 1
 
 
+def test_rewards_that_become_constant_are_no_jump_of_their_scale(tmp_path):
+    short = {key: np.where(np.arange(46) < 18, values[:46], 0.0) for key, values in healthy(3, STEPS).items()}
+    found = diagnose_run(
+        write_run(tmp_path / "run", {key: short[key] for key in ("reward/mean", "reward/std")})
+    )
+    assert found.causes[0].finding.name == "constant-reward" and found.causes[0].finding.onset.step == 19
+    assert "reward-scale-jump" not in {finding.name for finding in found.findings}
+
+
 @pytest.mark.parametrize(
     ("status", "name"), [("timeout", "sandbox-timeouts"), ("syntax_error", "failing-answers-rise")]
 )

@@ -108,7 +108,7 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Rewards whose size changes at once by a factor, while as many answers pass as before."""
     steps, values = run.series(signal)
-    logs = np.log(np.maximum(np.abs(values), 1e-12))
+    steps, logs = steps[values > 0], np.log(values[values > 0])  # rewards that do not vary have no size
     if len(logs) < 2 * _AROUND:
         return Result()
     # All windows of a short series are looked at, about 2,000 of a long one.

@@ -28,6 +28,7 @@ DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only
 _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
 _OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
+_LATE = 10  # steps with one reward for all answers, at least
 _WITHOUT_SIGNAL = "groups/without_signal"
 _lasting_fall = lasting_change(falls=True)
 
@@ -61,7 +62,7 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
         return Result(True, {"text": text}, onset=exactly(steps[0]))
     spread_steps, spread = run.series("reward/std")
-    late = spread[-max(MIN_POINTS, len(spread) // 4) :]
+    late = spread[-max(_LATE, len(spread) // 4) :]
     if len(spread) < MIN_POINTS or late.any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
