@@ -91,6 +91,26 @@ def test_each_fault_is_named_and_dated(tmp_path, name):
     assert found.exit_code("warning") == 1
 
 
+@pytest.mark.parametrize(
+    ("signal", "value", "name"),
+    [("approx_kl", 0.3, "large-policy-steps"), ("clip/fraction", 0.6, "clip-fraction-high")],
+)
+def test_what_is_beyond_its_limit_at_the_last_steps_is_found(tmp_path, signal, value, name):
+    changed = {signal: np.where(T > STEPS - 25, value, noisy(0.002))}
+    found = {finding.name: finding for finding in diagnosed(tmp_path / "run", changed).findings}
+    assert found[name].onset.step == STEPS - 24
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_spikes_are_dated_by_where_they_become_frequent(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    spikes = (T > 160) & (rng.random(STEPS) < 0.1) | (T == 41)
+    changed = {"grad_norm": np.where(spikes, 20, 1) * np.exp(0.15 * rng.standard_normal(STEPS))}
+    found = {finding.name: finding for finding in diagnosed(tmp_path / "run", changed).findings}
+    assert found["gradient-spikes"].severity == "warning"
+    assert found["gradient-spikes"].onset.step == T[(T > 160) & spikes][0]
+
+
 def test_rewards_that_become_constant_are_no_jump_of_their_scale(tmp_path):
     short = {key: np.where(np.arange(46) < 18, values[:46], 0.0) for key, values in healthy(3, STEPS).items()}
     found = diagnose_run(

@@ -20,6 +20,7 @@ from greenward.reports.document import Chart, Fact, Onset, Severity, Table
 ALPHA = 0.05
 LEAST_RISE = 0.08  # of a rate, or of a reward's size, that counts as one
 _LATE = 0.75  # from this share of the run on it is late
+_NEWEST = 20  # values
 _FREQUENT = 15  # values of which most must be bad
 _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
@@ -137,6 +138,20 @@ def first_frequent(bad: Bools) -> int | None:
     return next(map(int, frequent), None)
 
 
+def most_likely_start(events: Bools) -> int:
+    """The event from which on they are more frequent than before, by the largest likelihood of two rates."""
+    places = np.flatnonzero(events)
+    counts, lengths = np.arange(len(places)), places  # before each event
+    later, rest = len(places) - counts, len(events) - lengths
+
+    def log_likelihood(k: Any, n: Any) -> Any:
+        rate = np.clip(k / np.maximum(n, 1), 1e-12, 1 - 1e-12)
+        return k * np.log(rate) + (n - k) * np.log1p(-rate)
+
+    fit = log_likelihood(counts, lengths) + log_likelihood(later, rest)
+    return int(places[np.where(later / rest > counts / np.maximum(lengths, 1), fit, -np.inf).argmax()])
+
+
 def median_of_part(values: Floats, first: float, last: float) -> float:
     """The median of the values between two shares of the series, at least one value."""
     start = min(int(first * len(values)), len(values) - 1)
@@ -213,7 +228,8 @@ def late_share(*, below: float, over: float) -> Test:
 
 def beyond(*, above: float, off: float | None = None) -> Test:
     """A value above a limit (or farther than `above` from `off`) at more than a fifth of the steps of the
-    whole run or of its second half; dated by the first step from which on most are.
+    whole run or of its second half, or at nearly all of the last 20; dated by the first step from which on
+    most are.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -225,7 +241,8 @@ def beyond(*, above: float, off: float | None = None) -> Test:
         median = float(np.median(values[bad])) if bad.any() else 0.0
         numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
         onset = exactly(steps[first_frequent(bad) or bad.argmax()]) if bad.any() else None
-        return Result(share > 0.2, numbers, onset=onset)
+        at_the_end = len(bad) >= 2 * _NEWEST and bad[-_NEWEST:].mean() >= 0.9
+        return Result(share > 0.2 or bool(at_the_end), numbers, onset=onset)
 
     return test
 

@@ -24,6 +24,7 @@ from greenward.diagnostics.signal_tests import (
     departure,
     lasting_change,
     median_of_part,
+    most_likely_start,
     not_made,
     rise_since,
     table_of,
@@ -195,8 +196,10 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     late = sum(spike.step >= steps[half] for spike in found)
     numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "late": late}
     often = late > MANY_SPIKES * (len(norms) - half) and late >= FEWEST_SPIKES
-    severity: Severity = "warning" if often else "info"
-    return Result(True, numbers, severity, exactly(found[0].step), facts=facts, tables=(table,), data=data)
+    if not often:
+        return Result(True, numbers, "info", exactly(found[0].step), facts=facts, tables=(table,), data=data)
+    onset = exactly(steps[most_likely_start(np.isin(steps, [spike.step for spike in found]))])
+    return Result(True, numbers, "warning", onset, facts=facts, tables=(table,), data=data)
 
 
 def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
