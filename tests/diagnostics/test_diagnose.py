@@ -357,7 +357,8 @@ def finding(name, severity="warning", onset=None, brief=""):
 def test_consequences_stand_under_the_earliest_cause_that_explains_them():
     found = causes_of(
         [
-            finding("reward-drop", onset=208),
+            finding("kl-runaway", onset=190, brief="KL to the reference ×3"),
+            finding("reward-drop", onset=208, brief="Reward fell"),
             finding("gradient-explosion", "critical", 183, "Gradient norm ×54"),
             finding("memory-leak", onset=1),
             finding("held-out-regression", "critical", 220),
@@ -368,7 +369,8 @@ def test_consequences_stand_under_the_earliest_cause_that_explains_them():
     assert [cause.finding.name for cause in found] == ["gradient-explosion", "memory-leak"]
     assert (
         found[0].headline
-        == "Gradient norm ×54 from step 183; reward-drop 25 steps later; held-out-regression 37 steps later"
+        == "Gradient norm ×54 from step 183; KL to the reference ×3 7 steps later; reward fell 25 steps later; "
+        "1 more consequence"
     )
     assert found[0].severity == "critical"
 

@@ -98,7 +98,8 @@ class Cause:
         later = [one for one in self.consequences if first_of.get(one.name) is one]
         for one in later[:2]:
             brief = one.brief or one.title
-            text += f"; {brief[:1].lower()}{brief[1:]}"
+            is_word = brief[1:2].islower()  # not an abbreviation such as KL
+            text += f"; {brief[:1].lower() if is_word else brief[:1]}{brief[1:]}"
             if onset is not None and one.onset is not None and one.onset.step > onset.step:
                 text += f" {_count(one.onset.step - onset.step, 'step')} later"
         return text + (f"; {_count(len(later) - 2, 'more consequence')}" if len(later) > 2 else "")
