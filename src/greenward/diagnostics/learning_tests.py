@@ -36,6 +36,7 @@ _SPREAD_LEARNED = 0.1
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 _SATURATED = 0.9
 _AROUND = 15  # steps on both sides of a jump
+_FEW = 5
 
 
 def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -170,7 +171,8 @@ def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
     """(1 rose, 0 neither, -1 fell or unknown; rise; its 95 % bound; signal; what would count as learning).
 
-    The rise is from the mean of the first sixth to that of the last third, its error that of an AR(1).
+    The rise is from the mean of the first sixth, or of the first 5 values where these are surely lower by
+    what counts, to that of the last third; its error is that of an AR(1).
     """
     # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
     name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
@@ -179,16 +181,24 @@ def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
         return -1, 0.0, 0.0, name, 0.0
     spread = run.series("reward/std")[1]
     unit = _SPREAD_LEARNED * float(np.median(spread)) if name == REWARD and len(spread) else LEARNED
-    first, last = values[: max(len(values) // 6, 5)], values[-(len(values) // 3) :]
+    first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
+    rise, error = _rise(first, last)
+    at_once, its_error = _rise(first[:_FEW], last)
+    if at_once > max(Z_95 * its_error, unit):  # a sixth of a run is enough to learn in
+        rise, error = at_once, its_error
+    bound = rise + Z_95 * error
+    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
+    return sign, rise, bound, name, unit
+
+
+def _rise(first: Floats, last: Floats) -> tuple[float, float]:
+    """(the rise from the mean of some values to that of others, its error)."""
     rise = float(last.mean() - first.mean())
     residual = np.concatenate((first - first.mean(), last - last.mean()))
     variance = float(residual.var())
     phi = float(np.clip((residual[1:] * residual[:-1]).mean() / variance, 0, 0.95)) if variance else 0.0
     phi += (1 - phi) * 0.1  # the plain estimate is too small
-    error = math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
-    bound = rise + Z_95 * error
-    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
-    return sign, rise, bound, name, unit
+    return rise, math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
 
 
 def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
