@@ -35,3 +35,17 @@ def names(folder):
 def test_a_run_that_learned_within_its_first_steps_has_learned(tmp_path, steps, start, gain, pace):
     rates = start + gain * (1 - np.exp(-np.arange(steps) / pace))
     assert ("no-learning" in names(run_with(tmp_path / "run", rates))) is (gain == 0)
+
+
+LEARNED_EARLY = 0.3 + 0.3 * (1 - np.exp(-np.arange(300) / 15))
+
+
+@pytest.mark.parametrize(("rates", "found"), [(LEARNED_EARLY, True), (np.linspace(0.3, 0.7, 300), False)])
+@pytest.mark.parametrize("name", ["entropy-rise", "kl-runaway"])
+def test_what_was_learned_before_does_not_excuse_what_begins_later(tmp_path, name, rates, found):
+    rng = np.random.default_rng(1)
+    late = np.clip((np.arange(300) - 170) / 50, 0, 1)
+    usual, grown = {"entropy-rise": (0.4, 2.3), "kl-runaway": (0.01, 30.0)}[name]
+    values = usual * (1 + grown * late) * np.exp(0.03 * rng.standard_normal(300))
+    folder = run_with(tmp_path / "run", rates, **{"entropy" if "entropy" in name else "kl": values})
+    assert (name in names(folder)) is found
