@@ -70,6 +70,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "length-bias": "length-growth truncated-answers",
         "auxiliary-reward-dominates": "no-learning quality-drop",
         "gradient-always-clipped": "no-learning gradient-spikes",
+        "calibration-no-discrimination": "poor-calibration",
     }.items()
 }
 _ORDER = {name: place for place, name in enumerate(EXPLAINS)}
