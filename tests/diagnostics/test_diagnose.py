@@ -217,9 +217,12 @@ def test_calibration_is_judged_by_region_and_by_discrimination(tmp_path):
     local = np.where((predicted > 0.55) & (predicted < 0.8), 0.95, predicted)
     found = diagnosed(tmp_path / "local", {}, (local, passed))
     assert "poor-calibration" in {finding.name for finding in found.findings}
-    useless = np.full(predicted.shape, passed.mean()) + 0.01 * RNG.standard_normal(predicted.shape)
+    useless = np.full(predicted.shape, passed.mean()) + 0.04 * RNG.standard_normal(predicted.shape)
     found = diagnosed(tmp_path / "useless", {}, (useless, passed))
-    assert "calibration-no-discrimination" in {finding.name for finding in found.findings}
+    named = {finding.name for finding in found.findings}
+    assert "calibration-no-discrimination" in named and "poor-calibration" not in named
+    found = diagnosed(tmp_path / "random", {}, (RNG.permuted(predicted), passed))
+    assert "poor-calibration" in {one.name for one in found.causes[0].consequences}
 
 
 @pytest.mark.parametrize("seed", range(4))

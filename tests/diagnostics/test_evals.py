@@ -11,6 +11,7 @@ from synthetic_runs import healthy, write_run
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
+from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.evals import diagnose_evals
 from greenward.errors import DiagnosticsError
 
@@ -115,7 +116,21 @@ def test_a_fall_on_a_suite_is_dated_by_its_own_evaluations(tmp_path):
     evaluated(tmp_path / "run", {400: 0.5, 500: 0.3}, suite=".humaneval_plus")
     own, suite = (diagnose_evals(run, one).findings for one in ("code", "humaneval+"))
     onsets = [next(f.onset for f in found if f.name == "held-out-regression") for found in (own, suite)]
-    assert onsets[0].low == 200 and (onsets[1].step, onsets[1].low) == (500, 400)
+    assert (onsets[0].low, onsets[0].high) == (150, 200) and (onsets[1].step, onsets[1].low) == (500, 400)
+
+
+def test_a_fall_after_a_rise_is_dated_where_it_begins_and_follows_from_the_fault_inside(tmp_path):
+    signals = healthy(1)
+    steps = np.arange(1, 501)
+    signals["learning_rate"] = np.where(steps >= 331, 1e-3, 1e-4)
+    rates = {
+        step: 0.4 + 0.3 * (1 - np.exp(-step / 50)) - 0.3 * (1 - np.exp(-max(step - 330, 0) / 20))
+        for step in range(0, 501, 25)
+    }
+    findings = diagnose_run(evaluated(tmp_path / "run", rates, signals)).causes[0]
+    fall = next(one.onset for one in findings.consequences if one.name == "held-out-regression")
+    assert findings.finding.name == "learning-rate-jump"
+    assert 250 <= fall.low <= 331 <= fall.high <= 375
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,9 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
 def _slope_or_region(found: Calibration, alpha: float) -> str:
     """What is wrong with a calibration whose score is good: its confidence, or a region of predictions."""
     low, high = SLOPES
-    if found.slope is not None and (found.slope.high < low or found.slope.low > high):
-        return f"The calibration score is {found.score:.2f}, but {_direction(found.slope)[3:]}"
+    slope = found.slope
+    if slope is not None and not _may_be_0(slope) and (slope.high < low or slope.low > high):
+        return f"The calibration score is {found.score:.2f}, but {_direction(slope)[3:]}"
     predicted, rates, sizes = np.array([(one.predicted, one.observed, one.count) for one in found.bins]).T
     lows, highs = wilson(rates, sizes, NormalDist().inv_cdf(1 - alpha / (2 * len(rates))))
     gaps = np.maximum(lows - predicted, predicted - highs)  # at least
@@ -192,12 +193,19 @@ def _interval(slope: Slope) -> str:
     return f"{slope.slope:.2f} [{slope.low:.2f}, {slope.high:.2f}]"
 
 
+def _may_be_0(slope: Slope) -> bool:
+    """Whether the predictions may be unrelated to the outcomes; then the slope says nothing of confidence."""
+    return slope.low <= 0 <= slope.high
+
+
 def _direction(slope: Slope | None) -> str:
     """What the slope says about a forecast that is not calibrated."""
     if slope is None:
         return "The outcomes are perfectly separated, so there is no slope."
     kind, detail = "off by a shift rather than in confidence", ""
-    if slope.low > 1:
+    if _may_be_0(slope):
+        kind = "not known to tell outcomes apart"
+    elif slope.low > 1:
         kind = "underconfident"
     elif slope.high < 1 and slope.slope > 0:
         kind, detail = "overconfident", f", its logits are {1 / slope.slope:.1f} times too large"

@@ -59,7 +59,8 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "failing-answers-rise": _WORSE,
         "reward-drop": "quality-drop held-out-regression dead-groups group-signal-fades poor-calibration "
         "failing-answers-rise gradient-vanished train-held-out-gap",
-        "dead-groups": "gradient-vanished no-learning group-signal-fades reward-term-dead diversity-loss",
+        "dead-groups": "gradient-vanished no-learning group-signal-fades reward-term-dead diversity-loss "
+        "auxiliary-reward-dominates",
         "group-signal-fades": "gradient-vanished dead-groups",
         "gradient-vanished": "no-learning",
         "held-out-regression": "train-held-out-gap quality-drop",
@@ -69,6 +70,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
         "length-bias": "length-growth truncated-answers",
         "auxiliary-reward-dominates": "no-learning quality-drop",
         "gradient-always-clipped": "no-learning gradient-spikes",
+        "calibration-no-discrimination": "poor-calibration",
     }.items()
 }
 _ORDER = {name: place for place, name in enumerate(EXPLAINS)}

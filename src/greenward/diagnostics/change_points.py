@@ -147,8 +147,8 @@ def find_offset(values: Floats) -> tuple[float, float] | None:
     return math.erfc(abs(z) / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
 
 
-def find_bend(x: npt.ArrayLike, y: npt.ArrayLike, *, downwards: bool = False) -> int:
-    """The place at which two lines that meet there fit best; of those that fall after it, if `downwards`."""
+def find_bend(x: npt.ArrayLike, y: npt.ArrayLike) -> int:
+    """The place at which two lines that meet there fit best."""
     places, values = np.asarray(x, float), np.asarray(y, float)
     best, chosen = math.inf, 0
     stride = max(1, len(values) // MAX_POINTS)
@@ -160,7 +160,7 @@ def find_bend(x: npt.ArrayLike, y: npt.ArrayLike, *, downwards: bool = False) ->
         design = np.stack(columns, 1)
         found = np.linalg.lstsq(design, values, rcond=None)[0]
         left = float(((design @ found - values) ** 2).sum()) * (1 + len(columns) / len(values))
-        if left < best and not (downwards and found[1] >= 0):
+        if left < best:
             best, chosen = left, place
     return chosen
 

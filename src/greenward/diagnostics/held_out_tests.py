@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.change_points import exactly, find_bend, find_change_point
+from greenward.diagnostics.change_points import exactly, find_change_point
 from greenward.diagnostics.findings import Gap
 from greenward.diagnostics.signal_tests import (
     Result,
@@ -89,18 +89,25 @@ def fall(points: list[Point]) -> tuple[Point, Estimate] | None:
         return None
     *earlier, last = points
     best = max(earlier, key=lambda point: point.value)
-    if best.record is not None and last.record is not None:
-        change = paired_difference([best.record], [last.record])
-        if change is None:
-            return None
-    else:
-        tail = [point.value for point in points[-2:]] if len(points) > _FEWEST else [last.value]
-        difference = float(np.mean(tail)) - best.value
-        half = Z_95 * last.error * math.sqrt(1 + 1 / len(tail))
-        change = Estimate(difference, difference - half, difference + half)
-    error = max((change.high - change.low) / (2 * Z_95), 1e-9)
+    change = _change(best, points[-2:] if last.record is None and len(points) > _FEWEST else [last])
+    if change is None:
+        return None
     z = NormalDist().inv_cdf(1 - LEVEL / 2 / len(earlier))
-    return (best, change) if change.value < -max(z * error, FALL) else None
+    return (best, change) if change.value < -max(z * _error(change), FALL) else None
+
+
+def _error(change: Estimate) -> float:
+    return max((change.high - change.low) / (2 * Z_95), 1e-9)
+
+
+def _change(best: Point, later: list[Point]) -> Estimate | None:
+    """From an evaluation to the mean of later ones; paired where both sides list problems, None in common."""
+    last = later[-1]
+    if best.record is not None and last.record is not None:
+        return paired_difference([best.record], [last.record])
+    difference = float(np.mean([point.value for point in later])) - best.value
+    half = Z_95 * last.error * math.sqrt(1 + 1 / len(later))
+    return Estimate(difference, difference - half, difference + half)
 
 
 def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -110,7 +117,7 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if found is None:
         return Result(made=len(points) > 1)
     best, change = found
-    onset = _begin(run, points)
+    onset = _begin(run, points, best)
     since = max(onset.low, best.step)  # what both gained before is no hacking
     rises = {name: rise_since(run, name, since) for name in (PASS_RATE, REWARD)}
     name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
@@ -130,16 +137,23 @@ def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Re
     best, change = found
     numbers = {"points": figures.points(change), "first": best.step, "last": points[-1].step}
     severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
-    return Result(True, numbers, severity, _begin(run, points))  # type: ignore[arg-type]
+    return Result(True, numbers, severity, _begin(run, points, best))  # type: ignore[arg-type]
 
 
-def _begin(run: RunSignals, points: list[Point]) -> Onset:
-    """Where the held-out results bend downwards: the best of the continuous lines with one bend.
-
-    Where training results bend nearby, at that step.
+def _begin(run: RunSignals, points: list[Point], best: Point) -> Onset:
+    """Where the held-out results begin to fall: from the last evaluation that is near the best, to the first
+    from which on all are surely below it by a third of the fall. Where training results change in between,
+    at that step; else midway to the evaluation after the last that is near.
     """
-    place = find_bend([one.step for one in points], [one.value for one in points], downwards=True)
-    low, high = points[max(place - 1, 0)].step, points[min(place + 2, len(points) - 1)].step
+    since = points[points.index(best) :]
+    changes = [_change(best, [point]) for point in since]
+    losses = [0.0 if change is None else -change.value / _error(change) for change in changes]
+    little = best.value - (best.value - points[-1].value) / 3  # the best of several is so in part by chance
+    near = [loss <= Z_95 or point.value > little for loss, point in zip(losses, since, strict=True)]
+    first = len(near) - near[::-1].index(True)
+    # One that is below by its error may be the first of the fall.
+    last = max(place for place, loss in enumerate(losses[:first]) if loss <= 1)
+    low, high = since[last].step, since[min(first, len(since) - 1)].step
     for name in (PASS_RATE, REWARD):
         trained, rates = run.series(name)
         inside = (trained > low - (high - low)) & (trained <= high + (high - low))
@@ -148,7 +162,7 @@ def _begin(run: RunSignals, points: list[Point]) -> Onset:
             at = int(trained[inside][change.onset.step])
             if low <= at <= high:
                 return Onset(at, low, high)
-    return Onset(points[place].step, low, high)
+    return Onset((low + since[min(last + 1, len(since) - 1)].step) // 2, low, high)
 
 
 def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -36,6 +36,7 @@ _SPREAD_LEARNED = 0.1
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 _SATURATED = 0.9
 _AROUND = 15  # steps on both sides of a jump
+_FEW = 5
 
 
 def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -163,32 +164,61 @@ def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Entropy that grows by half or more while the reward does not rise."""
-    return Result() if learned(run)[0] > 0 else moves_to(above=1.5)(run, signal, limits)
+    """Entropy that grows by half or more while the reward does not rise, from where the entropy rises on."""
+    result = moves_to(above=1.5)(run, signal, limits)
+    since = result.onset.step if result.onset else 0
+    return Result() if result.found and rises_from(run, since) else result
+
+
+def rises_from(run: RunSignals, step: int) -> bool:
+    """Whether what is learned surely rises by what counts, from around a step to the last third since."""
+    name, unit = _what_is_learned(run)
+    steps, values = run.series(name)
+    around = values[(steps > step - _AROUND) & (steps <= step + _AROUND // 2)]
+    since = values[steps > step]
+    if len(around) < _FEW or len(since) < _FEW:
+        return False
+    rise, error = _rise(around, since[-max(len(since) // 3, _FEW) :])
+    return rise > max(Z_95 * error, unit)
+
+
+def _what_is_learned(run: RunSignals) -> tuple[str, float]:
+    """(the signal that tells what was learned, the rise of it that counts)."""
+    # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
+    name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
+    spread = run.series("reward/std")[1]
+    scaled = name == REWARD and len(spread)
+    return name, _SPREAD_LEARNED * float(np.median(spread)) if scaled else LEARNED
 
 
 def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
     """(1 rose, 0 neither, -1 fell or unknown; rise; its 95 % bound; signal; what would count as learning).
 
-    The rise is from the mean of the first sixth to that of the last third, its error that of an AR(1).
+    The rise is from the mean of the first sixth, or of the first 5 values where these are surely lower by
+    what counts, to that of the last third; its error is that of an AR(1).
     """
-    # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
-    name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
+    name, unit = _what_is_learned(run)
     values = run.series(name)[1]
     if len(values) < MIN_POINTS:
         return -1, 0.0, 0.0, name, 0.0
-    spread = run.series("reward/std")[1]
-    unit = _SPREAD_LEARNED * float(np.median(spread)) if name == REWARD and len(spread) else LEARNED
-    first, last = values[: max(len(values) // 6, 5)], values[-(len(values) // 3) :]
+    first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
+    rise, error = _rise(first, last)
+    at_once, its_error = _rise(first[:_FEW], last)
+    if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
+        rise, error = at_once, its_error
+    bound = rise + Z_95 * error
+    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
+    return sign, rise, bound, name, unit
+
+
+def _rise(first: Floats, last: Floats) -> tuple[float, float]:
+    """(the rise from the mean of some values to that of others, its error)."""
     rise = float(last.mean() - first.mean())
     residual = np.concatenate((first - first.mean(), last - last.mean()))
     variance = float(residual.var())
     phi = float(np.clip((residual[1:] * residual[:-1]).mean() / variance, 0, 0.95)) if variance else 0.0
     phi += (1 - phi) * 0.1  # the plain estimate is too small
-    error = math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
-    bound = rise + Z_95 * error
-    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
-    return sign, rise, bound, name, unit
+    return rise, math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
 
 
 def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:

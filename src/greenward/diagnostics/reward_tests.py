@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,14 +20,23 @@ from greenward.diagnostics.signal_tests import (
     late_part,
     not_made,
 )
-from greenward.diagnostics.signals import REWARD, RunSignals
+from greenward.diagnostics.signals import REWARD, Floats, RunSignals
 from greenward.reports.document import Table
 
 DOMINANT = 0.5  # share of the variance over steps
+_UNEXPLAINED = 0.1  # of the variance of the mean reward, by the weighted terms
+_HUGE = 1e100  # squares of larger values are no numbers
+_BALANCE = "balance of the reward terms"
 DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only cost)
 # What is said of rewards beside the terms, and terms that are combined of others.
 _NO_TERMS = frozenset({"mean", "std", "min", "max", "code_score"})
-_OF_TESTS = frozenset({"tests", "all_tests", "correctness", "execution_ladder"})
+# Words in the names of terms that grade what an answer does, and of those that grade something beside it.
+_OF_TESTS = re.compile(
+    r"(?<![a-z])(tests?|correct(ness)?|acc(uracy)?|pass(ed)?|code|execution|verifier|exact|solved)(?![a-z])"
+)
+_BESIDE_TESTS = re.compile(
+    "format|length|style|judge|readab|count|language|lint|penalty|bonus|similarity|quality|repetition"
+)
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _LATE = 10  # steps with one reward for all answers, at least
 _WITHOUT_SIGNAL = "groups/without_signal"
@@ -77,26 +87,57 @@ def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(bool(weight) and not values.any(), {"signal": signal, "count": len(values)})
 
 
+def of_tests(term: str) -> bool:
+    """Whether a term of the reward grades what an answer does, by the words of its name."""
+    name = term.removeprefix("reward/").lower()
+    return bool(_OF_TESTS.search(name)) and not _BESIDE_TESTS.search(name)
+
+
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A term other than the tests that owns most of the variance of the weighted terms over steps."""
-    weights = _weights(run.config or {})  # 1 where it is unknown
-    variances = {
-        term: float((weights.get(term.removeprefix("reward/"), 1.0) * run.series(term)[1]).var())
-        for term in reward_terms(run)
-    }
-    total = sum(variances.values())
-    if len(variances) < 2 or total <= 0:
+    """A term other than the tests that owns most of the variance of the weighted terms over steps: of all,
+    and of the second half. What is learned early and then constant, as a format is, teaches nothing later.
+    """
+    terms = reward_terms(run)
+    weights = _weights(run.config or {}) or _fitted_weights(run, terms)  # 1 where it is unknown
+    weighted = {term: weights.get(term.removeprefix("reward/"), 1.0) * run.series(term)[1] for term in terms}
+    shares = _shares(weighted)
+    if len(shares) < 2:
         reason = "the run logged fewer than two terms of the reward"
         enable = "Log each as reward/NAME; one term needs no balance."
-        return not_made(Gap("balance of the reward terms", reason, enable), data={"variance_shares": {}})
-    shares = {term: variance / total for term, variance in variances.items()}
+        return not_made(Gap(_BALANCE, reason, enable), data={"variance_shares": {}})
+    later = _shares({term: values[len(values) // 2 :] for term, values in weighted.items()})
     term, share = max(shares.items(), key=lambda item: item[1])
-    has_tests = any(name.removeprefix("reward/") in _OF_TESTS for name in shares)
-    found = has_tests and term.removeprefix("reward/") not in _OF_TESTS and share > DOMINANT
+    found = not of_tests(term) and min(share, later.get(term, 0.0)) > DOMINANT
     rows = tuple((name, f"{part:.0%}") for name, part in shares.items())
     table = Table("Share of the variance of the weighted terms over steps", ("Term", "Share"), rows)
-    data = {"variance_shares": shares}
-    return Result(found, {"term": term, "share": share}, tables=(table,), data=data)
+    shown: dict[str, Any] = {"tables": (table,), "data": {"variance_shares": shares}}
+    if not any(map(of_tests, terms)):
+        reason = "none of the terms is known to be that of the tests"
+        return not_made(Gap(_BALANCE, reason, "Name it tests, accuracy or correctness."), **shown)
+    return Result(found, {"term": term, "share": share}, **shown)
+
+
+def _shares(weighted: Mapping[str, Floats]) -> dict[str, float]:
+    """The share of each term in the variance of all; empty where none varies."""
+    variances = {term: float(values.var()) for term, values in weighted.items()}
+    total = sum(variances.values())
+    return {term: variance / total for term, variance in variances.items()} if total > 0 else {}
+
+
+def _fitted_weights(run: RunSignals, terms: list[str]) -> dict[str, float]:
+    """The weights by which the terms add up to the mean reward (least squares); empty where they do not."""
+    if not terms or run.too_short(REWARD):
+        return {}
+    known = np.array([run.values[name] for name in (REWARD, *terms)])
+    known = known[:, np.isfinite(known).all(axis=0)]
+    if known.shape[1] < MIN_POINTS or np.abs(known).max() > _HUGE:
+        return {}
+    rewards, *columns = known - known.mean(axis=1, keepdims=True)
+    found = np.linalg.lstsq(np.stack(columns, 1), rewards, rcond=None)[0]
+    left = rewards - np.stack(columns, 1) @ found
+    if left.var() > _UNEXPLAINED * rewards.var():
+        return {}
+    return {term.removeprefix("reward/"): float(one) for term, one in zip(terms, found, strict=True)}
 
 
 def _weights(config: Mapping[str, Any]) -> dict[str, float]:

@@ -203,20 +203,22 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """KL that accelerates, unless the reward that the second half earns pays for it."""
+    """KL that accelerates, unless the reward that is earned since then, in the second half, pays for it."""
     steps, values = run.series(signal)
     half = len(values) // 2
     slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
     start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
     runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
-    if not runs_away or rise_since(run, REWARD, int(steps[half])):
+    if not runs_away:
         return Result()
     numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
     logarithms = np.log(np.maximum(values, 0.0) + KL_FLOOR)
     change = find_change_point(logarithms)
     jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
     place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
-    return Result(True, numbers, onset=onset_at(steps, departure(values, place)))
+    onset = onset_at(steps, departure(values, place))
+    since = max(onset.step, int(steps[half]))
+    return Result(rise_since(run, REWARD, since) is None, numbers, onset=onset)
 
 
 def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -1,0 +1,106 @@
+"""Whether a run learned, and what follows where it did not: rates of 256 answers a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic_runs import healthy, write_run
+
+from greenward.diagnostics.diagnose import diagnose_run
+
+
+def run_with(folder, rates, *, seed=0, **others):
+    """A healthy run whose pass rate and reward are drawn at `rates`."""
+    rates = np.asarray(rates)
+    passed = np.random.default_rng(seed).binomial(256, rates) / 256
+    signals = {
+        name: values for name, values in healthy(seed, len(rates)).items() if not name.startswith("reward/")
+    }
+    signals |= {
+        "pass_rate": passed,
+        "status/passed": passed,
+        "reward/mean": passed,
+        "reward/std": np.sqrt(passed * (1 - passed)),
+    }
+    return write_run(folder, {**signals, **others}, rewards=[{"name": "tests", "weight": 1.0}])
+
+
+def names(folder):
+    return {finding.name for finding in diagnose_run(folder).findings if finding.severity != "info"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "start", "gain", "pace"), [(600, 0.3, 0.3, 8), (300, 0.2, 0.22, 12), (300, 0.4, 0.0, 1)]
+)
+def test_a_run_that_learned_within_its_first_steps_has_learned(tmp_path, steps, start, gain, pace):
+    rates = start + gain * (1 - np.exp(-np.arange(steps) / pace))
+    assert ("no-learning" in names(run_with(tmp_path / "run", rates))) is (gain == 0)
+
+
+LEARNED_EARLY = 0.3 + 0.3 * (1 - np.exp(-np.arange(300) / 100))
+
+
+@pytest.mark.parametrize(
+    ("rates", "found"), [(LEARNED_EARLY, True), (0.3 + 0.4 * (np.arange(300) > 270), False)]
+)
+@pytest.mark.parametrize("name", ["entropy-rise", "kl-runaway"])
+def test_what_was_learned_before_does_not_excuse_what_begins_later(tmp_path, name, rates, found):
+    rng = np.random.default_rng(1)
+    late = np.clip((np.arange(300) - 255) / 10, 0, 1)
+    usual, grown = {"entropy-rise": (0.4, 2.3), "kl-runaway": (0.01, 30.0)}[name]
+    values = usual * (1 + grown * late) * np.exp(0.03 * rng.standard_normal(300))
+    folder = run_with(tmp_path / "run", rates, **{"entropy" if "entropy" in name else "kl": values})
+    assert (name in names(folder)) is found
+
+
+def run_with_term(folder, name, term, weight, *, tests="tests", rates=None, **others):
+    """A run without config whose reward is that of the tests and a weighted term."""
+    rng = np.random.default_rng(2)
+    rates = np.linspace(0.2, 0.5, 400) if rates is None else rates
+    passed = rng.binomial(256, rates) / 256
+    terms = {f"reward/{tests}": passed, f"reward/{name}": term}
+    rewards = {**terms, "reward/mean": passed + weight * term, "pass_rate": passed}
+    run = run_with(folder, rates, **rewards, **others)
+    (run / "config.yaml").unlink()
+    return run
+
+
+@pytest.mark.parametrize(("weight", "found"), [(0.1, False), (3.0, True)])
+def test_the_weights_of_terms_follow_from_the_reward_where_no_config_has_them(tmp_path, weight, found):
+    noise = 0.5 + 0.1 * np.random.default_rng(1).standard_normal(400)
+    run = run_with_term(tmp_path / "run", "judge", noise, weight)
+    assert ("auxiliary-reward-dominates" in names(run)) is found
+
+
+def test_a_format_that_is_learned_early_does_not_dominate(tmp_path):
+    learned = np.random.default_rng(1).binomial(256, 0.15 + 0.83 * (1 - np.exp(-np.arange(400) / 15))) / 256
+    assert "auxiliary-reward-dominates" not in names(run_with_term(tmp_path / "run", "format", learned, 1.0))
+
+
+@pytest.mark.parametrize("tests", ["tests_reward", "accuracy_reward", "code_reward", "pass_tests"])
+def test_the_term_of_the_tests_is_known_by_a_word_of_its_name(tmp_path, tests):
+    noise = 0.5 + 0.3 * np.random.default_rng(1).standard_normal(400)
+    run = run_with_term(tmp_path / "run", "code_style", noise, 1.0, tests=tests)
+    assert "auxiliary-reward-dominates" in names(run)
+
+
+def test_where_no_term_is_known_as_that_of_the_tests_it_is_said(tmp_path):
+    noise = 0.5 + 0.3 * np.random.default_rng(1).standard_normal(400)
+    diagnosis = diagnose_run(run_with_term(tmp_path / "run", "judge", noise, 1.0, tests="first"))
+    assert "none of the terms is known to be that of the tests" in [gap.reason for gap in diagnosis.gaps]
+
+
+def test_a_term_beside_tests_that_all_fail_follows_from_dead_groups(tmp_path):
+    rng = np.random.default_rng(1)
+    rates, alive = np.full(400, 0.004), rng.binomial(32, 0.03, 400).astype(float)
+    groups = {
+        "groups/with_signal": alive,
+        "groups/dead_all_fail": 32 - alive,
+        "groups/dead_all_pass": 0 * alive,
+    }
+    run = run_with_term(
+        tmp_path / "run", "judge", rng.binomial(256, 0.95, 400) / 256, 1.0, rates=rates, **groups
+    )
+    causes = diagnose_run(run).causes
+    assert causes[0].finding.name == "dead-groups"
+    assert "auxiliary-reward-dominates" in {one.name for one in causes[0].consequences}
