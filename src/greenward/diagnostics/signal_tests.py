@@ -23,6 +23,7 @@ _LATE = 0.75  # from this share of the run on it is late
 _FREQUENT = 15  # values of which most must be bad
 _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
+_FEWEST = 5  # values of which a median is taken
 _OUTSIDE = 2.5
 _LASTING = 12
 _LATER_PARTS = (0.33, 0.5, 0.67)
@@ -83,19 +84,31 @@ Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 def find_signal_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint | None:
     """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short.
 
-    The levels are in the unit of the signal, and the onset is a step. `since` is the share of the values that
-    are left out at the beginning.
+    The levels are in the unit of the signal and medians of its values, also those of a trend: a fitted line
+    may end where no value is. The onset is a step. `since` is the share of the values that are left out at
+    the beginning.
     """
     steps, values = run.testable(name)
     steps, values = steps[int(since * len(steps)) :], values[int(since * len(values)) :]
     change = find_change_point(values)
     if change is None:
         return None
-    before, after = change.before, change.after
+    before, after, effect = change.before, change.after, change.effect_sd
+    left = departure(values, change.onset)
+    if change.kind == "trend":
+        fitted = after - before
+        before, after = _levels_around(values, left.step)
+        effect *= (after - before) / fitted if fitted else 1.0
     if RATIO_SCALE.fullmatch(name):
         before, after = np.exp((before, after)).tolist()
-    onset = onset_at(steps, departure(values, change.onset))
-    return replace(change, before=before, after=after, onset=onset)
+    return replace(change, before=before, after=after, effect_sd=effect, onset=onset_at(steps, left))
+
+
+def _levels_around(values: Floats, place: int) -> tuple[float, float]:
+    """The median of the values before a place, 60 at most, and of those after it, the last tenth at most."""
+    since = max(_FEWEST, min(len(values) // 10, len(values) - place))
+    reference = values[: max(place, _FEWEST)][-_REFERENCE:]
+    return float(np.median(reference)), float(np.median(values[-since:]))
 
 
 def departure(values: Floats, onset: Onset) -> Onset:
@@ -167,7 +180,7 @@ def lasting_change(
             known = [one for one in parts if one and one.after < one.before] or [change]
             change = min(known, key=lambda one: one.p_value)
             change = replace(change, p_value=min(1.0, len(parts) * change.p_value))
-        moved, level = change.after - change.before, max(change.after, 0.0)  # a fitted line may end below 0
+        moved, level = change.after - change.before, change.after
         lasted = int((run.series(signal)[0] >= change.onset.step).sum())
         worse = (falls and moved < 0) or (moved > rise and lasted >= _LASTING)
         if change.before > 0:

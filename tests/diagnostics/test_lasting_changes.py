@@ -1,0 +1,35 @@
+"""Lasting changes of single signals: what is said of ramps that level off, in numbers that the log holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic_runs import healthy, write_run
+
+from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.signal_tests import find_signal_change
+
+STEPS = 400
+T = np.arange(STEPS)
+
+
+def noisy(level, spread=0.03, seed=1):
+    return level * np.exp(spread * np.random.default_rng(seed).standard_normal(len(level)))
+
+
+def findings(folder, changed, steps=STEPS):
+    write_run(folder, healthy(3, steps) | changed)
+    return {one.name: one for one in diagnose_run(folder).findings}
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "last"), [(160, 320, 300.0), (STEPS - 12, STEPS - 11, 20.0)], ids=["ramp", "last 12"]
+)
+def test_levels_are_medians_of_the_log(tmp_path, begins, ends, last):
+    """A line through a ramp that levels off ends beyond all values."""
+    level = np.interp(T, (begins, ends), (100.0, last))
+    write_run(tmp_path, healthy(3, STEPS) | {"completion/mean_length": noisy(level)})
+    change = find_signal_change(read_run_signals(tmp_path), "completion/mean_length")
+    assert change.before == pytest.approx(100, rel=0.05)
+    assert change.after == pytest.approx(last, rel=0.05)
