@@ -33,3 +33,28 @@ def test_levels_are_medians_of_the_log(tmp_path, begins, ends, last):
     change = find_signal_change(read_run_signals(tmp_path), "completion/mean_length")
     assert change.before == pytest.approx(100, rel=0.05)
     assert change.after == pytest.approx(last, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("signal", "level", "found"),
+    [
+        ("completion/mean_length", np.interp(T, (140, 280), (100.0, 300.0)), "length-growth"),
+        ("completion/mean_length", np.interp(T, (140, 280), (100.0, 25.0)), "length-collapse"),
+        ("completion/unique", np.interp(T, (140, 280), (0.9, 0.27)), "diversity-loss"),
+        ("completion/mean_length", np.interp(T, (140, 280), (100.0, 140.0)), None),
+        ("completion/mean_length", np.interp(T, (0, STEPS), (100.0, 300.0)), "length-growth"),
+    ],
+    ids=["growth", "collapse", "copies", "less than the limit", "growth over the whole run"],
+)
+def test_long_ramps_that_level_off_are_found(tmp_path, signal, level, found):
+    """Also one over the whole run, if the pass rate rises in its first quarter alone."""
+    passing = noisy(0.4 + 0.2 * (1 - np.exp(-T / 30)), 0.02, seed=2)
+    said = findings(tmp_path, {signal: noisy(level, 0.02), "pass_rate": passing})
+    about = {"length-growth", "length-collapse", "diversity-loss"} & said.keys()
+    assert about == ({found} if found else set())
+
+
+def test_a_length_that_grows_with_the_pass_rate_is_no_fault(tmp_path):
+    passing = noisy(np.linspace(0.2, 0.6, STEPS), 0.02, seed=2)
+    length = noisy(np.interp(T, (140, 380), (100.0, 250.0)), 0.02)
+    assert "length-growth" not in findings(tmp_path, {"completion/mean_length": length, "pass_rate": passing})
