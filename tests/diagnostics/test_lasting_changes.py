@@ -58,3 +58,32 @@ def test_a_length_that_grows_with_the_pass_rate_is_no_fault(tmp_path):
     passing = noisy(np.linspace(0.2, 0.6, STEPS), 0.02, seed=2)
     length = noisy(np.interp(T, (140, 380), (100.0, 250.0)), 0.02)
     assert "length-growth" not in findings(tmp_path, {"completion/mean_length": length, "pass_rate": passing})
+
+
+CYCLES = {
+    "two cosines": 0.1 + 0.45 * (1 + np.cos(np.pi * (2 * T / STEPS % 1))),
+    "four cosines to 0": 0.5 * (1 + np.cos(np.pi * (4 * T / STEPS % 1))),
+    "falling peaks": 0.5 ** np.floor(4 * T / STEPS) * (0.1 + 0.45 * (1 + np.cos(np.pi * (4 * T / STEPS % 1)))),
+    "triangles": 1 + 4 * (1 - np.abs(2 * (4 * T / STEPS % 1) - 1)),
+    "twice as long each": np.concatenate([0.5 * (1 + np.cos(np.pi * np.arange(n) / n)) for n in (40, 80, 160, 320)])[:STEPS],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CYCLES)
+@pytest.mark.parametrize("warm_up", [0, 10])
+def test_a_periodic_schedule_is_no_jump(tmp_path, name, warm_up):
+    rates = 1e-5 * CYCLES[name] * np.minimum((T + 1) / max(warm_up, 1), 1)
+    assert "learning-rate-jump" not in findings(tmp_path, {"learning_rate": rates})
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (np.where(T < 200, 1.0, np.minimum((T - 199) / 10, 1)), "1e-05, then 1e-06, and rose to 1e-05."),
+        (0.5 * (1 + np.cos(np.pi * (T % 200) / STEPS)), "5.04e-06 and jumped to 1e-05."),
+        (CYCLES["four cosines to 0"] * np.where(T < 300, 1, 3), "rose to 3e-05."),
+    ],
+    ids=["warm-up anew", "schedule anew", "a higher peak"],
+)
+def test_a_restart_or_a_higher_peak_is_a_jump(tmp_path, rates, said):
+    assert said in findings(tmp_path, {"learning_rate": 1e-5 * rates})["learning-rate-jump"].measured
