@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from greenward.diagnostics.change_points import exactly
 from greenward.diagnostics.findings import Gap
@@ -16,14 +19,17 @@ from greenward.diagnostics.readers.rollouts import Rollout, read_rollouts
 from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
 from greenward.diagnostics.signals import RunSignals
 from greenward.errors import DiagnosticsError
-from greenward.reports.document import AnsweredTask, Answers, ShownAnswer
+from greenward.reports.document import AnsweredTask, Answers, Fact, ShownAnswer
 from greenward.reports.figures import value_text
 
+Integers = npt.NDArray[np.int64]
 LENGTH_CORRELATION = 0.3
 DOMINANT_ANSWER = 0.5  # of the answers to different tasks
 FLAKY = 0.05  # of the answers that were given and graded more than once
-_FILES = 12  # that are read
+_FILES = 12  # that are read for what costs time
 _ANSWERS = 256  # of each
+_MOST_BYTES = 64 * 2**20  # that are read of all answers
+_MOST_ANSWERS = 100_000  # of a file
 _FEWEST = 60  # answers
 _FLAKY_CASES = 3
 _SHOWN_CHARACTERS = 1200
@@ -46,6 +52,35 @@ def sampled_rollouts(files: tuple[tuple[int, Path], ...]) -> Mapping[int, tuple[
         except (DiagnosticsError, OSError):
             continue
     return found
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The kept answers of a run, oldest first, by hashes of their task, their text and their status (0 where
+    there is none).
+    """
+
+    steps_N: Integers
+    tasks_N: Integers
+    texts_N: Integers
+    statuses_N: Integers
+
+
+@lru_cache(maxsize=2)
+def kept_answers(files: tuple[tuple[int, Path], ...]) -> KeptAnswers:
+    """All answers of the files, read one by one; of more than 64 MiB, those of files spread evenly."""
+    total = sum(path.stat().st_size for _, path in files if path.exists())
+    columns = tuple(array("q") for _ in range(4))
+    for step, path in files[:: max(1, -(-total // _MOST_BYTES))]:
+        try:
+            for one in read_rollouts(path, _MOST_ANSWERS):
+                text = one.answer.strip()
+                hashes = (hash(part) if part else 0 for part in (one.task, text, one.status))
+                for column, value in zip(columns, (step, *hashes), strict=True):
+                    column.append(value)
+        except (DiagnosticsError, OSError):
+            continue
+    return KeptAnswers(*(np.array(column, np.int64) for column in columns))
 
 
 def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -104,20 +139,22 @@ def dominant_answer(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def flaky_grades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Equal answers to one task that were graded differently."""
-    differ = repeated = 0
-    for answers in sampled_rollouts(run.rollouts).values():
-        grades = defaultdict(list)
-        for one in answers:
-            if one.answer and one.status:
-                grades[one.task, one.answer].append(one.status)
-        for found in grades.values():
-            repeated += len(found) - 1
-            differ += len(found) - max(Counter(found).values())
+    """Equal answers to one task that were graded differently, at whatever step."""
+    kept = kept_answers(run.rollouts)
+    known = (kept.texts_N != 0) & (kept.statuses_N != 0)
+    grades_N = np.stack((kept.tasks_N ^ kept.texts_N, kept.statuses_N), 1)[known]
+    grades_N = grades_N[np.lexsort(grades_N.T[::-1])]
+    starts = np.flatnonzero(np.append(True, (np.diff(grades_N, axis=0) != 0).any(axis=1))[: len(grades_N)])
+    counts = np.diff(np.append(starts, len(grades_N)))  # of each grade of each answer
+    firsts = np.flatnonzero(np.append(True, np.diff(grades_N[starts, 0]) != 0)[: len(starts)])
+    repeated = len(grades_N) - len(firsts)
     if repeated < _FEWEST // 4:
         return Result(made=False)
+    differ = len(grades_N) - int(np.maximum.reduceat(counts, firsts).sum())
     is_flaky = differ >= _FLAKY_CASES and differ > FLAKY * repeated
-    return Result(is_flaky, {"differ": differ, "repeated": repeated})
+    numbers = {"differ": differ, "repeated": repeated, "compared": len(grades_N)}
+    facts = (Fact("answers that were graded again", f"{repeated:,} of {len(grades_N):,}"),)
+    return Result(is_flaky, numbers, facts=facts)
 
 
 def answers_around(run: RunSignals, step: int) -> Answers | None:
