@@ -41,3 +41,22 @@ def test_equal_answers_are_compared_over_all_steps(tmp_path, flaky):
     assert ("flaky-grades" in found) == (flaky > 0)
     if flaky:
         assert f"{16 * STEPS:,} answers were compared" in found["flaky-grades"].measured
+
+
+@pytest.mark.parametrize("tasks", [2, 4])
+@pytest.mark.parametrize("share", [0.3, 0.75, 1.0])
+def test_a_dominant_answer_is_found_with_few_tasks_in_a_step(tmp_path, tasks, share):
+    rng = np.random.default_rng(2)
+
+    def rows(step):
+        for task in rng.choice(60, tasks, replace=False):
+            copied = step > 60 and rng.random() < share
+            for _ in range(4):
+                yield answer(task, "return 0" if copied else f"return {task} + {rng.integers(30)}", False)
+
+    found = diagnosed(tmp_path, rows)
+    assert ("dominant-answer" in found) == (share > 0.5)
+    if share > 0.5:
+        said = found["dominant-answer"]
+        assert abs(said.onset.step - 61) <= 12 / tasks and "'return 0'" in said.measured
+        assert float(said.measured.split("%")[0]) == pytest.approx(100 * share, abs=12)
