@@ -30,6 +30,9 @@ _LIMITS = ("training.max_grad_norm", "max_grad_norm", "actor.optim.grad_clip", "
 VANISHED = 0.05  # of the norm before
 SCALE_JUMP = 1.6  # of the spread of the rewards
 RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up is over
+_ONE_FALL = 0.34  # of the peak, from one value to the next
+_TROUGH = 0.4  # of the peak; a cycle that turns above it was cut off
+_PERIOD_ERROR = 0.05
 LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
 _ROOM = 0.15
 _SPREAD_LEARNED = 0.1
@@ -79,7 +82,7 @@ def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A learning rate that jumps, or begins anew, after its warm-up."""
+    """A learning rate that jumps, or begins anew, after its warm-up, unless its schedule is periodic."""
     steps, rates = run.series(signal)
     if (rates <= 0).all():
         return Result()
@@ -95,15 +98,57 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     lowest = np.minimum.accumulate(since)
     rose = np.flatnonzero((since > RATE_JUMP * lowest) & (since > 0.02 * since[0]))
     places = [int(found[0]) + shift for found, shift in ((fell, 1), (rose, 0)) if len(found)]
-    if not places or not len(rose):
+    if not places or not len(rose) or is_periodic(rates, top):
         return Result()
     first = min(places)
     while first > 1 and since[first - 1] > since[first - 2] * (1 + 1e-6):
         first -= 1  # the beginning of a rise in small steps
     place = top + first
     after = float(rates[place:].max())
-    numbers = {"before": float(rates[place - 1]), "at": float(rates[place]), "after": after}
+    before, at = float(rates[place - 1]), float(rates[place])
+    rise = f" and jumped to {at:.3g}" if at > 0.95 * after else f", then {at:.3g}, and rose to {after:.3g}"
+    numbers = {"before": before, "after": after, "rise": rise}
     return Result(True, numbers, onset=exactly(steps[place]))
+
+
+def is_periodic(rates: Floats, top: int) -> bool:
+    """Whether a learning rate rises again by design: in cycles that each fall gradually and return to the
+    same or a lower peak (the first may be cut by the warm-up, which ends at `top`), two whole ones at least,
+    each as long as the last one or so many times as long. Where a warm-up begins anew, the rate falls at
+    once, or from amid its decay, or the first cycle is the only whole one.
+    """
+    turns, peaks, low, high = [], [float(rates[top])], top, top
+    for place in range(top + 1, len(rates)):
+        if high <= low and rates[place] < rates[low]:
+            low = high = place
+        elif rates[place] > rates[high]:
+            high = place
+        elif high > low and rates[place] < rates[high]:  # behind a peak
+            if rates[high] > RATE_JUMP * rates[low]:
+                turns.append(low)
+                peaks.append(float(rates[high]))
+            low = high = place
+    if not turns:
+        return False
+    most, risen = peaks[0], np.array(peaks[1:])
+    falls = all(rates[turn - 1] - rates[turn] < _ONE_FALL * most for turn in turns)
+    is_low = max(rates[turn] for turn in turns) < _TROUGH * most
+    returns = risen[0] < RATE_JUMP * most and (risen[1:] <= (1 + _PERIOD_ERROR) * risen[:-1]).all()
+    if not (falls and is_low and returns):
+        return False
+    lasts: list[list[int]] = [[]]
+    if rates[-1] < rates[turns[0]] + _PERIOD_ERROR * most:  # the last cycle may be whole, too
+        lasts.append([len(rates) - turns[-1]])
+    firsts: list[list[int]] = [[turns[0]], [turns[0] - top], []]  # with its warm-up, without, not whole
+    inner = np.diff(turns).tolist()
+    return any(_are_regular([*first, *inner, *last]) for first in firsts for last in lasts)
+
+
+def _are_regular(lengths: list[int]) -> bool:
+    """Whether there are two lengths or more, each as long as the last one or so many times as long."""
+    factor = max(1, round(lengths[1] / max(lengths[0], 1))) if len(lengths) > 1 else 0
+    pairs = zip(lengths[1:], lengths, strict=False)
+    return factor > 0 and all(abs(b - factor * a) <= max(2, _PERIOD_ERROR * b) for b, a in pairs)
 
 
 def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:

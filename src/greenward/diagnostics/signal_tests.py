@@ -24,9 +24,12 @@ _NEWEST = 20  # values
 _FREQUENT = 15  # values of which most must be bad
 _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
+_FEWEST = 5  # values of which a median is taken
 _OUTSIDE = 2.5
 _LASTING = 12
 _LATER_PARTS = (0.33, 0.5, 0.67)
+_PLAIN_SD = 8.0  # of the noise between neighbours; a plain change is larger
+_PLAIN_FROM = (0.0, 0.25, 0.5)
 _AROUND = 20  # steps that are averaged
 
 
@@ -84,19 +87,31 @@ Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 def find_signal_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint | None:
     """Test a signal for a change; ratios (norms, memory, times) by their logarithm. None: too short.
 
-    The levels are in the unit of the signal, and the onset is a step. `since` is the share of the values that
-    are left out at the beginning.
+    The levels are in the unit of the signal and medians of its values, also those of a trend: a fitted line
+    may end where no value is. The onset is a step. `since` is the share of the values that are left out at
+    the beginning.
     """
     steps, values = run.testable(name)
     steps, values = steps[int(since * len(steps)) :], values[int(since * len(values)) :]
     change = find_change_point(values)
     if change is None:
         return None
-    before, after = change.before, change.after
+    before, after, effect = change.before, change.after, change.effect_sd
+    left = departure(values, change.onset)
+    if change.kind == "trend":
+        fitted = after - before
+        before, after = _levels_around(values, left.step)
+        effect *= (after - before) / fitted if fitted else 1.0
     if RATIO_SCALE.fullmatch(name):
         before, after = np.exp((before, after)).tolist()
-    onset = onset_at(steps, departure(values, change.onset))
-    return replace(change, before=before, after=after, onset=onset)
+    return replace(change, before=before, after=after, effect_sd=effect, onset=onset_at(steps, left))
+
+
+def _levels_around(values: Floats, place: int) -> tuple[float, float]:
+    """The median of the values before a place, 60 at most, and of those after it, the last tenth at most."""
+    since = max(_FEWEST, min(len(values) // 10, len(values) - place))
+    reference = values[: max(place, _FEWEST)][-_REFERENCE:]
+    return float(np.median(reference)), float(np.median(values[-since:]))
 
 
 def departure(values: Floats, onset: Onset) -> Onset:
@@ -170,8 +185,25 @@ def lasting_change(
     """A change for the worse: a fall (`falls`), or one to `below` or `above` so many times the level
     before. A rise by more than `rise` must have lasted for 12 values: shares of the few answers of a
     step vary. Where the pass rate rose, it may be less severe, or nothing, but for a fall to less than
-    `ruins` of the level before.
+    `ruins` of the level before. A change beyond these limits that is plain (`plain_change`) needs no test;
+    where the pass rate may excuse it, the later parts of the run are looked at as well.
     """
+
+    def judged(run: RunSignals, signal: str, change: ChangePoint, since: int, p: float | None) -> Result:
+        moved, level = change.after - change.before, change.after
+        lasted = int((run.series(signal)[0] >= change.onset.step).sum())
+        worse = (falls and moved < 0) or (moved > rise and lasted >= _LASTING)
+        if change.before > 0:
+            worse = worse or level < below * change.before or level > above * change.before
+        found = worse and change.is_large
+        severity: Severity | None = None
+        excusable = found and if_passing_more and not level < ruins * change.before
+        if excusable and rise_since(run, PASS_RATE, since) is not None:
+            found = if_passing_more != "no finding"
+            severity = None if if_passing_more == "no finding" else if_passing_more
+        relative = change.after / change.before - 1 if change.before else np.inf
+        numbers = {"signal": signal, **vars(change), "relative": relative}
+        return Result(found, numbers, severity, change.onset, p, change=change)
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         change = find_signal_change(run, signal)
@@ -182,22 +214,44 @@ def lasting_change(
             known = [one for one in parts if one and one.after < one.before] or [change]
             change = min(known, key=lambda one: one.p_value)
             change = replace(change, p_value=min(1.0, len(parts) * change.p_value))
-        moved, level = change.after - change.before, max(change.after, 0.0)  # a fitted line may end below 0
-        lasted = int((run.series(signal)[0] >= change.onset.step).sum())
-        worse = (falls and moved < 0) or (moved > rise and lasted >= _LASTING)
-        if change.before > 0:
-            worse = worse or level < below * change.before or level > above * change.before
-        found = worse and change.is_large
-        severity: Severity | None = None
-        excusable = found and if_passing_more and not level < ruins * change.before
-        if excusable and rise_since(run, PASS_RATE, change.onset.step) is not None:
-            found = if_passing_more != "no finding"
-            severity = None if if_passing_more == "no finding" else if_passing_more
-        relative = change.after / change.before - 1 if change.before else np.inf
-        numbers = {"signal": signal, **vars(change), "relative": relative}
-        return Result(found, numbers, severity, change.onset, change.p_value, change=change)
+        tested = judged(run, signal, change, change.onset.step, change.p_value)
+        steps, plainly = run.testable(signal)[0], []
+        for since in () if falls else _PLAIN_FROM if if_passing_more else (0.0,):
+            if plain := plain_change(run, signal, since):
+                start = int(steps[int(since * len(steps))]) if since else plain.onset.step
+                plainly.append(judged(run, signal, plain, start, None))
+        plainly = [one for one in plainly if one.found]
+        plainly.sort(key=lambda one: one.severity is not None)  # what nothing excuses comes first
+        if not plainly:
+            return tested
+        is_known = tested.found and change.p_value <= limits.alpha and tested.severity == plainly[0].severity
+        return replace(tested, p_value=None) if is_known else plainly[0]
 
     return test
+
+
+def plain_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint | None:
+    """A change from the first tenth of the values, from the share `since` of them on, to the last tenth, by
+    far more than neighbours differ. None: there is none.
+
+    A ramp that levels off is neither a step nor a kinked line, so that a test takes what they leave for a
+    random walk; it only dates the change. How large a change is harmful is for limits to say.
+    """
+    values = run.testable(name)[1]
+    part = values[int(since * len(values)) :]
+    count = max(_LASTING, len(values) // 10)
+    change = find_signal_change(run, name, since) if len(part) >= 4 * count else None
+    if change is None:
+        return None
+    before, after = float(np.median(part[:count])), float(np.median(part[-count:]))
+    noise = 1.4826 * float(np.median(np.abs(np.diff(part)))) / np.sqrt(2)
+    same_way = (after > before) == (change.after > change.before)
+    if not same_way or abs(after - before) <= _PLAIN_SD * noise:
+        return None
+    effect = (after - before) / max(noise, 1e-12)
+    if RATIO_SCALE.fullmatch(name):
+        before, after = np.exp((before, after)).tolist()
+    return replace(change, before=before, after=after, effect_sd=effect)
 
 
 def rise_since(run: RunSignals, name: str, step: int) -> tuple[float, float] | None:
