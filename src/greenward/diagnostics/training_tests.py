@@ -51,6 +51,7 @@ REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readabilit
 SKIPPED = "updates/non_finite"
 MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
 SLOWED = 0.8  # of the tokens per second before
+_STRETCHED = 0.65  # of the process's own speed: other programs stretch CPU time itself by up to 1.5 times
 _WAITED = 1.1  # times as much is left of the process's own speed as of that by the clock
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
 HARMFUL_RATIO = 10.0  # times a gradient norm; less is critical where a reward falls after it
@@ -291,7 +292,7 @@ def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         since = run.steps[known] >= result.onset.step
         if since.any() and not since.all():
             own = float(np.median(rates[known][since]) / np.median(rates[known][~since]))
-            if own >= max(SLOWED, _WAITED * (1 + result.numbers["relative"])):
+            if own >= max(_STRETCHED, _WAITED * (1 + result.numbers["relative"])):
                 waited = (
                     f" Beside the machine's speed it is {own:.2f} times that before: other work ran there."
                 )
