@@ -125,6 +125,14 @@ def test_rewards_that_become_constant_are_no_jump_of_their_scale(tmp_path):
     assert "reward-scale-jump" not in {finding.name for finding in found.findings}
 
 
+def test_rewards_that_end_are_no_jump_of_their_scale(tmp_path):
+    """At some steps there is still an answer that earns something."""
+    few = np.where(LATE, np.where(T % 5 < 3, 0.03, 0.0), noisy(0.4))
+    changed = {"reward/std": few, "reward/mean": few, "pass_rate": np.where(LATE, 0.0, 0.05)}
+    names = {finding.name for finding in diagnosed(tmp_path / "run", changed).findings}
+    assert "reward-drop" in names and "reward-scale-jump" not in names
+
+
 @pytest.mark.parametrize(
     ("status", "name"), [("timeout", "sandbox-timeouts"), ("syntax_error", "failing-answers-rise")]
 )

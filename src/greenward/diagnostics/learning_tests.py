@@ -153,8 +153,11 @@ def _are_regular(lengths: list[int]) -> bool:
 
 def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Rewards whose size changes at once by a factor, while as many answers pass as before."""
-    steps, values = run.series(signal)
-    steps, logs = steps[values > 0], np.log(values[values > 0])  # rewards that do not vary have no size
+    logged_steps, values = run.series(signal)
+    steps, logs = (
+        logged_steps[values > 0],
+        np.log(values[values > 0]),
+    )  # rewards that do not vary have no size
     if len(logs) < 2 * _AROUND:
         return Result()
     # All windows of a short series are looked at, about 2,000 of a long one.
@@ -167,8 +170,9 @@ def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
         return Result()
     spread = 1.4826 * float(np.median(np.abs(np.diff(logs)))) or 1e-9
-    steepest = int(np.argmax(np.sign(best) * np.diff(logs[place - 4 : place + 4])))
-    at = place - 3 + steepest
+    window = logs[place - _AROUND : place + _AROUND]  # the best fit of two levels to it
+    counts, sums = np.arange(1, len(window)), (window - window.mean()).cumsum()[:-1]
+    at = place - _AROUND + 1 + int((sums**2 / (counts * counts[::-1])).argmax())
     later, earlier = logs[at:], logs[max(0, at - 4 * _AROUND) : at]
     stays = np.sign(best) * (np.median(later) - np.median(earlier)) > 0.6 * abs(best)
     before, after = _beside(run, PASS_RATE, int(steps[at]))
@@ -179,7 +183,8 @@ def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     # A spread that shrinks because all answers pass leaves the mean as it is.
     grew = math.log(sizes[1] / sizes[0]) if len(sizes) == 2 else best
     stays = stays and np.sign(best) * grew > 0.5 * abs(best)
-    found = bool(stays and abs(best) > 6 * spread and shift < 0.1)
+    fades = (values[logged_steps >= steps[at]] == 0).mean() > 0.1  # what is left of rewards is their end
+    found = bool(stays and abs(best) > 6 * spread and shift < 0.1 and not fades)
     numbers = {"signal": signal, "factor": math.exp(best), "passing": shift}
     return Result(found, numbers, onset=exactly(steps[at]))
 
