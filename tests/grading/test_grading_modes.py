@@ -8,6 +8,7 @@ import pytest
 
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Comparison, Problem, StdioCase
+from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
 
 CHECK = """
@@ -97,6 +98,42 @@ GOOD_SUM = "a, b = map(int, input().split())\nprint(a + b)"
 def test_a_program_is_judged_by_what_it_prints(grader, code, status, passed):
     (verdict,) = grader.grade([(SUM, code)])
     assert (verdict.status, sum(verdict.tests_passed)) == (status, passed), verdict
+
+
+@pytest.mark.parametrize(
+    ("code", "passed"),
+    [
+        # Each would print something else in a process in which it has run before.
+        ("import json\njson.seen = getattr(json, 'seen', -1) + 1\nprint(sum(map(int, input().split())) + json.seen)",
+         (True, True, True)),
+        ("import time\na, b = map(int, input().split())\nuntil = 0.3\nis_first = time.process_time() < until\n"
+         "while time.process_time() < until: pass\nprint(a + b if is_first else 'late')", (True, True, True)),
+        ("a, b = map(int, input().split())\nprint(a + abs(b))", (True, False, True)),
+        ("import random\na, b = map(int, input().split())\nprint(a + b + int(random.random() < 0.5))",
+         (True, True, True)),
+    ],
+)  # fmt: skip
+def test_no_program_fails_because_it_has_run_before(grader, code, passed):
+    (verdict,) = grader.grade([(SUM, code)])
+    assert verdict.tests_passed == passed, verdict
+
+
+def _noted(jobs, ran):
+    for job in jobs:
+        ran.append(job)
+        yield job
+
+
+def test_a_program_that_fails_later_is_repeated_once(grader, monkeypatch):
+    ran, run = [], LocalExecutor.run
+    monkeypatch.setattr(LocalExecutor, "run", lambda own, jobs: run(own, _noted(jobs, ran)))
+    wrong_later = "a, b = map(int, input().split())\nprint(a + abs(b))"
+    (verdict,) = grader.grade([(SUM, wrong_later)])
+    assert verdict.tests_passed == (True, False, True)
+    assert [job.stdins for job in ran] == [("1 2\n", "10 -4\n", "0 0"), ("10 -4\n",)]
+    ran.clear()
+    grader.grade([(SUM, GOOD_SUM), (SUM, "print(7)")])
+    assert len(ran) == 2
 
 
 def test_output_beyond_what_is_kept_does_not_pass(grader):

@@ -93,18 +93,6 @@ def test_the_texts_of_a_program_come_in_as_few_messages_as_their_size_allows(
     assert len(sent) == messages
 
 
-def test_a_worker_goes_on_only_after_the_frame_of_our_own_harness(executor):
-    """The answer's frame means the same but is written otherwise: the pool sends the next text itself."""
-    code = (
-        "import gc, os, struct\n"
-        "nonce = next(vars(one)['_nonce'] for one in gc.get_objects() if type(one).__name__ == '_Harness')\n"
-        "text = b'[ \"done\" ]'\n"
-        "os.write(3, nonce + struct.pack('!I', len(text)) + text)\nprint(input(), flush=True)\nos._exit(0)"
-    )
-    result = run(executor, Job(code, stdins=("a\n", "b\n")))
-    assert [one.value for one in result.results] == ["a\n", "b\n"]
-
-
 def test_after_a_run_that_failed_no_further_text_is_tried(executor):
     result = run(executor, Job("print(1 / int(input()))", stdins=("1", "0", "1")))
     assert (result.outcome, result.error_class) == (Outcome.LOAD_ERROR, "ZeroDivisionError")

@@ -17,6 +17,7 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
 from greenward.grading.labels import judge_label
+from greenward.grading.program_runs import program_jobs
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import join_results, make_jobs
 from greenward.grading.unique_jobs import JobSet, run_unique
@@ -238,6 +239,8 @@ class Grader(Closing["Grader"]):
                 self.tests_by_mode.update(expectation.mode for expectation in plan.expectations)
             return judge(plan, join_results(results))
 
+        if len(jobs[0].stdins) > 1:
+            return program_jobs(plan, jobs[0], combine)
         return JobSet(jobs, combine)
 
     def _jobs(self, plan: GradingPlan, problem: Problem, answer: Extracted) -> tuple[Job, ...] | Verdict:

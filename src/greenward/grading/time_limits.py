@@ -39,7 +39,7 @@ def make_jobs(
     job = replace(plan.job, code=code, limits=limits)
     if problem.test_seconds and (job.stdins or job.calls):
         seconds = problem.test_seconds if by_suite else limits.cpu_seconds
-        if job.stdins:  # a fresh process for each test
+        if job.stdins:  # the limits of a job are those of each run
             return (replace(job, limits=_with_cpu_seconds(limits, seconds)),)
         return (_limited(job, [seconds] * len(job.calls), seconds * len(job.calls)),)
     if by_suite and job.calls and len(job.calls) == len(problem.reference_seconds):

@@ -17,10 +17,10 @@ from typing import Any
 from greenward.errors import SandboxError
 from greenward.sandbox.codec import PlainDataError, decode_untrusted, encode
 from greenward.sandbox.frames import LENGTH, NONCE_CHARS, result_frame_end
-from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, RunResult
+from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Limits, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
-_STDIN_BYTES_AT_ONCE = 4 << 20
+_STDINS_AT_ONCE, _STDIN_BYTES_AT_ONCE = 64, 4 << 20  # each is an open file of its process
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -38,9 +38,10 @@ Ending = tuple[Outcome, str | None, str]
 class Attempt:
     """One attempt at a job: its place, the nonce of this run, and what has happened so far.
 
-    `stdins_done` are the results of the texts of `job.stdins` that were run. The worker gets several of
-    the others at once, and runs the program on one after the other while it completes. An `alone` attempt
-    has one run, while no other runs. A control is a harmless program that runs in place of a job.
+    `done` are the results of the processes that have run the first texts of `job.stdins`. One process runs
+    the program on several texts where that is possible (`programs`); a run that does not complete there is
+    tried again in a process of its own. An `alone` attempt has one run, while no other runs. A control is a
+    harmless program that runs in place of a job.
     """
 
     index: int
@@ -48,7 +49,7 @@ class Attempt:
     losses: int = 0
     alone: bool = False
     is_control: bool = False
-    stdins_done: tuple[RunResult, ...] = ()
+    done: tuple[RunResult, ...] = ()
     nonce: str = field(default_factory=lambda: secrets.token_hex(NONCE_CHARS // 2))
 
     def _again(self, **changes: Any) -> Attempt:
@@ -56,25 +57,41 @@ class Attempt:
 
     @cached_property
     def _stdins(self) -> list[bytes]:
-        """What the program reads in the runs of this attempt, at least in one of them."""
+        """What the program reads in the runs of this attempt."""
         texts, size = list[bytes](), 0
-        for text in self.job.stdins[len(self.stdins_done) :]:
+        begin = _count_runs(self.done)
+        most = 1 if self.alone or self.job.files else _STDINS_AT_ONCE  # its own modules keep what they hold
+        for text in self.job.stdins[begin : begin + most]:
             texts.append(text.encode("utf-8", "surrogatepass"))
             size += len(texts[-1])
-            if self.alone or size > _STDIN_BYTES_AT_ONCE:
+            if size > _STDIN_BYTES_AT_ONCE:
                 break
         return texts
 
     @property
+    def limits(self) -> Limits:
+        """Those of the process: of all its runs."""
+        one, runs = self.job.limits, max(1, len(self._stdins))
+        return replace(
+            one,
+            cpu_seconds=one.cpu_seconds * runs,
+            wall_seconds=one.wall_seconds * runs,
+            output_bytes=one.output_bytes * runs + NONCE_CHARS * len(self._stdins),
+        )
+
+    @property
     def header(self) -> dict[str, Any]:
-        job = self.job
+        job, runs = self.job, len(self._stdins)
+        call_seconds, call_wall_seconds = job.call_seconds, job.call_wall_seconds
+        if runs > 1:
+            call_seconds, call_wall_seconds = (job.limits.cpu_seconds,) * runs, job.limits.wall_seconds
         return {
-            **vars(job.limits),
+            **vars(self.limits),
             "result_bytes": job.result_bytes,
             "stdin_bytes": list(map(len, self._stdins)),
-            "call_seconds": job.call_seconds,
-            "call_wall_seconds": job.call_wall_seconds,
-            "measures_calls": job.trusted,
+            "call_seconds": call_seconds,
+            "call_wall_seconds": call_wall_seconds,
+            "measures_calls": job.trusted or runs > 1,
         }
 
     def payloads(self) -> tuple[bytes, bytes]:
@@ -102,12 +119,6 @@ class Attempt:
             raise SandboxError(f"a job takes {len(answer)} characters; at most {MAX_JOB_CHARS} are allowed.")
         return b"".join((answer, *self._stdins)), checks.encode("ascii")
 
-    def after_run(self, result: RunResult) -> Attempt | None:
-        """What an attempt is when its worker goes on with the next text; None if none can follow."""
-        done = (*self.stdins_done, result)
-        is_possible = result.outcome is Outcome.COMPLETED and len(done) < len(self.job.stdins)
-        return replace(self, stdins_done=done) if is_possible else None
-
     def after_result(self, result: RunResult) -> RunResult | Attempt:
         """What follows a result: it is final, or there is more to run."""
         if self.is_control:
@@ -119,12 +130,12 @@ class Attempt:
             return self._again(alone=True)
         if not self.job.stdins:
             return result
-        runs = (*self.stdins_done, result)
-        if result.outcome is Outcome.COMPLETED and len(runs) < len(self.job.stdins):
-            return self._again(alone=False, stdins_done=runs)
+        runs = (*self.done, result)
+        if result.outcome is Outcome.COMPLETED and _count_runs(runs) < len(self.job.stdins):
+            return self._again(alone=False, done=runs)
         return replace(
             result,
-            results=tuple(CallResult(True, run.stdout) for run in runs if run.outcome is Outcome.COMPLETED),
+            results=tuple(one for run in runs for one in run.results),
             cpu_seconds=max(run.cpu_seconds for run in runs),
             wall_seconds=sum(run.wall_seconds for run in runs),
         )
@@ -149,14 +160,15 @@ class Attempt:
         if "failure" in report:
             return _infrastructure(report["failure"])
         results_end, stdout_end = report["lengths"][0], sum(report["lengths"][:2])
-        job, results = self.job, list[CallResult]()
+        job, results, nonce = self.job, list[CallResult](), self.nonce.encode("ascii")
         expected = len(job.checks) if is_of_checks else len(job.calls) + len(job.expressions)
+        expected += len(self._stdins)
         try:
-            ended = _read_frames(blobs[:results_end], self.nonce.encode("ascii"), expected, results)
+            ended = _read_frames(blobs[:results_end], nonce, expected, results, may_stop=bool(job.stdins))
         except Exception:  # an input of an answer that this reader does not foresee
             ended = _FORGED
         outcome, error_class, message = _ending(ended, report)
-        return RunResult(
+        result = RunResult(
             outcome=outcome,
             results=tuple(results),
             error_class=error_class,
@@ -166,6 +178,35 @@ class Attempt:
             layers=layers,
             call_seconds=tuple(report["call_seconds"][: len(results)]),
             **report["usage"],
+        )
+        return self._of_runs(result, blobs[results_end:stdout_end], report) if job.stdins else result
+
+    def _of_runs(self, process: RunResult, stdout: bytes, report: Mapping[str, Any]) -> RunResult:
+        """The result of the runs that a process has completed; how it ended if that is none.
+
+        The run at which it ended otherwise is left out: it is to show in a process of its own what it does.
+        """
+        *outputs, rest = stdout.split(self.nonce.encode("ascii"))
+        outputs = outputs or [rest]  # the program has closed its output
+        completed = min(len(process.results), len(outputs))
+        if process.outcome is not Outcome.COMPLETED:
+            completed = min(completed, len(self._stdins) - 1)
+        if report["is_too_full"]:  # no run follows one that leaves files
+            completed = min(completed, len(process.results) - 1)
+        most = self.job.limits.output_bytes
+        texts = [output[:most].decode("utf-8", "replace") for output in outputs[: max(1, completed)]]
+        if completed < 1:
+            return replace(process, results=(), stdout=texts[0], call_seconds=())
+        if report["call_seconds"]:
+            process = replace(process, cpu_seconds=max(report["call_seconds"][:completed]))
+        return replace(
+            process,
+            outcome=Outcome.COMPLETED,
+            results=tuple(CallResult(True, text) for text in texts),
+            error_class=None,
+            error_message="",
+            stdout=texts[-1],
+            call_seconds=(),
         )
 
     def merge(self, answer: RunResult, checks: RunResult) -> RunResult:
@@ -192,11 +233,19 @@ def _infrastructure(message: str) -> RunResult:
     return RunResult(Outcome.INFRASTRUCTURE, error_message=message)
 
 
+def _count_runs(done: tuple[RunResult, ...]) -> int:
+    return sum(len(result.results) for result in done)
+
+
 _FORGED: Ending = (Outcome.CHEATING, "ForgedResult", "wrote to the private result channel")
 
 
-def _read_frames(data: bytes, nonce: bytes, expected: int, results: list[CallResult]) -> Ending | None:
+def _read_frames(
+    data: bytes, nonce: bytes, expected: int, results: list[CallResult], *, may_stop: bool
+) -> Ending | None:
     """Adds the results in an answer's frames, checked one by one: nonce, length, kind, order.
+
+    With `may_stop` the process may be done after any result, not only after all that are expected.
 
     Gives how the answer ended by what it wrote, `_FORGED` for a frame that our harness does not write
     (what came before it counts), or None if the frames stop before the end.
@@ -218,7 +267,7 @@ def _read_frames(data: bytes, nonce: bytes, expected: int, results: list[CallRes
                 results.append(CallResult(True, error_message=message, plain=False))
             case ["raised", _, str(name), str(message)] if is_next:
                 results.append(CallResult(False, error_class=name, error_message=message))
-            case ["done"] if len(results) == expected:
+            case ["done"] if len(results) == expected or (may_stop and results):
                 ended = (Outcome.COMPLETED, None, "")
             case ["ended", str(outcome), str(name), str(message)] if outcome in _ENDED:
                 ended = (Outcome(outcome), name, message)

@@ -38,8 +38,8 @@ class Workspaces(Supervisor):
 
     def serve(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
-    ) -> Iterator[Report]:
-        """Carries out one request and gives one report, as `run`.
+    ) -> Report:
+        """Carries out one request and reports as `run` does.
 
         `limits` names the workspace and says whether it is new or old.
         Of a new one the folder is made first; an old one is removed, and nothing is run.
@@ -47,16 +47,15 @@ class Workspaces(Supervisor):
         self.workspace = os.path.join(self._root, limits["name"])
         if limits["is"] == "old":
             remove_folder(self.workspace)
-            yield {"closed": True}, []
-            return
+            return {"closed": True}, []
         if limits["is"] == "new":
             os.mkdir(self.workspace, 0o700)
-        yield self.run(channel, {**limits, "folder": self.workspace}, job, calls)
+        return self.run(channel, {**limits, "folder": self.workspace}, job, calls)
 
     def _clean(self) -> None:
         """Files of a workspace stay."""
 
-    def _act(self, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+    def _act(self, limits: Mapping[str, Any], job: memoryview, stdins: list[int]) -> NoReturn:
         action, argument = json.loads(bytes(job))
         if action == "exec":
             os.nice(COMMAND_NICENESS)

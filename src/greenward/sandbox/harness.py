@@ -9,18 +9,16 @@ A problem's test programs run by the same harness, in a process of their own.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import mmap
 import os
 import sys
-import threading
 import types
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from greenward.sandbox import codec
+from greenward.sandbox import codec, programs
 from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
@@ -29,23 +27,29 @@ from greenward.sandbox.workspace import find_modules_here, load_module, write_fi
 RESULT_FD = 3
 MAX_FD = 256
 MAX_MESSAGE_CHARS = 500
-DONE = b'["done"]'
-_AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
-_exit, _getpid, _compile, _eval, _exec = os._exit, os.getpid, compile, eval, exec
+_exit, _getpid, _write = os._exit, os.getpid, os.write
+_compile, _eval, _exec = compile, eval, exec
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
 
 
-def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+_Given = TypeVar("_Given")
+
+
+def run_job(
+    layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job: memoryview, stdins: list[int]
+) -> NoReturn:
     """Runs one job in this process and ends the process.
+
+    `stdins` are open files: the first one is standard input, a program runs once for each.
 
     Sets the first byte of `ready` when the layers are on. Only a process that has not loaded an answer
     can do so, and no answer can undo it: it has no descriptor, and no address, of this memory.
     """
     nonce, kind, files, *fields = codec.decode(str(job, "ascii"))
-    harness = _Harness(nonce.encode("ascii"), files)
+    harness = _Harness(nonce.encode("ascii"), files, stdins)
     del nonce, job
     if files:
         write_files(files)
@@ -55,7 +59,7 @@ def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job
     is_tested_apart = kind == "checks" or fields[-1]
     if files:
         find_modules_here(files)
-    os.closerange((CALL_FD if is_tested_apart else RESULT_FD) + 1, MAX_FD)
+    _close_others((CALL_FD if is_tested_apart else RESULT_FD) + 1, stdins[1:])
     if kind == "checks":
         harness.run_checks(*fields)
     else:
@@ -66,8 +70,8 @@ def run_job(layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job
 class _Harness:
     """Runs an answer, or test programs, and sends what comes of it."""
 
-    def __init__(self, nonce: bytes, files: Mapping[str, str]) -> None:
-        self._nonce, self._owner, self._files = nonce, _getpid(), files
+    def __init__(self, nonce: bytes, files: Mapping[str, str], stdins: list[int]) -> None:
+        self._nonce, self._owner, self._files, self._stdins = nonce, _getpid(), files, stdins
 
     def run_answer(
         self,
@@ -81,16 +85,16 @@ class _Harness:
         setup_code: str,
         is_called_by_checks: bool,
     ) -> None:
-        is_program = entry_point is None and not expressions
+        if entry_point is None and not expressions:
+            self._run_program(preamble, code, setup_code)
+            return
         compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
         inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
         calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
-        namespace = _new_module("__main__" if is_program else "answer")
+        namespace = _new_module("answer")
         if preamble:
             _execute(preamble, "<preamble>", namespace)
-        namespace = self._load(
-            namespace, code, setup_code, path=path, is_program=is_program, as_in_contests=bool(preamble)
-        )
+        namespace = self._load(namespace, code, setup_code, path=path)
         function = _named(entry_point, namespace)
         if entry_point is not None and not callable(function):
             message = f"{entry_point} is not defined as a function"
@@ -114,11 +118,7 @@ class _Harness:
 
     def end(self, message: list[Any]) -> NoReturn:
         """Flushes what was printed, sends the last message and ends the process."""
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:  # the answer has broken this stream
-                continue
+        _flush()
         self._send(_dumps(message))
         _exit(0)
 
@@ -145,6 +145,48 @@ class _Harness:
             base = () if position else (builtin_base(type(error)),)
             return _dumps(["raised", *position, *_describe(error), *base])
 
+    def _run_program(self, preamble: str, code: str, setup_code: str) -> None:
+        """Runs a program once, or once for each standard input until a run needs a process of its own.
+
+        The output of a run ends with the nonce. As in contests, a program with a preamble may end with a
+        top-level `return` and with any exit status.
+        """
+        compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
+        state = programs.ProcessState() if len(self._stdins) > 1 else None
+        for position, following in enumerate([*self._stdins[1:], None]):
+            is_clean = self._run_once(compiled, preamble, setup_code)
+            if self._stdins:
+                _flush()
+                with contextlib.suppress(OSError):  # the program has closed its output
+                    _write(1, self._nonce)
+                self._send(f'["value",{position},null]')
+            if state is None or following is None or not is_clean or not state.restore(following):
+                return
+
+    def _run_once(self, compiled: types.CodeType, preamble: str, setup_code: str) -> bool:
+        """Whether another program can run in this process afterwards; what goes wrong ends the process."""
+        namespace = _new_module("__main__")
+        if preamble:
+            _execute(preamble, "<preamble>", namespace)
+
+        def run() -> bool:
+            try:
+                _exec(compiled, namespace)
+                if setup_code:
+                    _execute(setup_code, "<setup>", namespace)
+            except SystemExit as error:
+                if not preamble and error.code not in (None, 0):
+                    raise
+            except MemoryError:
+                raise
+            except BaseException as error:
+                below_us = error.__traceback__ and error.__traceback__.tb_next
+                sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
+                raise
+            return programs.finish()
+
+        return self._ending_at_errors(run)
+
     def _load(
         self,
         namespace: dict[str, Any],
@@ -152,8 +194,6 @@ class _Harness:
         setup_code: str,
         *,
         path: str = "",
-        is_program: bool = False,
-        as_in_contests: bool = False,
         answer: RemoteFunction | None = None,
     ) -> dict[str, Any]:
         """Runs the code, an answer or the setup of its test programs; what goes wrong ends the process.
@@ -161,37 +201,38 @@ class _Harness:
         Gives the namespace that the code has filled: the given one, or that of the module at `path`. The
         files are written anew then, whatever the code has made of them.
 
-        As in contests, a program may end with a top-level `return` and with any exit status. A setup
-        that calls the answer may fail because of the answer.
+        A setup that calls the answer may fail because of the answer.
         """
-        try:
-            compiled = _compile_answer(code, may_return=is_program and as_in_contests)
-        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-            self.end(["ended", "syntax_error", *_describe(error)])
-        try:
-            if path and not is_program:
-                namespace = load_module(path)
-            else:
+        compiled = self._compiled(partial(_compile, code, "<answer>", "exec", dont_inherit=True))
+
+        def load() -> dict[str, Any]:
+            loaded = load_module(path) if path else namespace
+            if not path:
                 _exec(compiled, namespace)
-            if self._files and not is_program:
+            if self._files:
                 write_files(self._files)
             if setup_code:
-                _execute(setup_code, "<setup>", namespace)
-            if is_program:
-                _finish_program()
+                _execute(setup_code, "<setup>", loaded)
+            return loaded
+
+        return self._ending_at_errors(load, answer)
+
+    def _compiled(self, compiled: Callable[[], types.CodeType]) -> types.CodeType:
+        try:
+            return compiled()
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            self.end(["ended", "syntax_error", *_describe(error)])
+
+    def _ending_at_errors(self, act: Callable[[], _Given], answer: RemoteFunction | None = None) -> _Given:
+        try:
+            return act()
         except SystemExit as error:
-            if not (is_program and (as_in_contests or error.code in (None, 0))):
-                self.end(["ended", "exited", *_describe(error)])
-            _finish_program()
+            self.end(["ended", "exited", *_describe(error)])
         except MemoryError as error:
             self.end(["ended", "memory", *_describe(error)])
         except BaseException as error:
-            if is_program:
-                below_us = error.__traceback__ and error.__traceback__.tb_next
-                sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
             outcome = "exited" if answer and answer.was_called else "load_error"
             self.end(["ended", outcome, *_describe(error)])
-        return namespace
 
 
 def _named(entry_point: str | None, namespace: Mapping[str, Any]) -> Any:
@@ -239,26 +280,20 @@ def _uses_more(code: types.CodeType, entry_point: str) -> bool:
     return code.co_names[:1] == (entry_point,) and (len(code.co_names) > 1 or has_functions)
 
 
-def _compile_answer(code: str, *, may_return: bool) -> Any:
-    """The compiled code; a program with a top-level `return` as the body of a function, after its imports."""
-    try:
-        return _compile(code, "<answer>", "exec", dont_inherit=True)
-    except SyntaxError as error:
-        if not may_return or error.msg != "'return' outside function":
-            raise
-    tree, wrapped = (
-        _compile(source, "<answer>", "exec", _AS_TREE, dont_inherit=True)
-        for source in (code, "def program(): pass\nprogram()")
-    )
-    is_import = [type(statement).__name__ in ("Import", "ImportFrom") for statement in tree.body]
-    wrapped.body[0].body = [one for one, first in zip(tree.body, is_import, strict=True) if not first]
-    wrapped.body[:0] = [one for one, first in zip(tree.body, is_import, strict=True) if first]
-    return _compile(wrapped, "<answer>", "exec", dont_inherit=True)
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:  # the answer has broken this stream
+            continue
 
 
-def _finish_program() -> None:
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+def _close_others(first: int, kept: list[int]) -> None:
+    """Closes the descriptors from `first` on, but for those that are kept."""
+    for one in kept:
+        os.closerange(first, one)
+        first = one + 1
+    os.closerange(first, MAX_FD)
 
 
 def _execute(program: str, name: str, namespace: dict[str, Any]) -> None:

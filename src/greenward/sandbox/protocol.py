@@ -82,8 +82,9 @@ class Job:
     imported from there. With a `path`, `code` is one of them, the module at that path: it is imported under
     its name, and its namespace is the answer's. An entry point may be dotted (`Class.method`).
 
-    With no entry point the program is run as `__main__`, its output captured: once, or once in a
-    fresh process for each text of `stdins`, each giving its standard output as one result.
+    With no entry point the program is run as `__main__`, its output captured: once, or once for each text of
+    `stdins`, each giving its standard output as one result. A run that meets anything that another one has
+    left, or that does not complete, has a fresh process.
 
     `result_bytes` bounds what all results take as text: reading them costs the caller's time.
     `preamble` runs before the code, in the same namespace, as contest suites have it. A program with

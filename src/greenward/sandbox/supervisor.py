@@ -14,12 +14,12 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from greenward.sandbox import harness, processes
 from greenward.sandbox.folders import empty_folder, folder_bytes
-from greenward.sandbox.frames import NONCE_CHARS, framed, result_frame_end
+from greenward.sandbox.frames import result_frame_end
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.remote_calls import CALL_FD
@@ -34,7 +34,7 @@ PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times wha
 _SELF_TEST_LIMITS: dict[str, Any] = {
     "cpu_seconds": 5.0, "wall_seconds": 5.0, "memory_bytes": 1 << 30, "file_bytes": 1 << 20,
     "output_bytes": 1 << 16, "result_bytes": 1 << 16,
-    "call_seconds": (), "call_wall_seconds": 0.0, "measures_calls": False,
+    "stdin_bytes": (), "call_seconds": (), "call_wall_seconds": 0.0, "measures_calls": False,
 }  # fmt: skip
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 
@@ -60,41 +60,22 @@ class Supervisor:
 
     def serve(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
-    ) -> Iterator[Report]:
-        """Runs one job, and with texts at its end (`stdin_bytes`) once for each; gives the reports of `run`.
-
-        A run that does not complete is the last one. `goes_on` says whether another one follows.
-        """
-        lengths = limits["stdin_bytes"]
-        start = len(job) - sum(lengths)
-        code, nonce = job[:start], bytes(job[2 : 2 + NONCE_CHARS])
-        completed = framed(harness.DONE, nonce)
-        for left, length in zip(range(max(1, len(lengths)) - 1, -1, -1), lengths or [None], strict=True):
-            stdin = None if length is None else job[start : start + length]
-            report, outputs = self.run(channel, limits, code, calls, stdin)
-            goes_on = left > 0 and report.get("ready", False) and report["killed"] is None
-            goes_on = goes_on and outputs[0].kept == completed
-            yield {**report, "goes_on": goes_on}, outputs
-            if not goes_on:
-                return
-            start += length or 0
+    ) -> Report:
+        """Runs what a frame asks for, and reports as `run` does."""
+        return self.run(channel, limits, job, calls)
 
     def run(
-        self,
-        channel: socket.socket,
-        limits: Mapping[str, Any],
-        job: memoryview,
-        calls: int | None = None,
-        stdin: memoryview | None = None,
+        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None = None
     ) -> Report:
         """Runs one job and reports how it ended; its results, output and errors come as they are.
 
-        An empty job is the self-test of the layers. `calls` is the socket between an answer and its
-        checks. Where the machine does not let a child start, the report is the reason, as `failure`.
+        The texts of standard input (`stdin_bytes`) are the job's end. An empty job is the self-test of the
+        layers. `calls` is the socket between an answer and its checks. Where the machine does not let a child
+        start, the report is the reason, as `failure`.
         """
         started = time.monotonic()
         try:
-            pid, reads = self._start(limits, job, calls, stdin)
+            pid, reads = self._start(limits, job, calls)
         except OSError as error:  # the answer is not there yet: no memory, process, descriptor or space
             return {"failure": f"an answer's process cannot be started: {error}"}, []
         child = Child(self, pid, reads, limits, started)
@@ -147,16 +128,14 @@ class Supervisor:
     def _clean(self) -> None:
         empty_folder(self.workspace)
 
-    def _act(self, limits: Mapping[str, Any], job: memoryview) -> NoReturn:
+    def _act(self, limits: Mapping[str, Any], job: memoryview, stdins: list[int]) -> NoReturn:
         """What the child does: it applies the layers, says so, and ends."""
-        harness.run_job(self.layers, self._ready, limits, job)
+        harness.run_job(self.layers, self._ready, limits, job, stdins)
 
-    def _start(
-        self, limits: Mapping[str, Any], job: memoryview, calls: int | None, stdin: memoryview | None
-    ) -> tuple[int, list[int]]:
+    def _start(self, limits: Mapping[str, Any], job: memoryview, calls: int | None) -> tuple[int, list[int]]:
         """Forks the answer; its id, and the pipes of its results, output and errors. Raises `OSError`."""
         self._ready[0], self._next_count = 0, 0.0
-        pid, stdin_file, reads, writes = 0, None, list[int](), list[int]()
+        pid, reads, writes, stdins = 0, list[int](), list[int](), list[int]()
         try:
             if not self.owns_processes:  # elsewhere its folder is in memory
                 disk = os.statvfs(self.workspace)
@@ -166,22 +145,30 @@ class Supervisor:
                 read, write = os.pipe()
                 reads.append(read)
                 writes.append(write)
-            if stdin is not None:
-                stdin_file = processes.unnamed_file(stdin, self.workspace)
+            end = len(job) - sum(limits["stdin_bytes"])
+            code, rest = job[:end], job[end:]
+            for length in limits["stdin_bytes"]:
+                stdins.append(processes.unnamed_file(rest[:length], self.workspace))
+                rest = rest[length:]
             results, stdout, stderr = writes
-            targets = {0: stdin_file, 1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
+            targets = {1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
             worker = os.getpid()
             pid = os.fork()
             if pid == 0:
-                self._become_answer(worker, targets, limits, job)
+                self._become_answer(worker, targets, limits, code, stdins)
             return pid, reads
         finally:
-            for descriptor in (*writes, stdin_file, calls, *(() if pid else reads)):
+            for descriptor in (*writes, *stdins, calls, *(() if pid else reads)):
                 if descriptor is not None:
                     os.close(descriptor)
 
     def _become_answer(
-        self, worker: int, targets: dict[int, int | None], limits: Mapping[str, Any], job: memoryview
+        self,
+        worker: int,
+        targets: dict[int, int | None],
+        limits: Mapping[str, Any],
+        job: memoryview,
+        stdins: list[int],
     ) -> NoReturn:
         try:
             if self.layers.allows_processes:
@@ -193,11 +180,11 @@ class Supervisor:
                     os._exit(1)
             os.setpgid(0, 0)
             os.chdir(self.workspace)
-            for number, descriptor in targets.items():
+            for number, descriptor in {0: next(iter(stdins), None), **targets}.items():
                 if descriptor is not None:
                     os.dup2(descriptor, number)
             if job:
-                self._act(limits, job)
+                self._act(limits, job, stdins)
             self.layers.test(limits, self.owns_processes, harness.RESULT_FD)
         finally:
             os._exit(1)

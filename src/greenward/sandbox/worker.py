@@ -99,12 +99,11 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
         limits, job, calls = receive_frame_with_descriptor(channel)
         if limits is None:
             return
-        for report, outputs in supervisor.serve(channel, limits, job, calls):
-            kept = [output.kept for output in outputs]
-            send_frame(channel, report, *kept)
-            for memory in kept:
-                erase(memory)
-        erase(job)
+        report, outputs = supervisor.serve(channel, limits, job, calls)
+        kept = [output.kept for output in outputs]
+        send_frame(channel, report, *kept)
+        for memory in (*kept, job):
+            erase(memory)
 
 
 def _reserve_descriptors(descriptor: int) -> socket.socket:

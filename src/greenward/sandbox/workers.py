@@ -132,16 +132,13 @@ class WorkerProcess:
 
         `calls` is this side's end of the socket between an answer and its checks.
         """
-        self.expect(attempt)
+        self.deadline = time.monotonic() + attempt.limits.wall_seconds + GRACE_SECONDS
         self._channel.settimeout(GRACE_SECONDS)
         try:
             descriptor = None if calls is None else calls.fileno()
             send_frame(self._channel, attempt.header, payload, descriptor=descriptor)
         except OSError:
             self.deadline = time.monotonic()
-
-    def expect(self, attempt: Attempt) -> None:
-        self.deadline = time.monotonic() + attempt.job.limits.wall_seconds + GRACE_SECONDS
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The report on one command. Raises `WorkerLost` if there is none within `seconds`."""
@@ -236,13 +233,6 @@ class WorkerSlot:
             raise WorkerLost  # an idle worker sends nothing unless it is broken
         is_of_checks = bool(attempt.job.checks) and worker is self.workers[1]
         result = attempt.read_report(is_of_checks, report, blobs, layers)
-        if report.get("goes_on"):
-            follows = attempt.after_run(result)
-            if follows is None:
-                raise WorkerLost
-            self.attempt = follows
-            worker.expect(follows)
-            return None
         self._results[worker] = result
         results = [result for result in self._results.values() if result is not None]
         if len(results) < len(self._results):

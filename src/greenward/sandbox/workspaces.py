@@ -195,7 +195,7 @@ class _Home:
             "name": name, "is": "new" if is_new else "open", "cpu_seconds": limits.call_seconds,
             "wall_seconds": limits.call_seconds, "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes, "output_bytes": limits.output_bytes,
-            "result_bytes": RESULT_BYTES, "call_seconds": (), "call_wall_seconds": 0.0,
+            "result_bytes": RESULT_BYTES, "stdin_bytes": (), "call_seconds": (), "call_wall_seconds": 0.0,
             "measures_calls": False, "processes": limits.processes,
         }  # fmt: skip
         payload = json.dumps([action, argument]).encode("ascii")

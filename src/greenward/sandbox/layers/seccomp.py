@@ -88,7 +88,7 @@ X32_BIT = 0x4000_0000  # in the numbers of x86_64's second set of calls
 
 # Classic BPF: the codes of the instructions and struct sock_filter (code, jumps if true and false, constant).
 LOAD, AND, GO_TO, IF_EQUAL, IF_AT_LEAST, RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
-INSTRUCTION = struct.Struct("<HBBI")
+INSTRUCTION, CONSTANT = struct.Struct("<HBBI"), struct.Struct("<I")
 _FEW = 7  # intervals in which single values are picked out one after the other
 
 # struct seccomp_data: number, architecture, instruction pointer, six arguments of two words each.
@@ -216,19 +216,23 @@ def installer(program: bytes) -> Callable[[int], None]:
 
     Raises `OSError`: EACCES without no-new-privileges. All that does not need the id is done before.
     """
-    memory = ctypes.create_string_buffer(len(program))
-    found = _Filter(len(program) // INSTRUCTION.size, ctypes.addressof(memory))
+    memory = bytearray(program)
+    found = _Filter(len(memory) // INSTRUCTION.size, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+    places = own_pid_places(program)
 
     def install(own_pid: int) -> None:
-        memory.raw = with_own_pid(program, own_pid)
+        for place in places:
+            CONSTANT.pack_into(memory, place, own_pid)
         checked(_set_filter(found), "seccomp")
 
     return install
 
 
-def with_own_pid(program: bytes, own_pid: int) -> bytes:
-    """The filter for the process with this id."""
-    return program.replace(struct.pack("<I", OWN_PID), struct.pack("<I", own_pid))
+def own_pid_places(program: bytes) -> list[int]:
+    """Where the constants of a program begin that stand for the process's own id."""
+    size, offset = INSTRUCTION.size, INSTRUCTION.size - CONSTANT.size
+    places = range(offset, len(program), size)
+    return [place for place in places if CONSTANT.unpack_from(program, place) == (OWN_PID,)]
 
 
 class _Filter(ctypes.Structure):
