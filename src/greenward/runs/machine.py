@@ -14,12 +14,8 @@ import sys
 import threading
 import time
 from datetime import datetime, timezone
-from http.client import HTTPException
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
 _MB = 1 << 20
@@ -42,6 +38,8 @@ def collect_provenance(device: str | None = None) -> dict[str, Any]:
 
 def version_of(package: str) -> str | None:
     """The version of an installed package, None for one that is not installed."""
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -140,6 +138,10 @@ def http_status(url: str, seconds: float, method: str = "GET") -> int | None:
 
     Asked in a thread, because looking a name up may hang.
     """
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     found: list[int] = []
 
     def ask() -> None:
