@@ -80,13 +80,13 @@ def test_a_program_is_run_afresh_for_each_text_of_standard_input(executor):
     assert [one.value for one in result.results] == ["False A\n", "False ÜNÏ\n", "False "]
 
 
-@pytest.mark.parametrize(("most_bytes", "messages"), [(4 << 20, 1), (3, 2), (1, 4)])
+@pytest.mark.parametrize(("most_bytes", "messages"), [(4 << 20, 1), (2 << 16, 2), (1, 4)])
 def test_the_texts_of_a_program_come_in_as_few_messages_as_their_size_allows(
     executor, monkeypatch, most_bytes, messages
 ):
     sent = []
     send = WorkerProcess.send
-    monkeypatch.setattr(attempts, "_STDIN_BYTES_AT_ONCE", most_bytes)
+    monkeypatch.setattr(attempts, "_BYTES_AT_ONCE", most_bytes)
     monkeypatch.setattr(WorkerProcess, "send", lambda *given: sent.append(given) or send(*given))
     result = run(executor, Job("print(input() * 2)", stdins=("a\n", "b\n", "c\n", "d\n")))
     assert [one.value for one in result.results] == ["aa\n", "bb\n", "cc\n", "dd\n"]

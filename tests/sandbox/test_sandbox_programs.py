@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Job, Limits, Outcome
+from greenward.sandbox.workers import WorkerProcess
 
-TEXTS = ("3\n4\n", "ünï\nx\n", "", "last line without an end")
+TEXTS = ("3\n4\n", "ünï\r\nx\n", "", "last\rline without an end")
 WHERE = "import os as _os\nprint(_os.getpid(), end=' ')\n"
 
 
@@ -52,6 +54,13 @@ READERS = {
     "fast": "import io, os, sys\n"
     "class Out(io.StringIO):\n    def flush(self): os.write(1, self.getvalue().encode()); self.__init__()\n"
     "sys.stdout = Out()\nprint(sys.stdin.readline().upper())\nsys.stdout.flush()",
+    "half read": "import sys\nprint(sys.stdin.buffer.readline(), sys.stdin.buffer.read(1))",
+    "peeked": "import sys\nprint(sys.stdin.buffer.peek(2)[:2])",
+    "wrapped": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')\n"
+    "sys.stdin = io.TextIOWrapper(sys.stdin.buffer, encoding='utf-8')\nprint(sys.stdin.read()[::-1])",
+    "configured": "import sys\nsys.stdout.reconfigure(encoding='utf-8', newline='\\r\\n')\n"
+    "sys.stdin.reconfigure(encoding='latin-1')\nprint(sys.stdin.read())",
+    "patched": "import sys\nwrite = sys.stdout.write\nsys.stdout.write = lambda text: write(f'>{text}')\nprint(1)",
     "errors": "import sys\nprint('seen', file=sys.stderr)\nprint(ascii(sys.stdin.read()), end='')",
     "exit": "import sys\nprint(sys.stdin.read(2), end='')\nsys.exit()",
     "state": "import random\nseen = globals().get('seen', 0) + 1\nprint(seen, random.random(), __name__)",
@@ -67,7 +76,23 @@ def test_many_runs_print_what_single_runs_print(executor, code):
     assert count_processes(executor, code) == 1
 
 
-@pytest.mark.parametrize("name", ["input", "lines", "read", "bytes", "some", "descriptor", "opened", "fast"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "input",
+        "lines",
+        "read",
+        "bytes",
+        "some",
+        "descriptor",
+        "opened",
+        "fast",
+        "half read",
+        "wrapped",
+        "configured",
+        "patched",
+    ],
+)
 def test_a_run_prints_what_the_interpreter_prints(executor, name):
     def printed(text):
         environment = {"LC_ALL": "C.UTF-8"}
@@ -144,9 +169,78 @@ def test_each_run_has_the_whole_of_each_limit(executor):
     limits = Limits(cpu_seconds=0.6, wall_seconds=30.0, output_bytes=1000)
     result = run(executor, Job(code, stdins=("",) * 4, limits=limits))
     assert [one.value for one in result.results] == ["1\n"] * 4
-    assert 0.25 < result.cpu_seconds < 0.6
+    assert 0.25 < result.cpu_seconds < 0.9
     printed = outputs(executor, "print('x' * 4000)", ("",) * 3, limits=limits)
     assert printed == ["x" * 1000] * 3
+
+
+def test_together_the_runs_of_a_process_have_no_more_time_than_one(executor):
+    """Work that is kept in a module cannot be spread over the easy runs."""
+    code = (
+        "import json, time\nkind = input()\n"
+        "def work(seconds):\n    end = time.process_time() + seconds\n"
+        "    while time.process_time() < end: pass\n    json.done = getattr(json, 'done', 0) + seconds\n"
+        "work(0.4)\nwhile kind == 'hard' and json.done < 1: work(0.1)\nprint(kind)"
+    )
+    limits = Limits(cpu_seconds=0.6, wall_seconds=30.0)
+    result = run(executor, Job(code, stdins=("easy",) * 3 + ("hard",), limits=limits))
+    assert (result.outcome, len(result.results)) == (Outcome.TIMEOUT, 3)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('x' * 3000)",
+        "import os\nprint(1, flush=True)\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)",
+        "open('left', 'w').close()",
+        "import sys\nprint('x' * 500000, file=sys.stderr)",
+    ],
+)
+def test_no_program_is_run_more_than_twice_on_a_text(executor, monkeypatch, code):
+    sent, send = [], WorkerProcess.send
+    monkeypatch.setattr(WorkerProcess, "send", lambda *given: sent.append(given[1]) or send(*given))
+    limits = Limits(cpu_seconds=2.0, wall_seconds=30.0, output_bytes=1000)
+    alone = outputs(executor, code, ("",), limits=limits)
+    sent.clear()
+    assert outputs(executor, code, ("",) * 12, limits=limits) == alone * 12
+    assert len(sent) <= 12
+    assert sum(len(attempt._stdins) for attempt in sent) <= 24
+
+
+def test_memory_of_a_run_is_free_for_the_next_one(executor):
+    code = "def f(): return a\ntry:\n    a = bytearray(100 << 20)\n    print(1)\nexcept MemoryError: print(0)"
+    limits = Limits(memory_bytes=256 << 20)
+    assert outputs(executor, WHERE + code, ("",) * 6, limits=limits)[-1].endswith("1\n")
+    assert {one.split()[1] for one in outputs(executor, WHERE + code, ("",) * 6, limits=limits)} == {"1"}
+
+
+def test_what_becomes_of_the_objects_of_a_run_touches_no_other_run(executor):
+    finalizer = "class A:\n    def __del__(self): print('gone', flush=True)\na = A()\na.a = a\nprint(input())"
+    writer = "import sys\nout = open(sys.stdout.fileno(), 'w', closefd=False)\nout.write(input())"
+    reader = (
+        "f = open(0)\nf.me = f\nimport gc\nprint(f.readline(), end='')\ngc.collect()\nprint(f.readline())"
+    )
+    texts = ("a\nb\n", "c\nd\n", "e\nf\n")
+    assert outputs(executor, finalizer, texts) == ["a\n", "c\n", "e\n"]
+    assert outputs(executor, writer, texts) == [""] * 3
+    assert outputs(executor, reader, texts) == ["a\nb\n\n", "c\nd\n\n", "e\nf\n\n"]
+
+
+def test_errors_are_those_of_the_last_run(executor):
+    code = "import sys\nprint(input(), file=sys.stderr)"
+    assert run(executor, Job(code, stdins=("a", "b", "c"))).stderr == "c\n"
+
+
+def test_a_fork_that_comes_back_ends_no_run():
+    code = (
+        "import os, sys\nx = input()\nif os.fork() == 0:\n    print('child')\n    sys.exit()\n"
+        "os.wait()\nprint('parent', x)"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        executor = LocalExecutor(1, require=Level.D, layers=())
+    with executor:
+        assert outputs(executor, code, "ab") == ["child\nparent a\n", "child\nparent b\n"]
 
 
 def test_a_program_that_closes_its_output_has_printed_what_came_before(executor):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from greenward.grading.judging import GradingPlan, judge
 from greenward.grading.unique_jobs import JobSet
 from greenward.grading.verdict import Verdict
-from greenward.sandbox.protocol import Job, Outcome, RunResult
+from greenward.sandbox.protocol import Job, RunResult
 
 
 def program_jobs(
@@ -18,21 +18,28 @@ def program_jobs(
 
     Runs share a process as long as none leaves anything visible (`sandbox.programs`). What cannot be seen
     there, such as the state of a module, shows in this: some runs pass, and the first later one that fails
-    gives another output when it is repeated alone.
+    gives another output when it is repeated alone. If it gives yet another one then, the program leaves that
+    to chance, and the first runs count: it has no second attempt.
     """
     alone = tuple(replace(job, stdins=(text,)) for text in job.stdins)
 
-    def look_for_suspects(results: Sequence[RunResult]) -> Verdict | JobSet[Verdict]:
-        (together,) = results
-        passed = judge(plan, together).tests_passed
-        failed = [at for at, ok in zip(plan.positions, passed, strict=True) if not ok and at > 0]
-        if together.outcome is not Outcome.COMPLETED or not failed or not any(passed):
-            return combine(results)
-        suspect = failed[0]
+    def look_for_suspects(together: Sequence[RunResult]) -> Verdict | JobSet[Verdict]:
+        (result,) = together
+        passed = judge(plan, result).tests_passed
+        failed = [at for at, ok in zip(plan.positions, passed, strict=True) if not ok]
+        suspect = next((at for at in failed if 0 < at < len(result.results)), None)
+        if suspect is None or not any(passed):
+            return combine(together)
 
         def compare(repeated: Sequence[RunResult]) -> Verdict | JobSet[Verdict]:
-            is_same = repeated[0].results == together.results[suspect : suspect + 1]
-            return combine(results) if is_same else JobSet(alone, combine)
+            if repeated[0].results == result.results[suspect : suspect + 1]:
+                return combine(together)
+            return JobSet(alone, lambda results: combine_alone(repeated[0], results))
+
+        def combine_alone(repeated: RunResult, results: Sequence[RunResult]) -> Verdict:
+            if suspect < len(results) and results[suspect].results != repeated.results:
+                return combine(together)
+            return replace(combine(results), cpu_seconds=max(one.cpu_seconds for one in results))
 
         return JobSet(alone[suspect : suspect + 1], compare)
 

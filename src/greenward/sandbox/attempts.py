@@ -17,10 +17,10 @@ from typing import Any
 from greenward.errors import SandboxError
 from greenward.sandbox.codec import PlainDataError, decode_untrusted, encode
 from greenward.sandbox.frames import LENGTH, NONCE_CHARS, result_frame_end
-from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Limits, Outcome, RunResult
+from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
-_STDINS_AT_ONCE, _STDIN_BYTES_AT_ONCE = 64, 4 << 20  # each is an open file of its process
+_MOST_RUNS, _BYTES_AT_ONCE = 64, 4 << 20  # of a process; each standard input is an open file
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -39,9 +39,9 @@ class Attempt:
     """One attempt at a job: its place, the nonce of this run, and what has happened so far.
 
     `done` are the results of the processes that have run the first texts of `job.stdins`. One process runs
-    the program on several texts where that is possible (`programs`); a run that does not complete there is
-    tried again in a process of its own. An `alone` attempt has one run, while no other runs. A control is a
-    harmless program that runs in place of a job.
+    the program on several texts, within the limits of a single run (`programs`). Where it does not come to
+    the last of them, the texts that are left are run `apart`, each in a process of its own. An `alone`
+    attempt has one run, while no other runs. A control is a harmless program that runs in place of a job.
     """
 
     index: int
@@ -49,6 +49,7 @@ class Attempt:
     losses: int = 0
     alone: bool = False
     is_control: bool = False
+    apart: bool = False
     done: tuple[RunResult, ...] = ()
     nonce: str = field(default_factory=lambda: secrets.token_hex(NONCE_CHARS // 2))
 
@@ -58,40 +59,27 @@ class Attempt:
     @cached_property
     def _stdins(self) -> list[bytes]:
         """What the program reads in the runs of this attempt."""
-        texts, size = list[bytes](), 0
-        begin = _count_runs(self.done)
-        most = 1 if self.alone or self.job.files else _STDINS_AT_ONCE  # its own modules keep what they hold
-        for text in self.job.stdins[begin : begin + most]:
+        texts, size, job = list[bytes](), 0, self.job
+        begin, most = _count_runs(self.done), min(_MOST_RUNS, int(_BYTES_AT_ONCE / job.limits.output_bytes))
+        if self.alone or self.apart or job.files or job.path:  # modules of the program keep what they hold
+            most = 1
+        for text in job.stdins[begin : begin + max(1, most)]:
             texts.append(text.encode("utf-8", "surrogatepass"))
             size += len(texts[-1])
-            if size > _STDIN_BYTES_AT_ONCE:
+            if size > _BYTES_AT_ONCE:
                 break
         return texts
 
     @property
-    def limits(self) -> Limits:
-        """Those of the process: of all its runs."""
-        one, runs = self.job.limits, max(1, len(self._stdins))
-        return replace(
-            one,
-            cpu_seconds=one.cpu_seconds * runs,
-            wall_seconds=one.wall_seconds * runs,
-            output_bytes=one.output_bytes * runs + NONCE_CHARS * len(self._stdins),
-        )
-
-    @property
     def header(self) -> dict[str, Any]:
-        job, runs = self.job, len(self._stdins)
-        call_seconds, call_wall_seconds = job.call_seconds, job.call_wall_seconds
-        if runs > 1:
-            call_seconds, call_wall_seconds = (job.limits.cpu_seconds,) * runs, job.limits.wall_seconds
+        job = self.job
         return {
-            **vars(self.limits),
+            **vars(job.limits),
             "result_bytes": job.result_bytes,
             "stdin_bytes": list(map(len, self._stdins)),
-            "call_seconds": call_seconds,
-            "call_wall_seconds": call_wall_seconds,
-            "measures_calls": job.trusted or runs > 1,
+            "call_seconds": job.call_seconds,
+            "call_wall_seconds": job.call_wall_seconds,
+            "measures_calls": job.trusted,
         }
 
     def payloads(self) -> tuple[bytes, bytes]:
@@ -132,7 +120,8 @@ class Attempt:
             return result
         runs = (*self.done, result)
         if result.outcome is Outcome.COMPLETED and _count_runs(runs) < len(self.job.stdins):
-            return self._again(alone=False, done=runs)
+            apart = self.apart or len(result.results) < len(self._stdins)
+            return self._again(alone=False, apart=apart, done=runs)
         return replace(
             result,
             results=tuple(one for run in runs for one in run.results),
@@ -179,34 +168,37 @@ class Attempt:
             call_seconds=tuple(report["call_seconds"][: len(results)]),
             **report["usage"],
         )
-        return self._of_runs(result, blobs[results_end:stdout_end], report) if job.stdins else result
+        return self._of_runs(result, blobs[results_end:], report) if job.stdins else result
 
-    def _of_runs(self, process: RunResult, stdout: bytes, report: Mapping[str, Any]) -> RunResult:
+    def _of_runs(self, process: RunResult, outputs: bytes, report: Mapping[str, Any]) -> RunResult:
         """The result of the runs that a process has completed; how it ended if that is none.
 
         The run at which it ended otherwise is left out: it is to show in a process of its own what it does.
         """
-        *outputs, rest = stdout.split(self.nonce.encode("ascii"))
-        outputs = outputs or [rest]  # the program has closed its output
-        completed = min(len(process.results), len(outputs))
+        length, nonce = report["lengths"][1], self.nonce.encode("ascii")
+        (*stdouts, rest), stderrs = outputs[:length].split(nonce), outputs[length:].split(nonce)
+        stdouts = stdouts or [rest]  # the program has closed its output
+        completed = min(len(process.results), len(stdouts))
         if process.outcome is not Outcome.COMPLETED:
             completed = min(completed, len(self._stdins) - 1)
         if report["is_too_full"]:  # no run follows one that leaves files
             completed = min(completed, len(process.results) - 1)
-        most = self.job.limits.output_bytes
-        texts = [output[:most].decode("utf-8", "replace") for output in outputs[: max(1, completed)]]
+        last, most = max(0, completed - 1), int(self.job.limits.output_bytes)
+        texts = [output[:most].decode("utf-8", "replace") for output in stdouts[: last + 1]]
+        process = replace(
+            process,
+            stdout=texts[-1],
+            stderr=stderrs[min(last, len(stderrs) - 1)][:most].decode("utf-8", "replace"),
+            call_seconds=(),
+        )
         if completed < 1:
-            return replace(process, results=(), stdout=texts[0], call_seconds=())
-        if report["call_seconds"]:
-            process = replace(process, cpu_seconds=max(report["call_seconds"][:completed]))
+            return replace(process, results=())
         return replace(
             process,
             outcome=Outcome.COMPLETED,
             results=tuple(CallResult(True, text) for text in texts),
             error_class=None,
             error_message="",
-            stdout=texts[-1],
-            call_seconds=(),
         )
 
     def merge(self, answer: RunResult, checks: RunResult) -> RunResult:

@@ -16,7 +16,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from greenward.sandbox import codec, programs
 from greenward.sandbox.frames import write_frame
@@ -33,9 +33,6 @@ _exit, _getpid, _write = os._exit, os.getpid, os.write
 _compile, _eval, _exec = compile, eval, exec
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
-
-
-_Given = TypeVar("_Given")
 
 
 def run_job(
@@ -122,9 +119,19 @@ class _Harness:
         self._send(_dumps(message))
         _exit(0)
 
-    def _send(self, text: str) -> None:
+    def _end_outputs(self) -> None:
+        _flush()
+        self._end_forks()
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):  # the program has closed it
+                _write(stream, self._nonce)
+
+    def _end_forks(self) -> None:
         if _getpid() != self._owner:  # a fork of the answer came back here
             _exit(0)
+
+    def _send(self, text: str) -> None:
+        self._end_forks()
         write_frame(RESULT_FD, text.encode("ascii"), nonce=self._nonce)
 
     def _text_of(self, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
@@ -148,7 +155,7 @@ class _Harness:
     def _run_program(self, preamble: str, code: str, setup_code: str) -> None:
         """Runs a program once, or once for each standard input until a run needs a process of its own.
 
-        The output of a run ends with the nonce. As in contests, a program with a preamble may end with a
+        The outputs of a run end with the nonce. As in contests, a program with a preamble may end with a
         top-level `return` and with any exit status.
         """
         compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
@@ -156,9 +163,7 @@ class _Harness:
         for position, following in enumerate([*self._stdins[1:], None]):
             is_clean = self._run_once(compiled, preamble, setup_code)
             if self._stdins:
-                _flush()
-                with contextlib.suppress(OSError):  # the program has closed its output
-                    _write(1, self._nonce)
+                self._end_outputs()
                 self._send(f'["value",{position},null]')
             if state is None or following is None or not is_clean or not state.restore(following):
                 return
@@ -169,7 +174,7 @@ class _Harness:
         if preamble:
             _execute(preamble, "<preamble>", namespace)
 
-        def run() -> bool:
+        try:
             try:
                 _exec(compiled, namespace)
                 if setup_code:
@@ -184,8 +189,8 @@ class _Harness:
                 sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
                 raise
             return programs.finish()
-
-        return self._ending_at_errors(run)
+        except BaseException as error:
+            self._end_at(error)
 
     def _load(
         self,
@@ -204,18 +209,18 @@ class _Harness:
         A setup that calls the answer may fail because of the answer.
         """
         compiled = self._compiled(partial(_compile, code, "<answer>", "exec", dont_inherit=True))
-
-        def load() -> dict[str, Any]:
-            loaded = load_module(path) if path else namespace
-            if not path:
+        try:
+            if path:
+                namespace = load_module(path)
+            else:
                 _exec(compiled, namespace)
             if self._files:
                 write_files(self._files)
             if setup_code:
-                _execute(setup_code, "<setup>", loaded)
-            return loaded
-
-        return self._ending_at_errors(load, answer)
+                _execute(setup_code, "<setup>", namespace)
+        except BaseException as error:
+            self._end_at(error, "exited" if answer and answer.was_called else "load_error")
+        return namespace
 
     def _compiled(self, compiled: Callable[[], types.CodeType]) -> types.CodeType:
         try:
@@ -223,16 +228,12 @@ class _Harness:
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
             self.end(["ended", "syntax_error", *_describe(error)])
 
-    def _ending_at_errors(self, act: Callable[[], _Given], answer: RemoteFunction | None = None) -> _Given:
-        try:
-            return act()
-        except SystemExit as error:
-            self.end(["ended", "exited", *_describe(error)])
-        except MemoryError as error:
-            self.end(["ended", "memory", *_describe(error)])
-        except BaseException as error:
-            outcome = "exited" if answer and answer.was_called else "load_error"
-            self.end(["ended", outcome, *_describe(error)])
+    def _end_at(self, error: BaseException, outcome: str = "load_error") -> NoReturn:
+        if issubclass(type(error), SystemExit):
+            outcome = "exited"
+        elif issubclass(type(error), MemoryError):
+            outcome = "memory"
+        self.end(["ended", outcome, *_describe(error)])
 
 
 def _named(entry_point: str | None, namespace: Mapping[str, Any]) -> Any:

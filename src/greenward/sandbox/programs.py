@@ -11,6 +11,7 @@ import atexit
 import builtins
 import contextlib
 import decimal
+import gc
 import os
 import random
 import signal
@@ -27,17 +28,20 @@ class ProcessState:
     """What a program finds in a process before it runs, besides the modules that have been loaded."""
 
     def __init__(self) -> None:
-        self._builtins, self._environment = dict(vars(builtins)), dict(os.environ)
-        self._folder, self._files = os.getcwd(), os.listdir(".")
-        self._recursion_limit = sys.getrecursionlimit()
         self._streams: list[list[Any]] = [[sys.stdin, sys.stdout, sys.stderr]]
+        self._outputs, self._nowhere = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+        self._pipes = _standard_outputs()
+        self._builtins, self._environment = _watched_builtins(), dict(os.environ)
+        self._folder, self._files = os.getcwd(), os.listdir(".")
+        self._arguments, self._recursion_limit = list(sys.argv), sys.getrecursionlimit()
 
     def restore(self, stdin: int) -> bool:
         """Prepares the next run, on another standard input. False if it needs a process of its own.
 
-        Names in `builtins`, variables of the environment and files must be as they were, and no thread,
-        process or function for the end may be left. Streams, the recursion limit, timers and the state of
-        `random` and `decimal` are set back.
+        Descriptors of output, names in `builtins`, variables of the environment and files must be as they
+        were, and no thread, process or function for the end may be left. Streams, arguments, the recursion
+        limit, timers and the state of `random` and `decimal` are set back, and objects of the last run are
+        collected.
         """
         try:
             return self._is_clean() and self._restore(stdin)
@@ -50,18 +54,27 @@ class ProcessState:
             return False
         return (
             not has_work_left()
-            and vars(builtins) == self._builtins
+            and _standard_outputs() == self._pipes
+            and _watched_builtins() == self._builtins
             and dict(os.environ) == self._environment
             and (os.getcwd(), os.listdir(".")) == (self._folder, self._files)
         )
 
     def _restore(self, stdin: int) -> bool:
+        # What a process has not written when it ends is lost, and so is what finalizers write here. The old
+        # streams are kept, because they would write it later.
+        for stream in (1, 2):
+            _dup2(self._nowhere, stream)
+        sys.modules["__main__"].__dict__.clear()
+        gc.collect()
+        for descriptor, stream in zip(self._outputs, (1, 2), strict=True):
+            _dup2(descriptor, stream)
         _dup2(stdin, 0)
         _close(stdin)
-        present = sys.stdin, sys.stdout, sys.stderr
-        self._streams.append(list(map(_ready_again, present, self._streams[-1])))
+        self._streams.append([_opened_anew(stream) for stream in self._streams[0]])
         sys.stdin, sys.stdout, sys.stderr = self._streams[-1]
         vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+        sys.argv = list(self._arguments)
         sys.setrecursionlimit(self._recursion_limit)
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
@@ -70,19 +83,36 @@ class ProcessState:
         return True
 
 
-def _ready_again(stream: Any, given: Any) -> Any:
-    """The standard stream for the next run, given this one's: the same one, if it is still in place.
+def _standard_outputs() -> list[tuple[int, int]]:
+    return [(found.st_dev, found.st_ino) for found in map(os.fstat, (1, 2))]
 
-    Of one that was replaced something may be left to write, which no process does that has ended. It is kept
-    open, therefore.
+
+def _watched_builtins() -> tuple[Any, ...]:
+    """The names that programs replace, and the number of all: comparing each would copy all their memory."""
+    return len(vars(builtins)), builtins.print, builtins.input, builtins.open
+
+
+def open_standard_streams() -> None:
+    """Opens `sys.stdout` and `sys.stderr` anew on what cannot seek, as the pipes of an answer cannot.
+
+    A file object finds this out once: those that an interpreter opens on a file or a device fail on a pipe
+    when a program wraps or reconfigures them.
     """
-    is_input = given.mode == "r"
-    if stream is given:
-        if is_input:
-            given.seek(0)  # it forgets what it has read, and that there was no more
-        return given
-    buffering, newline = 1 if given.line_buffering else -1, None if is_input else "\n"
-    return open(given.fileno(), given.mode, buffering, given.encoding, given.errors, newline, closefd=False)
+    read, write = os.pipe()
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        kept = os.dup(number)
+        _dup2(write, number)
+        stream = _opened_anew(getattr(sys, name))
+        vars(sys).update({name: stream, f"__{name}__": stream})
+        _dup2(kept, number)
+        _close(kept)
+    _close(read)
+    _close(write)
+
+
+def _opened_anew(stream: Any) -> Any:
+    buffering = 1 if stream.line_buffering else -1
+    return open(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, "\n", closefd=False)
 
 
 def has_work_left() -> bool:

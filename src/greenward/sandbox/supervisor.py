@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from greenward.sandbox import harness, processes
 from greenward.sandbox.folders import empty_folder, folder_bytes
-from greenward.sandbox.frames import result_frame_end
+from greenward.sandbox.frames import NONCE_CHARS, result_frame_end
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.remote_calls import CALL_FD
@@ -222,8 +222,9 @@ class Child:
         self, supervisor: Supervisor, pid: int, reads: list[int], limits: Mapping[str, Any], started: float
     ) -> None:
         self._supervisor, self._pid, self._limits, self._started = supervisor, pid, limits, started
-        most = limits["output_bytes"]
-        bounds = [(limits["result_bytes"],) * 2, *[(most, most * MAX_OUTPUT_FACTOR)] * 2]
+        most, stdins = limits["output_bytes"], len(limits["stdin_bytes"])
+        kept = most * max(1, stdins) + NONCE_CHARS * stdins  # a nonce ends the output of each run
+        bounds = [(limits["result_bytes"],) * 2, *[(kept, max(kept, most * MAX_OUTPUT_FACTOR))] * 2]
         self.outputs = [Output(read, *bound) for read, bound in zip(reads, bounds, strict=True)]
         self.times = CallTimes(limits)
         self.killed: str | None = None

@@ -23,7 +23,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from greenward.sandbox import processes, template
+from greenward.sandbox import processes, programs, template
 from greenward.sandbox.codec import accept_numpy
 from greenward.sandbox.commands import WORKSPACES_BYTES, Workspaces
 from greenward.sandbox.folders import remove_folder
@@ -175,6 +175,7 @@ def _leave_no_trace_of_ourselves(workspace: str) -> None:
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # -S leaves them out, programs use them
     os.umask(0o077)
     random.seed(0)  # for every answer
+    programs.open_standard_streams()
     template.compact()
 
 

@@ -132,7 +132,7 @@ class WorkerProcess:
 
         `calls` is this side's end of the socket between an answer and its checks.
         """
-        self.deadline = time.monotonic() + attempt.limits.wall_seconds + GRACE_SECONDS
+        self.deadline = time.monotonic() + attempt.job.limits.wall_seconds + GRACE_SECONDS
         self._channel.settimeout(GRACE_SECONDS)
         try:
             descriptor = None if calls is None else calls.fileno()
