@@ -9,7 +9,7 @@ import pytest
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Comparison, Problem, StdioCase
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.protocol import Limits
+from greenward.sandbox.protocol import Limits, Outcome, RunResult
 
 CHECK = """
 def check(candidate):
@@ -74,6 +74,7 @@ SUM = Problem(
     "sum", "", "", stdio_cases=(StdioCase("1 2\n", "3\n"), StdioCase("10 -4\n", "6"), StdioCase("0 0", "0"))
 )
 GOOD_SUM = "a, b = map(int, input().split())\nprint(a + b)"
+COUNTING = "import json\njson.seen = getattr(json, 'seen', -1) + 1\nprint(sum(map(int, input().split())) + json.seen)"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,7 @@ def test_a_program_is_judged_by_what_it_prints(grader, code, status, passed):
     ("code", "passed"),
     [
         # Each would print something else in a process in which it has run before.
-        ("import json\njson.seen = getattr(json, 'seen', -1) + 1\nprint(sum(map(int, input().split())) + json.seen)",
-         (True, True, True)),
+        (COUNTING, (True, True, True)),
         ("import time\na, b = map(int, input().split())\nuntil = 0.3\nis_first = time.process_time() < until\n"
          "while time.process_time() < until: pass\nprint(a + b if is_first else 'late')", (True, True, True)),
         ("a, b = map(int, input().split())\nprint(a + abs(b))", (True, False, True)),
@@ -134,6 +134,25 @@ def test_a_program_that_fails_later_is_repeated_once(grader, monkeypatch):
     ran.clear()
     grader.grade([(SUM, GOOD_SUM), (SUM, "print(7)")])
     assert len(ran) == 2
+
+
+def test_outputs_that_nothing_checks_come_from_processes_of_their_own(grader):
+    (result,) = grader.run_on_inputs([(SUM, COUNTING)])
+    assert [one.value for one in result.results] == ["3\n", "6\n", "0\n"]
+
+
+def test_a_repetition_that_fails_by_the_machine_is_no_verdict(grader, monkeypatch):
+    run = LocalExecutor.run
+
+    def without_repetitions(executor, jobs):
+        jobs = list(jobs)
+        for index, result in run(executor, jobs):
+            is_repeated = len(jobs[index].stdins) == 1
+            yield index, RunResult(Outcome.INFRASTRUCTURE) if is_repeated else result
+
+    monkeypatch.setattr(LocalExecutor, "run", without_repetitions)
+    (verdict,) = grader.grade([(SUM, COUNTING)])
+    assert verdict.status is Status.INFRASTRUCTURE
 
 
 def test_output_beyond_what_is_kept_does_not_pass(grader):

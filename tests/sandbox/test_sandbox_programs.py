@@ -65,7 +65,8 @@ READERS = {
     "exit": "import sys\nprint(sys.stdin.read(2), end='')\nsys.exit()",
     "state": "import random\nseen = globals().get('seen', 0) + 1\nprint(seen, random.random(), __name__)",
     "ended": "import sys\nprint(sys.stdin.isatty(), sys.stdin.encoding, sys.stdin.errors, sys.stdout.encoding, "
-    "sys.stdout.errors, sys.stderr.errors, sys.stdout is sys.__stdout__, sys.stdin is sys.__stdin__)",
+    "sys.stdout.errors, sys.stderr.errors, sys.stdin.name, sys.stdout.name, sys.stderr.name, "
+    "sys.stdout is sys.__stdout__, sys.stdin is sys.__stdin__)",
 }
 
 
@@ -220,10 +221,30 @@ def test_what_becomes_of_the_objects_of_a_run_touches_no_other_run(executor):
     reader = (
         "f = open(0)\nf.me = f\nimport gc\nprint(f.readline(), end='')\ngc.collect()\nprint(f.readline())"
     )
+    stream = (
+        "import io, os, sys\nclass Out(io.IOBase):\n    text = ''\n"
+        "    def write(self, text): self.text += text\n    def flush(self): os.write(1, self.text.encode())\n"
+        "sys.stdout = Out()\nprint(input())"
+    )
     texts = ("a\nb\n", "c\nd\n", "e\nf\n")
+    assert outputs(executor, stream, texts) == ["a\n", "c\n", "e\n"]
     assert outputs(executor, finalizer, texts) == ["a\n", "c\n", "e\n"]
     assert outputs(executor, writer, texts) == [""] * 3
     assert outputs(executor, reader, texts) == ["a\nb\n\n", "c\nd\n\n", "e\nf\n\n"]
+
+
+def test_a_run_can_open_as_many_files_as_a_run_alone(executor):
+    code = "files = [open('/dev/null') for _ in range(220)]\nprint(len(files))"
+    assert outputs(executor, WHERE + code, ("",) * 40)[-1].endswith(" 220\n")
+    assert count_processes(executor, code) == 1
+
+
+def test_the_cpu_time_is_that_of_the_longest_run(executor):
+    code = (
+        "import time\nuntil = time.process_time() + float(input())\nwhile time.process_time() < until: pass\n"
+    )
+    result = run(executor, Job(code, stdins=("0.1", "0.3", "0.1", "0.2")))
+    assert 0.29 < result.cpu_seconds < 0.5
 
 
 def test_errors_are_those_of_the_last_run(executor):

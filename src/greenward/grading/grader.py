@@ -17,7 +17,7 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
 from greenward.grading.labels import judge_label
-from greenward.grading.program_runs import program_jobs
+from greenward.grading.program_runs import jobs_apart, program_jobs
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import join_results, make_jobs
 from greenward.grading.unique_jobs import JobSet, run_unique
@@ -181,7 +181,9 @@ class Grader(Closing["Grader"]):
         def prepare(answer: Answer) -> JobSet[RunResult | None]:
             problem, found = answer[0], _extracted(answer[1])
             jobs = self._jobs(self._plan(problem), problem, found)
-            return JobSet((), lambda _: None) if isinstance(jobs, Verdict) else JobSet(jobs, join_results)
+            if isinstance(jobs, Verdict):
+                return JobSet((), lambda _: None)
+            return JobSet(jobs_apart(jobs[0]) if jobs[0].stdins else jobs, join_results)
 
         return _in_order(
             run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)

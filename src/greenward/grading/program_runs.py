@@ -8,7 +8,12 @@ from dataclasses import replace
 from greenward.grading.judging import GradingPlan, judge
 from greenward.grading.unique_jobs import JobSet
 from greenward.grading.verdict import Verdict
-from greenward.sandbox.protocol import Job, RunResult
+from greenward.sandbox.protocol import Job, Outcome, RunResult
+
+
+def jobs_apart(job: Job) -> tuple[Job, ...]:
+    """A job for each standard input: no run meets what another one has left."""
+    return tuple(replace(job, stdins=(text,)) for text in job.stdins)
 
 
 def program_jobs(
@@ -19,9 +24,9 @@ def program_jobs(
     Runs share a process as long as none leaves anything visible (`sandbox.programs`). What cannot be seen
     there, such as the state of a module, shows in this: some runs pass, and the first later one that fails
     gives another output when it is repeated alone. If it gives yet another one then, the program leaves that
-    to chance, and the first runs count: it has no second attempt.
+    to chance, and the first runs count. A repetition that the machine does not allow is no verdict.
     """
-    alone = tuple(replace(job, stdins=(text,)) for text in job.stdins)
+    apart = jobs_apart(job)
 
     def look_for_suspects(together: Sequence[RunResult]) -> Verdict | JobSet[Verdict]:
         (result,) = together
@@ -32,15 +37,18 @@ def program_jobs(
             return combine(together)
 
         def compare(repeated: Sequence[RunResult]) -> Verdict | JobSet[Verdict]:
+            if repeated[0].outcome is Outcome.INFRASTRUCTURE:
+                return combine(repeated)
             if repeated[0].results == result.results[suspect : suspect + 1]:
                 return combine(together)
-            return JobSet(alone, lambda results: combine_alone(repeated[0], results))
+            return JobSet(apart, lambda results: combine_apart(repeated[0], results))
 
-        def combine_alone(repeated: RunResult, results: Sequence[RunResult]) -> Verdict:
-            if suspect < len(results) and results[suspect].results != repeated.results:
+        def combine_apart(repeated: RunResult, results: Sequence[RunResult]) -> Verdict:
+            is_judged = results[-1].outcome is not Outcome.INFRASTRUCTURE
+            if is_judged and suspect < len(results) and results[suspect].results != repeated.results:
                 return combine(together)
             return replace(combine(results), cpu_seconds=max(one.cpu_seconds for one in results))
 
-        return JobSet(alone[suspect : suspect + 1], compare)
+        return JobSet(apart[suspect : suspect + 1], compare)
 
     return JobSet((job,), look_for_suspects)

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 from greenward.errors import SandboxError
@@ -20,7 +21,7 @@ from greenward.sandbox.frames import LENGTH, NONCE_CHARS, result_frame_end
 from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
-_MOST_RUNS, _BYTES_AT_ONCE = 64, 4 << 20  # of a process; each standard input is an open file
+_MOST_RUNS, _BYTES_AT_ONCE = 32, 4 << 20  # of a process; each standard input is an open file
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -193,8 +194,12 @@ class Attempt:
         )
         if completed < 1:
             return replace(process, results=())
+        # The harness has told how much the process had used at the end of each run.
+        used = [0.0, *(one.value for one in process.results[:completed] if type(one.value) is float)]
+        seconds = max((after - before for before, after in pairwise(used)), default=0.0)
         return replace(
             process,
+            cpu_seconds=min(seconds, process.cpu_seconds),
             outcome=Outcome.COMPLETED,
             results=tuple(CallResult(True, text) for text in texts),
             error_class=None,

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from greenward.sandbox import harness
 from greenward.sandbox.folders import remove_folder
-from greenward.sandbox.layers.stack import LayerStack
+from greenward.sandbox.layers.stack import OPEN_FILES, LayerStack
 from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, Report, Supervisor
 from greenward.sandbox.workspace import write_files
 
@@ -60,7 +60,7 @@ class Workspaces(Supervisor):
         if action == "exec":
             os.nice(COMMAND_NICENESS)
         self.layers.apply(limits)
-        os.closerange(harness.RESULT_FD + 1, harness.MAX_FD)
+        os.closerange(harness.RESULT_FD + 1, OPEN_FILES)
         self._ready[0] = 1
         self._ready.close()
         if action == "exec":

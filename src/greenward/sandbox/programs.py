@@ -22,13 +22,15 @@ from typing import Any
 _AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
 # Bound once: a program can swap the names in `os` and `builtins`, not these.
 _compile, _dup2, _close = compile, os.dup2, os.close
+_set_max_digits = getattr(sys, "set_int_max_str_digits", lambda _: None)  # from Python 3.10.7 on
+_MAX_DIGITS = getattr(sys, "get_int_max_str_digits", lambda: 0)()
 
 
 class ProcessState:
     """What a program finds in a process before it runs, besides the modules that have been loaded."""
 
     def __init__(self) -> None:
-        self._streams: list[list[Any]] = [[sys.stdin, sys.stdout, sys.stderr]]
+        self._streams = {name: _form_of(getattr(sys, name)) for name in ("stdin", "stdout", "stderr")}
         self._outputs, self._nowhere = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
         self._pipes = _standard_outputs()
         self._builtins, self._environment = _watched_builtins(), dict(os.environ)
@@ -39,9 +41,9 @@ class ProcessState:
         """Prepares the next run, on another standard input. False if it needs a process of its own.
 
         Descriptors of output, names in `builtins`, variables of the environment and files must be as they
-        were, and no thread, process or function for the end may be left. Streams, arguments, the recursion
-        limit, timers and the state of `random` and `decimal` are set back, and objects of the last run are
-        collected.
+        were, and no thread, process or function for the end may be left. Streams, arguments, the limits of
+        recursion and of digits, timers and the state of `random` and `decimal` are set back, and objects of
+        the last run are collected.
         """
         try:
             return self._is_clean() and self._restore(stdin)
@@ -61,20 +63,21 @@ class ProcessState:
         )
 
     def _restore(self, stdin: int) -> bool:
-        # What a process has not written when it ends is lost, and so is what finalizers write here. The old
-        # streams are kept, because they would write it later.
+        # What a process has not written when it ends is lost, and so is what finalizers write here.
         for stream in (1, 2):
             _dup2(self._nowhere, stream)
+        sys.argv = list(self._arguments)
+        for name in self._streams:
+            _set_stream(name, None)
         sys.modules["__main__"].__dict__.clear()
         gc.collect()
         for descriptor, stream in zip(self._outputs, (1, 2), strict=True):
             _dup2(descriptor, stream)
         _dup2(stdin, 0)
         _close(stdin)
-        self._streams.append([_opened_anew(stream) for stream in self._streams[0]])
-        sys.stdin, sys.stdout, sys.stderr = self._streams[-1]
-        vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
-        sys.argv = list(self._arguments)
+        for name, form in self._streams.items():
+            _set_stream(name, _open(form))
+        _set_max_digits(_MAX_DIGITS)
         sys.setrecursionlimit(self._recursion_limit)
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
@@ -102,17 +105,29 @@ def open_standard_streams() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         kept = os.dup(number)
         _dup2(write, number)
-        stream = _opened_anew(getattr(sys, name))
-        vars(sys).update({name: stream, f"__{name}__": stream})
+        _set_stream(name, _open(_form_of(getattr(sys, name))))
         _dup2(kept, number)
         _close(kept)
     _close(read)
     _close(write)
 
 
-def _opened_anew(stream: Any) -> Any:
+def _set_stream(name: str, stream: Any) -> None:
+    vars(sys).update({name: stream, f"__{name}__": stream})
+
+
+def _form_of(stream: Any) -> tuple[tuple[Any, ...], str]:
+    """What `open` needs to open it anew, and its name."""
     buffering = 1 if stream.line_buffering else -1
-    return open(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, "\n", closefd=False)
+    form = (stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, "\n", False)
+    return form, stream.name
+
+
+def _open(form: tuple[tuple[Any, ...], str]) -> Any:
+    arguments, name = form
+    stream = open(*arguments)  # noqa: SIM115 (it is open as long as the process)
+    stream.buffer.raw.name = name
+    return stream
 
 
 def has_work_left() -> bool:

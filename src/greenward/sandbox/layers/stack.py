@@ -18,7 +18,7 @@ from greenward.sandbox.layers.libraries import is_beneath
 from greenward.sandbox.processes import LINUX, checked, libc, prctl
 
 STACK_BYTES = 64 << 20
-OPEN_FILES = 256
+OPEN_FILES = 256 + 32  # 32 for the standard inputs of a program
 SIGNALS_SCOPED = 6  # from this ABI on Landlock keeps signals inside
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LINUX_CAPABILITY_VERSION_3 = 0x2008_0522
