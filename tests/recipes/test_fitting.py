@@ -12,7 +12,7 @@ from greenward.config.loading import load_recipe
 from greenward.config.recipe import Recipe
 from greenward.errors import ConfigError
 from greenward.platforms.memory import parameters
-from greenward.policies.devices import check_training_dtype
+from greenward.policies.devices import check_training_dtype, slow_dtype
 from greenward.recipes import fitting
 from greenward.recipes.fitting import check_disk, check_memory, model_shape
 from greenward.recipes.requirements import check_needs
@@ -95,6 +95,19 @@ def test_numbers_that_the_device_does_not_train_with_are_refused(monkeypatch: py
         check_training_dtype("bfloat16", torch.device("cuda"))
     for allowed in ("float16", "float32", "auto"):
         check_training_dtype(allowed, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("capable", "said"), [({}, True), ({"avx512_bf16": True}, False), (None, False)])
+def test_emulated_numbers_are_named(
+    monkeypatch: pytest.MonkeyPatch, capable: dict | None, said: bool
+) -> None:
+    if capable is None:  # an older torch, which cannot tell
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capable, raising=False)
+    advice = slow_dtype("bfloat16", torch.device("cpu"))
+    assert (advice is not None and "model.dtype=float32" in advice) is said
+    assert slow_dtype("float32", torch.device("cpu")) is slow_dtype("auto", torch.device("cpu")) is None
 
 
 def test_a_cache_that_cannot_be_written_is_refused_unless_offline(tmp_path: Path) -> None:

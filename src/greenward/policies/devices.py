@@ -37,13 +37,15 @@ def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype
     """`auto` is bfloat16 where the processor multiplies it in hardware, else float32."""
     if dtype != "auto":
         return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
-        in_hardware = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        # torch 2.10 cannot tell; float32 is right on every processor.
-        capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-        in_hardware = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return torch.bfloat16 if in_hardware else torch.float32
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # torch 2.10 cannot tell; float32 is right on every processor.
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def check_training_dtype(dtype: str, device: torch.device) -> None:
@@ -53,12 +55,20 @@ def check_training_dtype(dtype: str, device: torch.device) -> None:
             "model.dtype is float16, which trains on GPUs only; the model computes on the CPU.",
             remedy="Set model.dtype to float32, bfloat16 or auto.",
         )
-    emulated = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
-    if dtype == "bfloat16" and emulated:
+    if dtype == "bfloat16" and device.type == "cuda" and not _multiplies_bfloat16(device):
         raise ConfigError(
             f"model.dtype is bfloat16, and {torch.cuda.get_device_name(device)} has no arithmetic for it.",
             remedy="Set model.dtype=float16, which trains with loss scaling, or preset=v100.",
         )
+
+
+def slow_dtype(dtype: str, device: torch.device) -> str | None:
+    """Advice where a CPU only emulates `dtype`: torch 2.13 then takes ten times as long as in float32."""
+    if dtype != "bfloat16" or device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
+        return None
+    if _multiplies_bfloat16(device):
+        return None
+    return "This processor emulates bfloat16: model.dtype=float32 (or auto) is several times as fast."
 
 
 def contended_threads() -> str | None:

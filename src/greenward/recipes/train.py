@@ -33,7 +33,7 @@ from greenward.config.recipe import (
 from greenward.config.sections import SupervisedConfig, TrainingConfig
 from greenward.errors import TrainingStopped
 from greenward.faults.plant import edit_examples
-from greenward.policies.devices import contended_threads, resolve_dtype
+from greenward.policies.devices import contended_threads, resolve_device, resolve_dtype, slow_dtype
 from greenward.policies.kernels.build import are_switched_off, is_to_be_built, kernels
 from greenward.policies.policy import Policy
 from greenward.problems.problem import ProblemSet
@@ -86,7 +86,7 @@ def train(
     check_needs(recipe, given, functions)
     warned: list[str | None] = []
     if isinstance(recipe, ModelRecipe):
-        _, *warned = *check_memory(recipe), check_disk(recipe, output)
+        _, *warned = *check_memory(recipe), check_disk(recipe, output), _slow_numbers(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     make_tasks: Any = TASKS[recipe.kind]
@@ -119,6 +119,10 @@ def train(
 def computes_by_kernels(recipe: BaseRecipe) -> bool:
     """Whether compiled kernels serve, where this machine has them."""
     return isinstance(recipe, ModelRecipe) and not torch.cuda.is_available()
+
+
+def _slow_numbers(recipe: ModelRecipe) -> str | None:
+    return slow_dtype(recipe.model.dtype, resolve_device(recipe.model.device))
 
 
 def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
@@ -164,7 +168,7 @@ def dry_run(
         print(DQNTasks(recipe, given, functions).sample())
         return
     estimated, warned = check_memory(recipe)
-    for line in (*estimated, preset_line(recipe), warned):
+    for line in (*estimated, preset_line(recipe), warned, _slow_numbers(recipe)):
         if line:
             print(f"# {line}")
     make_tasks: Any = TASKS[recipe.kind]
