@@ -158,7 +158,7 @@ def test_a_run_that_fails_after_others_is_tried_again_in_a_process_of_its_own(ex
     ],
 )
 def test_how_a_later_run_ends_is_reported_after_the_outputs_before_it(executor, code, outcome, error_class):
-    limits = Limits(cpu_seconds=0.5, wall_seconds=1.0, output_bytes=5000)
+    limits = Limits(cpu_seconds=0.5, wall_seconds=3.0, output_bytes=5000)
     result = run(executor, Job(code, stdins=("a", "a", "b", "a"), limits=limits))
     assert (result.outcome, result.error_class) == (outcome, error_class)
     assert [one.value for one in result.results] == ["a\n", "a\n"]

@@ -18,10 +18,11 @@ from typing import Any
 from greenward.errors import SandboxError
 from greenward.sandbox.codec import PlainDataError, decode_untrusted, encode
 from greenward.sandbox.frames import LENGTH, NONCE_CHARS, result_frame_end
+from greenward.sandbox.programs import MOST_RUNS
 from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, RunResult
 
 CONTROL_SECONDS = 1.0
-_MOST_RUNS, _BYTES_AT_ONCE = 32, 4 << 20  # of a process; each standard input is an open file
+_BYTES_AT_ONCE = 4 << 20  # of all standard inputs of a process, and of what is kept of its output
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -61,7 +62,7 @@ class Attempt:
     def _stdins(self) -> list[bytes]:
         """What the program reads in the runs of this attempt."""
         texts, size, job = list[bytes](), 0, self.job
-        begin, most = _count_runs(self.done), min(_MOST_RUNS, int(_BYTES_AT_ONCE / job.limits.output_bytes))
+        begin, most = _count_runs(self.done), min(MOST_RUNS, int(_BYTES_AT_ONCE / job.limits.output_bytes))
         if self.alone or self.apart or job.files or job.path:  # modules of the program keep what they hold
             most = 1
         for text in job.stdins[begin : begin + max(1, most)]:

@@ -19,6 +19,7 @@ import sys
 import threading
 from typing import Any
 
+MOST_RUNS = 32  # in one process; the standard input of each is an open file
 _AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
 # Bound once: a program can swap the names in `os` and `builtins`, not these.
 _compile, _dup2, _close = compile, os.dup2, os.close

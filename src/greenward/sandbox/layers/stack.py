@@ -16,9 +16,10 @@ from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers import landlock, seccomp
 from greenward.sandbox.layers.libraries import is_beneath
 from greenward.sandbox.processes import LINUX, checked, libc, prctl
+from greenward.sandbox.programs import MOST_RUNS
 
 STACK_BYTES = 64 << 20
-OPEN_FILES = 256 + 32  # 32 for the standard inputs of a program
+OPEN_FILES = 256 + MOST_RUNS
 SIGNALS_SCOPED = 6  # from this ABI on Landlock keeps signals inside
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LINUX_CAPABILITY_VERSION_3 = 0x2008_0522
