@@ -164,6 +164,7 @@ def measure(name: str, device: torch.device, arguments: argparse.Namespace) -> d
             "completion_tokens_per_second": len(lengths) * arguments.max_tokens / seconds,
         }
     if arguments.lora_steps:
+        del policy, trainer, works  # whose memory is not the adapter's
         record["lora"] = lora_steps(shape, prompts, device, arguments)
     return record
 
