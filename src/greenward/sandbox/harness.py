@@ -23,7 +23,7 @@ from greenward.sandbox import codec, programs
 from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import OPEN_FILES, LayerStack
 from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
-from greenward.sandbox.workspace import find_modules_here, load_module, write_files
+from greenward.sandbox.workspace import find_modules_here, load_module, write_changes, write_files
 
 RESULT_FD = 3
 MAX_MESSAGE_CHARS = 500
@@ -54,8 +54,6 @@ def run_job(
     ready[0] = 1
     ready.close()
     is_tested_apart = kind == "checks" or fields[-1]
-    if files:
-        find_modules_here(files)
     _close_others((CALL_FD if is_tested_apart else RESULT_FD) + 1, stdins[1:])
     if kind == "checks":
         harness.run_checks(*fields)
@@ -73,6 +71,7 @@ class _Harness:
     def run_answer(
         self,
         most_chars: int,
+        changes: dict[str, str | None],
         preamble: str,
         code: str,
         path: str,
@@ -82,11 +81,16 @@ class _Harness:
         setup_code: str,
         is_called_by_checks: bool,
     ) -> None:
+        changes |= {path: code} if path else {}
+        if self._files or changes:
+            find_modules_here(self._files)
+        compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
+        inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
+        if changes:
+            self._files = write_changes(self._files, changes, path)
         if entry_point is None and not expressions:
             self._run_program(preamble, code, setup_code)
             return
-        compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
-        inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
         calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
         namespace = _new_module("answer")
         if preamble:
@@ -105,6 +109,8 @@ class _Harness:
 
     def run_checks(self, entry_point: str, setup_code: str, checks: list[str]) -> None:
         """Runs test programs in one namespace; there the entry point is a proxy of the answer's function."""
+        if self._files:
+            find_modules_here(self._files)
         namespace, answer = _new_module("checks"), RemoteFunction(entry_point)
         namespace[entry_point] = answer.proxy
         self._load(namespace, setup_code, "", answer=answer)
