@@ -80,6 +80,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
         missing = {one.value: f"it needs Linux, not {sys.platform}" for one in ALL_LAYERS - offered}
         self._idle: list[WorkerSlot] = []
         self._busy: list[WorkerSlot] = []
+        self._leaving: list[WorkerProcess] = []  # spent, and removing their folders
         try:
             try:
                 self._idle = self._start_slots(workers)
@@ -134,7 +135,9 @@ class LocalExecutor(Closing["LocalExecutor"]):
         self.workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
-        self._idle, self._busy = [], []
+        for worker in self._leaving:
+            worker.kill()
+        self._idle, self._busy, self._leaving = [], [], []
         self._selector.close()
         self._starter.shutdown()
         with contextlib.suppress(FileNotFoundError):  # the last worker removes it, unless it was killed
@@ -165,6 +168,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
                     self._busy.remove(slot)
                 if result is None:
                     from_outside = slot.was_killed_from_outside()
+                if result is None or slot.is_spent:
                     self._replace(slot)
                 else:
                     self._idle.append(slot)
@@ -238,7 +242,11 @@ class LocalExecutor(Closing["LocalExecutor"]):
     def _discard(self, slot: WorkerSlot) -> None:
         for worker in slot.workers:
             self._selector.unregister(worker)
-            worker.kill()
+            if worker.is_spent:
+                worker.leave()
+                self._leaving = [one for one in (*self._leaving, worker) if not one.has_ended]
+            else:
+                worker.kill()
 
     def _replace(self, slot: WorkerSlot) -> None:
         self._discard(slot)
