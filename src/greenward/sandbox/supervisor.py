@@ -189,7 +189,8 @@ class Supervisor:
                 processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != worker:
                     os._exit(1)
-            if Layer.LANDLOCK in self.layers:  # the worker may see its descriptors; no other answer can
+            if not self.folder_is_bounded and Layer.LANDLOCK in self.layers:
+                # The worker can see the descriptors now. No other answer can.
                 processes.prctl(processes.PR_SET_DUMPABLE, 1)
             os.setpgid(0, 0)
             os.chdir(self.workspace)
