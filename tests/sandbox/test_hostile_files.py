@@ -106,6 +106,7 @@ class TestRemoval:
             assert first not in executor.worker_pids
             assert eventually(lambda: not is_alive(first))
             assert run(executor, "").outcome is Outcome.COMPLETED
+        assert eventually(lambda: not os.path.exists(executor._folder))
 
     def test_a_supervisor_gives_up_a_folder_that_takes_too_long(self, tmp_path, monkeypatch):
         one = Supervisor(str(tmp_path), LayerStack((), (), [str(tmp_path)], 0), False)

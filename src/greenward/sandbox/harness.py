@@ -271,7 +271,7 @@ class _Unknown:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise NameError("the answer is not loaded yet")
 
-    __getattr__ = __call__ = __bool__ = __eq__ = __hash__ = __repr__ = _refuse  # type: ignore[assignment]
+    __getattr__ = __call__ = __bool__ = __eq__ = __hash__ = __repr__ = _refuse
 
 
 def _stand_in_for(path: str) -> None:

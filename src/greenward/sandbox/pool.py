@@ -128,20 +128,23 @@ class LocalExecutor(Closing["LocalExecutor"]):
         return self.workspaces.open(files, limits)
 
     def close(self) -> None:
-        """Ends every worker and removes every file. Safe to call twice."""
+        """Ends every worker and removes every file; one that is spent does so itself. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         self.workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
-        for worker in self._leaving:
-            worker.kill()
-        self._idle, self._busy, self._leaving = [], [], []
+        self._idle, self._busy = [], []
         self._selector.close()
         self._starter.shutdown()
-        with contextlib.suppress(FileNotFoundError):  # the last worker removes it, unless it was killed
-            remove_folder(self._folder)
+        left = {worker.folder for worker in self._leaving if not worker.has_ended}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._folder):
+                if (folder := os.path.join(self._folder, name)) not in left:
+                    remove_folder(folder)
+        with contextlib.suppress(OSError):  # the last of those that are left does so
+            os.rmdir(self._folder)
 
     def _run(self, fresh: Iterator[Attempt]) -> Iterator[tuple[int, RunResult]]:
         again, alone = deque[Attempt](), deque[Attempt]()

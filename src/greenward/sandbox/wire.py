@@ -128,8 +128,13 @@ def _texts(job: Job) -> list[str]:
 def _read_job(calls: list[str], limits: Json, files: Json, changes: Json, **parts: Any) -> Job:
     inputs = (decode(call) for call in calls)
     arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
-    mappings = {"limits": Limits(**limits), "files": dict(files), "changes": dict(changes)}
-    job = Job(**_tuples(parts), **mappings, calls=arguments)
+    job = Job(
+        **_tuples(parts),
+        calls=arguments,
+        limits=Limits(**limits),
+        files=dict(files),
+        changes=dict(changes),
+    )
     job.check_files()
     if not all(isinstance(text, str) for text in _texts(job)):
         raise TypeError("code, tests and inputs of a job are texts")

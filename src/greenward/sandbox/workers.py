@@ -72,6 +72,7 @@ class WorkerProcess:
         *,
         commands: bool = False,
     ) -> None:
+        self.folder = folder
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")
@@ -180,6 +181,7 @@ class WorkerProcess:
 
     @property
     def has_ended(self) -> bool:
+        """Whether the process is gone."""
         return self._process.poll() is not None
 
     def kill(self) -> None:
