@@ -123,7 +123,7 @@ def test_files_of_one_answer_are_gone_before_the_next(grader):
         ({"a": "", "a/b.py": ""}, "folder that is a file"),
         ({"a.py": 3}, "not text"),
         ({"a.py": "é" * (600 << 10)}, "more than 1048576 bytes"),
-        ({f"{n}.txt": "x" * (1 << 20) for n in range(5)}, "6 files with 5242880 characters"),
+        ({f"{n}.txt": "x" * (1 << 20) for n in range(5)}, "6 files in 1 folders with 5242"),
         ({f"{n}.py": "" for n in range(1001)}, "1002 files"),
         ({"shop": ""}, "folder that is a file"),
     ],

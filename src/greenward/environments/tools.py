@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from greenward.errors import SandboxError
+from greenward.grading.answer_files import program_changes
 from greenward.grading.edits.answers import PATH, editable_files
 from greenward.grading.edits.edit import Edit, EditError, apply_edits
 from greenward.grading.edits.search_replace import parse_blocks
@@ -26,7 +27,14 @@ from greenward.grading.extraction import Extracted, without_reasoning
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
 from greenward.sandbox.protocol import Limits, Outcome
-from greenward.sandbox.workspace import MAX_FILES, MAX_FILES_CHARS, path_error
+from greenward.sandbox.workspace import (
+    MAX_FILES,
+    MAX_FILES_BYTES,
+    MAX_FOLDERS,
+    folders_above,
+    path_error,
+    text_bytes,
+)
 from greenward.sandbox.workspaces import Workspace, WorkspaceError
 
 ToolFormat = Literal["tags", "native"]
@@ -154,7 +162,7 @@ def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
 
     Raises `WorkspaceError` where the infrastructure failed.
     """
-    before, own, tests = editable_files(problem), problem.path or PATH, problem.test_files or {}
+    before, own = editable_files(problem), problem.path or PATH
     try:
         after = workspace.read_all()
     except WorkspaceError as error:
@@ -165,36 +173,32 @@ def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
         return Extracted(None, f"{own} is missing at the end.", Status.NO_CODE)
     if not problem.path:  # a program of one file has no others
         return Extracted(after[own])
-    changed = {
-        path: after.get(path)
-        for path in sorted({*before, *after} - {own, *tests})
-        if before.get(path) != after.get(path) and not (path not in before and runs_tests(path))
-    }
-    fixed = [after[own], *tests.values(), *(after.get(path) or "" for path in before if path != own)]
-    room = MAX_FILES - len(fixed), MAX_FILES_CHARS - sum(map(len, fixed))
-    for path in _strays({path: changed[path] or "" for path in changed.keys() - before.keys()}, *room):
+    paths = sorted({*before, *after} - {own})
+    changes = ((path, after.get(path)) for path in paths if before.get(path) != after.get(path))
+    changed = program_changes(changes, problem)
+    fixed = {**before, **changed, **(problem.test_files or {}), own: after[own]}
+    new = changed.keys() - before.keys()
+    for path in _strays(new, {path: text for path, text in fixed.items() if text is not None}):
         del changed[path]
     return Extracted(after[own], files=tuple(changed.items()))
 
 
-def _strays(new: Mapping[str, str], most_files: int, most_chars: int) -> list[str]:
-    """The new files that a job cannot hold, such as logs and caches, which must not cost a repair."""
-    strays = []
-    for path in sorted(new, key=lambda path: (not path.endswith(".py"), path)):
-        size = len(new[path].encode("utf-8", "surrogatepass"))
-        if path_error(path) or size > Limits.file_bytes or not most_files or size > most_chars:
+def _strays(new: Set[str], files: Mapping[str, str]) -> list[str]:
+    """The new ones of the files that a job cannot hold, such as logs, which must not cost a repair."""
+    strays, old = list[str](), [path for path in files if path not in new]
+    folders = {folder for path in old for folder in folders_above(path)}
+    count, size = len(old), sum(text_bytes(files[path]) for path in old)
+    for path in sorted(new & files.keys(), key=lambda path: (not path.endswith(".py"), path)):
+        own, more = text_bytes(files[path]), {*folders_above(path)} - folders
+        is_too_much = (
+            count >= MAX_FILES or size + own > MAX_FILES_BYTES or len(folders) + len(more) > MAX_FOLDERS
+        )
+        if path_error(path) or own > Limits.file_bytes or is_too_much:
             strays.append(path)
         else:
-            most_files, most_chars = most_files - 1, most_chars - size
+            folders |= more
+            count, size = count + 1, size + own
     return strays
-
-
-def runs_tests(path: str) -> bool:
-    """Whether a new file of this name would change how tests run rather than what they test."""
-    name = path.rpartition("/")[2]
-    return name in ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py") or (
-        path.partition("/")[0].removesuffix(".py") in ("unittest", "pytest", "_pytest")
-    )
 
 
 def _cut(text: str, most: int) -> str:

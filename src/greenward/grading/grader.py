@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from greenward.closing import Closing
 from greenward.errors import ConfigError, GreenwardError, SandboxError
+from greenward.grading.answer_files import program_changes
 from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
@@ -255,9 +256,8 @@ class Grader(Closing["Grader"]):
             return _unfit(plan, Status.ERROR, f"the code is longer than {MAX_CODE_CHARS} characters")
         jobs = make_jobs(plan, problem, code, self.limits, by_suite=self.by_suite)
         if answer.files or problem.path:
-            changed = {**plan.job.files, **dict(answer.files), **(problem.test_files or {})}
-            files = {path: text for path, text in changed.items() if text is not None}
-            jobs = tuple(replace(job, files=files) for job in jobs)
+            changes = program_changes(answer.files, problem)
+            jobs = tuple(replace(job, changes=changes) for job in jobs)
             try:
                 jobs[0].check_files()
             except SandboxError as error:

@@ -40,7 +40,7 @@ from greenward.recipes.models import FoundModel, ServedModel, find_model
 from greenward.runs.files import write_atomically, writing
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
-from greenward.sandbox.workspace import MAX_FILES, MAX_FILES_CHARS
+from greenward.sandbox.workspace import MAX_FILES, MAX_FILES_BYTES, text_bytes
 
 MOST_TOKENS = 1024
 
@@ -211,7 +211,7 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     files = files_for(own, tree)
     # A repair may import what the file does not, and of one that is not Python no import is known.
     rest = {one.place: one.text for one in tree.files if one.top == own.top and not one.is_test}
-    if len(rest) < MAX_FILES // 2 and sum(map(len, rest.values())) < MAX_FILES_CHARS // 2:
+    if len(rest) < MAX_FILES // 2 and sum(map(text_bytes, rest.values())) < MAX_FILES_BYTES // 2:
         files |= rest
     test_files = {RUNNER: sandboxed(RUNNER)}
     for suite in suites:

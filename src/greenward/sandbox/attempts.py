@@ -63,7 +63,7 @@ class Attempt:
         """What the program reads in the runs of this attempt."""
         texts, size, job = list[bytes](), 0, self.job
         begin, most = _count_runs(self.done), min(MOST_RUNS, int(_BYTES_AT_ONCE / job.limits.output_bytes))
-        if self.alone or self.apart or job.files or job.path:  # modules of the program keep what they hold
+        if self.alone or self.apart or job.files or job.changes or job.path:  # modules keep what they hold
             most = 1
         for text in job.stdins[begin : begin + max(1, most)]:
             texts.append(text.encode("utf-8", "surrogatepass"))
@@ -88,14 +88,15 @@ class Attempt:
         """What the answer's process gets, and what the process of its test programs gets.
 
         The first, its standard inputs last, has no check and nothing that is expected; the second has
-        no code of the answer. Raises `SandboxError`.
+        no code and no file of the answer. Raises `SandboxError`.
         """
         job = self.job
         try:
-            job.check_files()
-            files, own_files = dict(job.files), dict(job.answer_files)
+            if job.files or job.changes or job.path:
+                job.check_files()
+            files, changes = dict(job.files), dict(job.changes)
             before = _encode(
-                [self.nonce, "answer", own_files, job.preamble, job.code, job.path, job.entry_point]
+                [self.nonce, "answer", files, changes, job.preamble, job.code, job.path, job.entry_point]
             )
             calls = ",".join(call.text for call in job.calls)
             after = _encode([list(job.expressions), job.setup_code, bool(job.checks)])

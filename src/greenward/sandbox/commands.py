@@ -7,6 +7,7 @@ that no symbolic link leads the worker anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 from greenward.sandbox import harness
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.layers.stack import OPEN_FILES, LayerStack
-from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, Report, Supervisor
+from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, REMOVAL_SECONDS, Report, Supervisor
 from greenward.sandbox.workspace import write_files
 
 WORKSPACES_BYTES = 64 * MAX_FOLDER_BYTES  # of all workspaces of a worker, where a file system bounds them
@@ -35,6 +36,7 @@ class Workspaces(Supervisor):
         super().__init__(workspace, layers, owns_processes)
         self.folder_is_bounded = False  # all workspaces share one file system
         self._root = workspace
+        self._old: list[str] = []  # folders of workspaces that were closed
 
     def serve(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
@@ -42,18 +44,29 @@ class Workspaces(Supervisor):
         """Carries out one request and reports as `run` does.
 
         `limits` names the workspace and says whether it is new or old.
-        Of a new one the folder is made first; an old one is removed, and nothing is run.
+        Of a new one the folder is made first; an old one is removed, and nothing is run. What takes long to
+        remove is removed in parts, at the next requests of these kinds.
         """
         self.workspace = os.path.join(self._root, limits["name"])
         if limits["is"] == "old":
-            remove_folder(self.workspace)
+            self._old.append(self.workspace)
+        if limits["is"] != "open":
+            self._remove_old()
+        if limits["is"] == "old":
             return {"closed": True}, []
         if limits["is"] == "new":
             os.mkdir(self.workspace, 0o700)
         return self.run(channel, {**limits, "folder": self.workspace}, job, calls)
 
-    def _clean(self) -> None:
+    def _clean(self) -> bool:
         """Files of a workspace stay."""
+        return True
+
+    def _remove_old(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            while self._old:
+                remove_folder(self._old[-1], REMOVAL_SECONDS)
+                self._old.pop()
 
     def _act(self, limits: Mapping[str, Any], job: memoryview, stdins: list[int]) -> NoReturn:
         action, argument = json.loads(bytes(job))

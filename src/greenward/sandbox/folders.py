@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import math
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 MAX_ENTRIES = 4096
 UNCOUNTABLE = 1 << 60
@@ -15,18 +18,24 @@ _CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def remove_folder(path: str) -> None:
-    """Removes a folder and all in it, however deep, following no link. Raises `OSError`."""
-    empty_folder(path)
+def remove_folder(path: str, seconds: float = math.inf) -> None:
+    """Removes a folder and all in it as `empty_folder` does."""
+    empty_folder(path, seconds)
     os.rmdir(path)
 
 
-def empty_folder(path: str) -> None:
-    """Removes all that is in a folder, however deep, following no link. Raises `OSError`.
+def empty_folder(path: str, seconds: float = math.inf) -> None:
+    """Removes all that is in a folder, however deep, following no link.
 
     A process that is just dying may still write into it: a folder found filled again is emptied
-    again, a bounded number of times.
+    again, a bounded number of times. Raises `OSError`; `TimeoutError` if it takes longer than `seconds`.
     """
+    deadline = time.monotonic() + seconds
+
+    def leave(parent: int, name: str) -> None:
+        _stop_after(deadline)
+        os.rmdir(name, dir_fd=parent)
+
     for attempt in range(_ATTEMPTS):
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "something took the folder's place", path)
@@ -34,7 +43,7 @@ def empty_folder(path: str) -> None:
         if not os.listdir(path):  # most answers write nothing
             return
         try:
-            _walk(path, _clear_files, lambda parent, name: os.rmdir(name, dir_fd=parent))
+            _walk(path, partial(_clear_files, deadline=deadline), leave)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
@@ -73,6 +82,25 @@ def folder_bytes(path: str) -> int:
         if error.errno not in _CHANGED:
             return UNCOUNTABLE
     return total
+
+
+def unnamed_bytes(pids: Iterable[int], device: int) -> int:
+    """What the files of a device take on disk that processes hold open and that have no name any more.
+
+    A thread may have descriptors of its own. What cannot be seen, such as those of a process that is just
+    ending, is not counted.
+    """
+    found: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with os.scandir(f"/proc/{pid}/task/{thread}/fd") as descriptors:
+                    for descriptor in descriptors:
+                        with contextlib.suppress(FileNotFoundError):
+                            status = descriptor.stat()
+                            if status.st_nlink == 0 and status.st_dev == device:
+                                found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def _walk(
@@ -116,13 +144,20 @@ def _move(here: int, name: str) -> int:
     return there
 
 
-def _clear_files(folder: int) -> list[str]:
+def _clear_files(folder: int, deadline: float) -> list[str]:
     """Unlinks all that is not a folder; the names of the folders, which can be entered now."""
     with os.scandir(folder) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    _stop_after(deadline)
     for name, is_folder in entries:
         if is_folder:
             os.chmod(name, 0o700, dir_fd=folder)
         else:
             os.unlink(name, dir_fd=folder)
+        _stop_after(deadline)
     return [name for name, is_folder in entries if is_folder]
+
+
+def _stop_after(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError

@@ -23,7 +23,13 @@ from greenward.sandbox import codec, programs
 from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import OPEN_FILES, LayerStack
 from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
-from greenward.sandbox.workspace import find_modules_here, load_module, write_files
+from greenward.sandbox.workspace import (
+    find_modules_here,
+    load_module,
+    module_name,
+    write_changes,
+    write_files,
+)
 
 RESULT_FD = 3
 MAX_MESSAGE_CHARS = 500
@@ -54,8 +60,6 @@ def run_job(
     ready[0] = 1
     ready.close()
     is_tested_apart = kind == "checks" or fields[-1]
-    if files:
-        find_modules_here(files)
     _close_others((CALL_FD if is_tested_apart else RESULT_FD) + 1, stdins[1:])
     if kind == "checks":
         harness.run_checks(*fields)
@@ -73,6 +77,7 @@ class _Harness:
     def run_answer(
         self,
         most_chars: int,
+        changes: dict[str, str | None],
         preamble: str,
         code: str,
         path: str,
@@ -82,11 +87,17 @@ class _Harness:
         setup_code: str,
         is_called_by_checks: bool,
     ) -> None:
+        changes |= {path: code} if path else {}
+        if self._files or changes:
+            find_modules_here(self._files)
+        compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
+        stand_in = path if path not in self._files else ""
+        inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code, stand_in)
+        if changes:
+            self._files = write_changes(self._files, changes, path)
         if entry_point is None and not expressions:
             self._run_program(preamble, code, setup_code)
             return
-        compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
-        inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code)
         calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
         namespace = _new_module("answer")
         if preamble:
@@ -105,6 +116,8 @@ class _Harness:
 
     def run_checks(self, entry_point: str, setup_code: str, checks: list[str]) -> None:
         """Runs test programs in one namespace; there the entry point is a proxy of the answer's function."""
+        if self._files:
+            find_modules_here(self._files)
         namespace, answer = _new_module("checks"), RemoteFunction(entry_point)
         namespace[entry_point] = answer.proxy
         self._load(namespace, setup_code, "", answer=answer)
@@ -252,18 +265,47 @@ def _new_module(name: str) -> dict[str, Any]:
     return module.__dict__
 
 
+class _Unknown:
+    """What is imported from the answer's module before the answer is loaded: using it fails."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise NameError("the answer is not loaded yet")
+
+    __getattr__ = __call__ = __bool__ = __eq__ = __hash__ = __repr__ = _refuse
+
+
+def _stand_in_for(path: str) -> None:
+    """Puts a module in the place of the answer's that gives something for every name."""
+    name, is_package = module_name(path)
+    if name.partition(".")[0] in sys.stdlib_module_names:  # others that are loaded meanwhile may need it
+        return
+    module = sys.modules[name] = types.ModuleType(name)
+    if is_package:
+        module.__path__ = [os.path.abspath(os.path.dirname(path))]
+
+    def __getattr__(name: str) -> _Unknown:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Unknown()
+
+    module.__dict__["__getattr__"] = __getattr__
+
+
 def _plain_inputs(
-    entry_point: str, compiled: Mapping[str, types.CodeType], setup_code: str
+    entry_point: str, compiled: Mapping[str, types.CodeType], setup_code: str, path: str
 ) -> dict[str, str]:
     """The arguments, as text, of calls that use further names; no answer has changed yet what these mean.
 
     Left out are arguments that need the answer or are not plain data: such a call is evaluated beside
-    the answer, which can change its own inputs then, but not what is expected of its result.
+    the answer, which can change its own inputs then, but not what is expected of its result. The problem's
+    files may import the module at `path`, which is not there yet.
     """
     found: dict[str, str] = {}
     namespace: dict[str, Any] = {"__name__": "answer"}
     named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
     try:
+        if named and path:
+            _stand_in_for(path)
         if named:
             _execute(setup_code, "<setup>", namespace)
     except BaseException:  # it needs the answer, or will fail there, too

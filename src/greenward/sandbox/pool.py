@@ -80,6 +80,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
         missing = {one.value: f"it needs Linux, not {sys.platform}" for one in ALL_LAYERS - offered}
         self._idle: list[WorkerSlot] = []
         self._busy: list[WorkerSlot] = []
+        self._leaving: list[WorkerProcess] = []  # spent, and removing their folders
         try:
             try:
                 self._idle = self._start_slots(workers)
@@ -127,7 +128,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
         return self.workspaces.open(files, limits)
 
     def close(self) -> None:
-        """Ends every worker and removes every file. Safe to call twice."""
+        """Ends every worker and removes every file; one that is spent does so itself. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -137,8 +138,13 @@ class LocalExecutor(Closing["LocalExecutor"]):
         self._idle, self._busy = [], []
         self._selector.close()
         self._starter.shutdown()
-        with contextlib.suppress(FileNotFoundError):  # the last worker removes it, unless it was killed
-            remove_folder(self._folder)
+        left = {worker.folder for worker in self._leaving if not worker.has_ended}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._folder):
+                if (folder := os.path.join(self._folder, name)) not in left:
+                    remove_folder(folder)
+        with contextlib.suppress(OSError):  # the last of those that are left does so
+            os.rmdir(self._folder)
 
     def _run(self, fresh: Iterator[Attempt]) -> Iterator[tuple[int, RunResult]]:
         again, alone = deque[Attempt](), deque[Attempt]()
@@ -165,6 +171,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
                     self._busy.remove(slot)
                 if result is None:
                     from_outside = slot.was_killed_from_outside()
+                if result is None or slot.is_spent:
                     self._replace(slot)
                 else:
                     self._idle.append(slot)
@@ -238,7 +245,11 @@ class LocalExecutor(Closing["LocalExecutor"]):
     def _discard(self, slot: WorkerSlot) -> None:
         for worker in slot.workers:
             self._selector.unregister(worker)
-            worker.kill()
+            if worker.is_spent:
+                worker.leave()
+                self._leaving = [one for one in (*self._leaving, worker) if not one.has_ended]
+            else:
+                worker.kill()
 
     def _replace(self, slot: WorkerSlot) -> None:
         self._discard(slot)

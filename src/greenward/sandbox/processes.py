@@ -10,7 +10,7 @@ import sys
 import time
 
 LINUX = sys.platform == "linux"
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 # asm/unistd_64.h and asm-generic/unistd.h: Landlock's numbers are the same everywhere.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _LANDLOCK = {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446}

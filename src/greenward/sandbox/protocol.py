@@ -78,9 +78,11 @@ class Job:
     that hands arguments and results over as plain data. With `check_setup` that namespace begins.
     Results come in the order calls, expressions, checks; a check that completed returned None.
 
-    `files` (relative path to text) are written into the process's folder before anything runs, and can be
-    imported from there. With a `path`, `code` is one of them, the module at that path: it is imported under
-    its name, and its namespace is the answer's. An entry point may be dotted (`Class.method`).
+    `files` (relative path to text) are those of the problem: every process of the job finds them in its
+    folder and can import them. `changes` are what the answer makes of them (None deletes a file): they are
+    in the answer's process only, once arguments of calls have been computed. With a `path`, `code` is the
+    module at that path: it is imported under its name, and its namespace is the answer's. An entry point may
+    be dotted (`Class.method`).
 
     With no entry point the program is run as `__main__`, its output captured: once, or once for each text of
     `stdins`, each giving its standard output as one result. A run that meets anything that another one has
@@ -109,18 +111,16 @@ class Job:
     call_seconds: tuple[float, ...] = ()
     call_wall_seconds: float = 0.0
     files: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str | None] = field(default_factory=dict)
     path: str = ""
 
     def check_files(self) -> None:
-        """Raises `SandboxError` for files and a path that are not allowed."""
-        check_files(self.answer_files, self.limits.file_bytes)
+        """Raises `SandboxError` for files, changes and a path that are not allowed."""
+        after: dict[str, str | None] = {**self.files, **self.changes}
         if self.path:
             module_name(self.path)
-
-    @property
-    def answer_files(self) -> Mapping[str, str]:
-        """The files that the answer's process gets; that of its checks has `files` only."""
-        return {**self.files, self.path: self.code} if self.path else self.files
+            after[self.path] = self.code
+        check_files({one: text for one, text in after.items() if text is not None}, self.limits.file_bytes)
 
 
 class Outcome(str, Enum):

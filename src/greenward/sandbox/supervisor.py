@@ -14,11 +14,11 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from greenward.sandbox import harness, processes
-from greenward.sandbox.folders import empty_folder, folder_bytes
+from greenward.sandbox.folders import empty_folder, folder_bytes, unnamed_bytes
 from greenward.sandbox.frames import NONCE_CHARS, result_frame_end
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers.stack import LayerStack
@@ -30,6 +30,7 @@ MAX_FOLDER_BYTES = 16 << 20
 FIRST_TICK_SECONDS = 0.005
 TICK_SECONDS = 0.02
 FORKING_TICK_SECONDS = 0.003  # within 20 ms, processes that multiply keep all others from the processors
+REMOVAL_SECONDS = 0.2  # for what an answer has left in its folder, before its worker is spent
 PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
 _SELF_TEST_LIMITS: dict[str, Any] = {
     "cpu_seconds": 5.0, "wall_seconds": 5.0, "memory_bytes": 1 << 30, "file_bytes": 1 << 20,
@@ -71,7 +72,8 @@ class Supervisor:
 
         The texts of standard input (`stdin_bytes`) are the job's end. An empty job is the self-test of the
         layers. `calls` is the socket between an answer and its checks. Where the machine does not let a child
-        start, the report is the reason, as `failure`.
+        start, the report is the reason, as `failure`. Where the folder cannot be emptied in time, the worker
+        `is_spent`: it must run nothing any more.
         """
         started = time.monotonic()
         try:
@@ -89,7 +91,7 @@ class Supervisor:
             status, usage = end_children(owns_processes=self.owns_processes)[pid]
             child.close()
             is_too_full = self.overfills_folder()  # no process is left that could move files during the count
-            self._clean()
+            is_spent = not self._clean()
         used = usage.ru_utime + usage.ru_stime  # with that of children, which `Child` does not see
         if child.killed is None and used > limits["cpu_seconds"]:
             child.killed = "cpu"
@@ -99,6 +101,7 @@ class Supervisor:
             "ready": self._ready[0] == 1,
             "killed": child.killed or ("folder" if is_too_full else None),
             "is_too_full": is_too_full,
+            "is_spent": is_spent,
             "exit": os.waitstatus_to_exitcode(status),
             "usage": {"cpu_seconds": used, "wall_seconds": wall_seconds, "waiting_seconds": waited},
             "lengths": [len(output.kept) for output in child.outputs],
@@ -113,20 +116,28 @@ class Supervisor:
         found: dict[str, Any] = json.loads(bytes(outputs[0].kept))
         return found
 
-    def overfills_folder(self, *, is_running: bool = False) -> bool:
+    def overfills_folder(self, running: Sequence[int] = ()) -> bool:
         """Whether the answer's folder holds too much; in a namespace it is bounded by itself.
 
-        An answer that is running must not keep its worker busy with counting.
+        An answer that is running, in the processes `running`, must not keep its worker busy with counting.
+        Files that it holds open without a name count as well.
         """
         begun = time.monotonic()
-        if self.folder_is_bounded or (is_running and begun < self._next_count):
+        if self.folder_is_bounded or (running and begun < self._next_count):
             return False
-        is_too_full = folder_bytes(self.workspace) > MAX_FOLDER_BYTES
+        size = folder_bytes(self.workspace)
+        if running and size <= MAX_FOLDER_BYTES:
+            size += unnamed_bytes(running, os.stat(self.workspace).st_dev)
         self._next_count = begun + (1 + PAUSE_PER_COUNT) * (time.monotonic() - begun)
-        return is_too_full
+        return size > MAX_FOLDER_BYTES
 
-    def _clean(self) -> None:
-        empty_folder(self.workspace)
+    def _clean(self) -> bool:
+        """Empties the folder for the next answer; False if that takes too long."""
+        try:
+            empty_folder(self.workspace, REMOVAL_SECONDS)
+        except TimeoutError:
+            return False
+        return True
 
     def _act(self, limits: Mapping[str, Any], job: memoryview, stdins: list[int]) -> NoReturn:
         """What the child does: it applies the layers, says so, and ends."""
@@ -134,7 +145,7 @@ class Supervisor:
 
     def _start(self, limits: Mapping[str, Any], job: memoryview, calls: int | None) -> tuple[int, list[int]]:
         """Forks the answer; its id, and the pipes of its results, output and errors. Raises `OSError`."""
-        self._ready[0], self._next_count = 0, 0.0
+        self._ready[0], self._next_count = 0, time.monotonic() + TICK_SECONDS
         pid, reads, writes, stdins = 0, list[int](), list[int](), list[int]()
         try:
             if not self.owns_processes:  # elsewhere its folder is in memory
@@ -178,6 +189,9 @@ class Supervisor:
                 processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != worker:
                     os._exit(1)
+            if not self.folder_is_bounded and Layer.LANDLOCK in self.layers:
+                # The worker can see the descriptors now. No other answer can.
+                processes.prctl(processes.PR_SET_DUMPABLE, 1)
             os.setpgid(0, 0)
             os.chdir(self.workspace)
             for number, descriptor in {0: next(iter(stdins), None), **targets}.items():
@@ -285,20 +299,21 @@ class Child:
         self.times.advance(self.outputs[0].kept, used, wall_seconds)
         if (limit := self.times.exceeded(used, wall_seconds)) is not None:
             return limit
-        if self._supervisor.overfills_folder(is_running=True):
-            return "folder"
-        layers = self._supervisor.layers
-        if Layer.SECCOMP in layers and not layers.allows_processes:
-            return None
-        most = self._limits.get("processes", MAX_PROCESSES)
-        started = processes.descendants(os.getpid(), at_most=most + 1)
-        if len(started) > most:
-            return "processes"
-        if len(started) > FEW_PROCESSES:  # those that multiply must not keep their worker from its processor
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PGRP, self._pid, NICENESS_OF_MANY)
+        layers, started = self._supervisor.layers, [self._pid]
+        if Layer.SECCOMP not in layers or layers.allows_processes:
+            most = self._limits.get("processes", MAX_PROCESSES)
+            started = processes.descendants(os.getpid(), at_most=most + 1)
+            if len(started) > most:
+                return "processes"
+            if (
+                len(started) > FEW_PROCESSES
+            ):  # those that multiply must not keep their worker from its processor
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PGRP, self._pid, NICENESS_OF_MANY)
         memory = sum(map(processes.resident_bytes, started)) if layers.allows_processes else 0
-        return "memory" if memory > self._limits["memory_bytes"] else None
+        if memory > self._limits["memory_bytes"]:
+            return "memory"
+        return "folder" if self._supervisor.overfills_folder(started) else None
 
 
 class Output:

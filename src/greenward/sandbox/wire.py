@@ -53,10 +53,12 @@ def write_job(job: Job) -> tuple[Json, int]:
         calls = [call.text for call in job.calls]
     except PlainDataError as error:
         raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
-    if (chars := sum(map(len, [*_texts(job), *job.files.values(), *calls]))) > MAX_JOB_CHARS:
+    files = [*job.files.values(), *filter(None, job.changes.values())]
+    if (chars := sum(map(len, [*_texts(job), *files, *calls]))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
     parts = {one.name: getattr(job, one.name) for one in fields(Job)}
-    return parts | {"calls": calls, "limits": asdict(job.limits), "files": dict(job.files)}, chars
+    mappings = {"limits": asdict(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
+    return parts | mappings | {"calls": calls}, chars
 
 
 def write_request(jobs: Sequence[Json]) -> Json:
@@ -123,10 +125,16 @@ def _texts(job: Job) -> list[str]:
     return [*texts, *job.expressions, *job.checks, *job.stdins]
 
 
-def _read_job(calls: list[str], limits: Json, files: Json, **parts: Any) -> Job:
+def _read_job(calls: list[str], limits: Json, files: Json, changes: Json, **parts: Any) -> Job:
     inputs = (decode(call) for call in calls)
     arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
-    job = Job(**_tuples(parts), calls=arguments, limits=Limits(**limits), files=dict(files))
+    job = Job(
+        **_tuples(parts),
+        calls=arguments,
+        limits=Limits(**limits),
+        files=dict(files),
+        changes=dict(changes),
+    )
     job.check_files()
     if not all(isinstance(text, str) for text in _texts(job)):
         raise TypeError("code, tests and inputs of a job are texts")

@@ -31,11 +31,11 @@ from greenward.sandbox.frames import receive_frame_with_descriptor, send_frame
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers import libraries
 from greenward.sandbox.layers.stack import LayerStack
-from greenward.sandbox.processes import LINUX, PR_SET_PDEATHSIG, prctl
+from greenward.sandbox.processes import LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from greenward.sandbox.remote_calls import CALL_FD
 from greenward.sandbox.supervisor import MAX_FOLDER_BYTES, ParentGone, Supervisor, end_children, erase
 
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_CHILD_SUBREAPER = 36
 PRIVATE_WORKSPACE = "/answer"
 MAX_USER_TASKS_MORE = 1024  # RLIMIT_NPROC counts the whole user, so it is a backstop only
 
@@ -102,6 +102,8 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
         report, outputs = supervisor.serve(channel, limits, job, calls)
         kept = [output.kept for output in outputs]
         send_frame(channel, report, *kept)
+        if report.get("is_spent"):
+            return
         for memory in (*kept, job):
             erase(memory)
 

@@ -72,10 +72,11 @@ class WorkerProcess:
         *,
         commands: bool = False,
     ) -> None:
+        self.folder = folder
         self.layers: tuple[Layer, ...] = ()
         self.missing: dict[str, str] = {}
         self.deadline = float("inf")
-        self.has_closed = False
+        self.has_closed = self.is_spent = False
         try:
             os.makedirs(folder, 0o700)
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
@@ -173,6 +174,16 @@ class WorkerProcess:
         is_out_of_reach = frozenset(self.layers) >= CORE_LAYERS
         return is_out_of_reach and status in (-signal.SIGKILL, KILLED_INSIDE + signal.SIGKILL)
 
+    def leave(self) -> None:
+        """Lets a worker that is spent remove its folder and end by itself."""
+        self._channel.close()
+        self._errors.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         """Ends the worker and all that it started, at once."""
         started = descendants(self.pid)
@@ -203,6 +214,11 @@ class WorkerSlot:
         return min(awaited, default=float("inf"))
 
     @property
+    def is_spent(self) -> bool:
+        """Whether a worker can run nothing any more."""
+        return any(worker.is_spent for worker in self.workers)
+
+    @property
     def is_alone(self) -> bool:
         return self.attempt is not None and self.attempt.alone
 
@@ -231,6 +247,7 @@ class WorkerSlot:
         attempt, layers = self.attempt, tuple(layer.value for layer in worker.layers)
         if attempt is None or self._results.get(worker, ()) is not None:
             raise WorkerLost  # an idle worker sends nothing unless it is broken
+        worker.is_spent = report.get("is_spent", False)
         is_of_checks = bool(attempt.job.checks) and worker is self.workers[1]
         result = attempt.read_report(is_of_checks, report, blobs, layers)
         self._results[worker] = result

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 from greenward.errors import SandboxError
 
-MAX_FILES = 1000
-MAX_FILES_CHARS = 4 << 20  # at most 4 bytes each: the folder of an answer takes 16 MiB
-MAX_PATH_CHARS = 200
+MAX_FILES = MAX_FOLDERS = 1000  # the folder of an answer takes 4096 of both, and 16 MiB
+MAX_FILES_BYTES = 4 << 20
+MAX_PATH_CHARS, MAX_NAME_BYTES = 200, 255
 _KEPT = {"__main__", *sys.builtin_module_names}
 
 
@@ -23,28 +25,40 @@ def path_error(path: Any) -> str | None:
         return f"expected a path of 1 to {MAX_PATH_CHARS} characters"
     if not path.isprintable() or any(mark in path for mark in '\\"`'):
         return "it holds a quotation mark, a backslash or a control character"
-    if any(name in ("", ".", "..") or name != name.strip() for name in path.split("/")):
+    names = path.split("/")
+    if any(name in ("", ".", "..") or name != name.strip() for name in names):
         return "it must be relative, without '.', '..' and names that are empty or have spaces around them"
+    if any(len(name.encode()) > MAX_NAME_BYTES for name in names):
+        return f"a name in it has more than {MAX_NAME_BYTES} bytes"
     return None
+
+
+def text_bytes(text: str) -> int:
+    """The size of a file with this text."""
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def check_files(files: Mapping[str, str], most_bytes: float) -> None:
     """Raises `SandboxError` for a path that is not allowed, a file that is another one's folder, too many
-    files, and a file of more than `most_bytes` bytes.
+    files, folders or bytes, and a file of more than `most_bytes` bytes.
     """
+    folders, total = set[str](), 0
     for path, text in files.items():
         problem = path_error(path) or (None if isinstance(text, str) else "its content is not text")
-        if problem is None and any(folder in files for folder in _folders(path)):
-            problem = "it lies in a folder that is a file"
-        if problem is None and len(text.encode("utf-8", "surrogatepass")) > most_bytes:
-            problem = f"it has more than {most_bytes} bytes (Limits.file_bytes)"
+        if problem is None:
+            above, size = folders_above(path), text_bytes(text)
+            folders.update(above)
+            total += size
+            if any(folder in files for folder in above):
+                problem = "it lies in a folder that is a file"
+            elif size > most_bytes:
+                problem = f"it has more than {most_bytes} bytes (Limits.file_bytes)"
         if problem is not None:
             raise SandboxError(f"the file {str(path)[:MAX_PATH_CHARS]!r} is not allowed: {problem}.")
-    chars = sum(map(len, files.values()))
-    if len(files) > MAX_FILES or chars > MAX_FILES_CHARS:
+    if len(files) > MAX_FILES or len(folders) > MAX_FOLDERS or total > MAX_FILES_BYTES:
         raise SandboxError(
-            f"a job has {len(files)} files with {chars} characters; "
-            f"at most {MAX_FILES} files with {MAX_FILES_CHARS} characters are allowed."
+            f"a job has {len(files)} files in {len(folders)} folders with {total} bytes; at most {MAX_FILES} "
+            f"files in {MAX_FOLDERS} folders with {MAX_FILES_BYTES} bytes are allowed."
         )
 
 
@@ -57,6 +71,55 @@ def write_files(files: Mapping[str, str]) -> None:
             file.write(text)
 
 
+def write_changes(files: Mapping[str, str], changes: Mapping[str, str | None], path: str) -> dict[str, str]:
+    """Writes what an answer changes over the files of its problem, and gives all; None deletes a file.
+
+    Modules in these files, and the answer's own at `path`, are forgotten: they are loaded anew. Those in
+    files that the answer adds are found where no other module has their name. Raises `OSError`.
+    """
+    for gone in (one for one, text in changes.items() if text is None and one in files):
+        os.unlink(gone)
+        with contextlib.suppress(OSError):  # folders that are not empty stay
+            os.removedirs(os.path.dirname(gone))
+    kept = {one: text for one, text in changes.items() if text is not None}
+    write_files(kept)
+    _forget_modules([*files, path])
+    for folder in [one for one in sys.path_importer_cache if one.startswith(os.getcwd())]:
+        del sys.path_importer_cache[folder]
+    if added := kept.keys() - files.keys() - {path}:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _AddedLast(added))
+    return {one: text for one, text in files.items() if changes.get(one, text) is not None} | kept
+
+
+class _AddedLast:
+    """Finds a module in one of the `added` files only where no other file is a module of its name.
+
+    What an answer adds thus takes the place of no module of the standard library, of packages or of its
+    problem. The files stay where they are, so that they find what lies beside them.
+    """
+
+    def __init__(self, added: Iterable[str]) -> None:
+        self._added = set(map(os.path.realpath, added))
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        folders = sys.path if path is None else path
+        found = PathFinder.find_spec(name, folders, target)
+        if found is None or found.origin is None or self._is_of_others(found.origin):
+            return found
+        for folder in folders:
+            other = PathFinder.find_spec(name, [folder], target)
+            if other is not None and other.origin is not None and self._is_of_others(other.origin):
+                return other
+        module = f"{os.path.dirname(found.origin)}.py"  # before which the import system takes a package
+        is_package = found.submodule_search_locations is not None
+        if is_package and os.path.isfile(module) and self._is_of_others(module):
+            return spec_from_file_location(name, module)
+        return found
+
+    def _is_of_others(self, file: str) -> bool:
+        return os.path.realpath(file) not in self._added
+
+
 def find_modules_here(files: Iterable[str]) -> None:
     """Has the import system look into the working folder first, and forget modules of the files' names.
 
@@ -64,9 +127,17 @@ def find_modules_here(files: Iterable[str]) -> None:
     """
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.getcwd())
-    own = {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT
-    for name in [name for name in sys.modules if name.split(".")[0] in own]:
-        del sys.modules[name]
+    _forget_modules(files)
+
+
+def _forget_modules(files: Iterable[str]) -> None:
+    own, here = (
+        {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT,
+        os.path.join(os.getcwd(), ""),
+    )
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in own or (getattr(module, "__file__", None) or "").startswith(here):
+            del sys.modules[name]
 
 
 def load_module(path: str) -> dict[str, Any]:
@@ -97,6 +168,7 @@ def module_name(path: str) -> tuple[str, bool]:
     return ".".join(parts[:-1] if is_package else parts), is_package
 
 
-def _folders(path: str) -> list[str]:
+def folders_above(path: str) -> list[str]:
+    """The folders that hold a file, the outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]

@@ -92,8 +92,8 @@ def test_edits_of_the_tests_make_no_difference(grader):
     assert verdict(grader, SHOP, weaker + RIGHT_PRICE + RIGHT_RATE).passed
     gone = "--- a/tests/test_prices.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-from shop.prices import taxed\n-assert taxed(100) == 150\n"
     assert verdict(grader, SHOP, gone, answer="diff").status is Status.FAILED
-    # Neither do new files that would be loaded with the tests or in place of what they import.
-    for path in ("conftest.py", "tests/conftest.py", "unittest/__init__.py", "pytest.py"):
+    # Neither do new files that would be loaded with the tests.
+    for path in ("conftest.py", "tests/conftest.py", "tests/__init__.py", "tests/new.py", "pyproject.toml"):
         found = renderer().extracted(SHOP, RIGHT_PRICE + block("", "x = 1\n", path))
         assert found.files == () and found.code
     # Neither does what claims to have been extracted.

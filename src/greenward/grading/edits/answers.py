@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from typing import Literal
 
+from greenward.grading.answer_files import program_changes
 from greenward.grading.edits.edit import Edit, EditError, apply_edits
 from greenward.grading.edits.search_replace import blocks_between, parse_blocks, print_blocks
 from greenward.grading.edits.unified_diff import diff_between, parse_diff, print_diff
@@ -17,7 +17,6 @@ AnswerForm = Literal["function", "search_replace", "diff"]
 PATH = "solution.py"
 """What the program of a problem is called that consists of one file."""
 MAX_ANSWER_CHARS = 1 << 20
-_RUN_TESTS = {*sys.stdlib_module_names, "pytest", "_pytest", "pluggy"}
 
 
 def parse_edits(text: str, form: AnswerForm, files: Collection[str] = ()) -> list[Edit]:
@@ -52,10 +51,9 @@ def editable_files(problem: Problem) -> dict[str, str]:
 def extract_edited(text: str, problem: Problem, style: Style, form: AnswerForm) -> Extracted:
     """The program after the edits of a model's answer; if they fail, no code, the reason and its status.
 
-    Edits of test files count for nothing, and neither do new files that would run in their place.
+    Edits of what belongs to the tests count for nothing (`answer_files`).
     """
-    tests, own = problem.test_files or {}, problem.path or PATH
-    files = {**editable_files(problem), **tests}
+    own, files = problem.path or PATH, {**editable_files(problem), **(problem.test_files or {})}
     try:
         edits = parse_edits(without_reasoning(text) if style == "chat" else text, form, files)
         changed = apply_edits(files, edits, own)
@@ -64,18 +62,7 @@ def extract_edited(text: str, problem: Problem, style: Style, form: AnswerForm) 
     code = changed.pop(own, files[own])
     if code is None:
         return Extracted(None, f"The edits delete {own}.", Status.NO_CODE)
-    taken = _RUN_TESTS - {_top(path) for path in files}
-    ours = (one for one in changed.items() if one[0] in files or not _replaces_tests(one[0], taken))
-    return Extracted(code, files=tuple(one for one in ours if one[0] not in tests))
-
-
-def _replaces_tests(path: str, taken: Collection[str]) -> bool:
-    """Whether tests would load a new file at this path, or instead of one of the modules `taken`."""
-    return path.rpartition("/")[2] == "conftest.py" or _top(path) in taken
-
-
-def _top(path: str) -> str:
-    return path.partition("/")[0].removesuffix(".py")
+    return Extracted(code, files=tuple(program_changes(changed.items(), problem).items()))
 
 
 def written_edits(problem: Problem, code: str, form: AnswerForm) -> str:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from hostile.attacks.system_calls import SYSTEM_CALLS
-from hostile.program import NAMESPACES, RESOURCES, SECCOMP, VARIES, WATCHDOG, HostileProgram, hostile
+from hostile.program import (
+    LANDLOCK,
+    NAMESPACES,
+    RESOURCES,
+    SECCOMP,
+    VARIES,
+    WATCHDOG,
+    HostileProgram,
+    hostile,
+)
 
 _SPIN = """
 import os, signal, sys, threading, time
@@ -267,8 +276,9 @@ PROGRAMS = (
                 file = open("gone", "wb", buffering=0)
                 held.append(file); os.unlink("gone")
                 for _ in range(16): file.write(b"x" * (1 << 16))
+            time.sleep(0.2)  # long enough to be seen
             return True
-        """, NAMESPACES),
+        """, NAMESPACES, LANDLOCK, unprotected=VARIES),
     _disk("many_small_files", """
         def f(i):
             for number in range(20_000): os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY))
