@@ -28,6 +28,7 @@ from greenward.problems.placement import function_in
 
 MAX_COMPARED_EDITS = 30
 MAX_COMPARED_LINES = 5_000
+MOST_WITHOUT_EFFECT = 0.9  # for known lines at a wrong place
 MAX_DIFF_LINES = 5_000
 _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _PENALTY_PER_CHAR = 0.001
@@ -80,7 +81,8 @@ class EditSimilarity(AnswerTerm, name="edit_similarity"):
 
     Edits are paired by similarity, the most similar first, whatever their order. A pair scores the mean of
     the similarities of its two sides, as sequences of lines; the sum is divided by the larger number of
-    edits. None for a problem without a reference.
+    edits. Edits that cannot be applied score at most `MOST_WITHOUT_EFFECT`. None for a problem without a
+    reference.
     """
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
@@ -90,7 +92,8 @@ class EditSimilarity(AnswerTerm, name="edit_similarity"):
         edits = _edits_of(answer)
         form = form_of(without_reasoning(answer.completion))
         known = parse_edits(written_edits(problem, problem.reference, form), form)
-        return edit_similarity(edits, known, problem.path or PATH)
+        score = edit_similarity(edits, known, problem.path or PATH)
+        return score if answer.code is not None else min(score, MOST_WITHOUT_EFFECT)
 
 
 def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> float:
