@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import process_time
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from degenerate_programs import DEGENERATE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from greenward.environments.code_game.environment import (
     GENERATOR,
@@ -33,7 +36,7 @@ from greenward.environments.code_game.programs import random_program
 from greenward.environments.dialogue import Request, turn_of
 from greenward.environments.episode import POLICY, Collection, Episode, Turn
 from greenward.grading import program_judge
-from greenward.grading.program_judge import ProgramJudge, ProgramResult
+from greenward.grading.program_judge import ProgramJudge, ProgramResult, refusal
 from greenward.policies.engine import Completion, SamplingParams, StopReason
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits, Outcome, RunResult
@@ -222,6 +225,122 @@ def test_a_program_that_the_predictor_cannot_be_shown_whole_loses(
     assert (episode.outcome, episode.rewards[GENERATOR]) == (outcome, -1.0)
 
 
+OUTPUTS = (
+    " 5", "5 ", "\t5", "  a\n  b", "a\n\nb", "1\n", "\n1", "a\rb", "\x0b1", "<think>", "</think>5", "```", "a\n```\nb", "~~~\n1",
+    "\n# prints\n", "7\n# prints\n8", "# prints\n8", "# trace\n1", "<|end|>", "\x1b[2J", "\ufffd", "\ufeff1", "\u202e1", "\x00", "é中",
+    "9" * 60, "None", "```python\nprint(1)\n```", "<answer>1</answer>", "\u2028a", "0x" + "f" * 40,
+)  # fmt: skip
+
+
+@dataclass
+class Printing:
+    """Judges every program to be valid, and to print the text that it stands for."""
+
+    output: str
+
+    def judge(self, codes: list[str]) -> list[ProgramResult]:
+        return [ProgramResult("valid", self.output) for _ in codes]
+
+
+def play_right_answer(output: str, tokenizer: EndTokenizer, reasoning: str = "") -> Episode:
+    """A game in which the predictor says what the program prints."""
+    said = "".join(map(chr, CodeGamePrompts(tokenizer, 32).reasoned(reasoning, output)))
+    environment = CodeGameEnvironment(
+        CodeGamePrompts(tokenizer, 32),
+        Printing(output),  # type: ignore[arg-type]
+        lambda step: (POLICY, "opponent"),
+        sampling=SAMPLING,
+        games_per_group=1,
+        seed=0,
+    )
+    written = "```\nprint(a)\n```" if tokenizer.chat_template else "print(a)"
+    (episode,) = environment.collect(
+        {POLICY: Writer([written]), "opponent": Writer([said])}, range(1), seed=1
+    ).episodes
+    return episode
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(min_size=1, max_size=30)
+    | st.text(" \n\t\r`~<>/think#prs1", min_size=1, max_size=30)
+    | st.sampled_from(OUTPUTS),
+    st.booleans(),
+    st.sampled_from(["", "3 + 4 = 7", "It prints\n"]),
+)
+def test_what_a_valid_program_prints_can_be_said(output: str, chat: bool, reasoning: str) -> None:
+    episode = play_right_answer(output, EndTokenizer(chat=chat), reasoning)
+    assert episode.outcome in ("predicted", "unwritable")
+    assert episode.rewards == {GENERATOR: -1.0, PREDICTOR: 1.0}
+
+
+def test_ordinary_texts_can_be_said_and_those_with_marks_of_answers_make_a_program_invalid() -> None:
+    for chat in (False, True):
+        cannot = {
+            text
+            for text in OUTPUTS
+            if play_right_answer(text, EndTokenizer(chat=chat)).outcome != "predicted"
+        }
+        marks = {"a\rb", "<think>", "</think>5", "```", "a\n```\nb", "```python\nprint(1)\n```"}
+        assert cannot == (marks if chat else {"\n# prints\n", "7\n# prints\n8", "# prints\n8"}) | (
+            cannot & {"\x00"}
+        )
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    ["print('', 5)", "print('a', end=' ')", "print('\\n7')", "print('  a\\n  b')", "print(1, end='\\n\\n')"],
+)
+def test_white_space_that_is_printed_can_be_predicted(judge, program: str, chat: bool) -> None:
+    (result,) = judge.judge([program])
+    assert result.valid and play_right_answer(result.output, EndTokenizer(chat=chat)).outcome == "predicted"
+
+
+def test_a_program_whose_output_exceeds_the_limit_of_an_answer_is_not_valid(judge) -> None:
+    room = SamplingParams(max_tokens=len(PRINTS) + 7)
+    for printed, outcome in ((7, "predicted"), (8, "unwritable")):
+        texts = [f"print('{'x' * printed}')"], [f"{PRINTS}{'x' * printed}"]
+        environment = CodeGameEnvironment(
+            WholePrograms(EndTokenizer(), 32),
+            judge,
+            lambda step: (POLICY, "opponent"),
+            sampling=room,
+            games_per_group=1,
+            seed=0,
+            max_program_tokens=100,
+        )
+        players = {POLICY: Writer(texts[0]), "opponent": Writer(texts[1])}
+        (episode,) = environment.collect(players, range(1), seed=1).episodes
+        assert episode.outcome == outcome
+
+
+def test_numbers_of_any_length_raise_in_no_metric(judge) -> None:
+    program = f"a = 0x{'f' * 3600}\nprint(a % 10)"
+    collection = play(judge, Writer([program]), Writer([f"{PRINTS}5"]), sampling=SamplingParams(5000))
+    assert collection.episodes[0].outcome in ("predicted", "not_predicted")
+    assert collection.metrics["code_game/accuracy_of_last_literal"] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("print('{} {:>3}'.format(1, 2))", None),
+        ("t = '{}'\nprint(t.format(1))", None),
+        ("print('{0.real} {a[b]}'.format(3, a={'b': 1}))", None),
+        ("print('{0.gi_frame}'.format(n for n in ()))", "forbidden"),
+        ("print('{:{0._x}}'.format(3))", "forbidden"),
+        ("t = '{0' + '.gi_frame}'\nprint(t.format(n for n in ()))", "forbidden"),
+        ("def f(t):\n    return t.format(1)\nt = '{}'\nprint(f(t))", "forbidden"),
+        ("t = '{}'\nt += '{}'\nprint(t.format(1, 2))", "forbidden"),
+        ("print(str.format('{}', 1))", "forbidden"),
+        ("print('{a.f_back}'.format_map({'a': 1}))", "forbidden"),
+    ],
+)
+def test_formats_read_no_attribute_that_a_program_may_not_name(program: str, status: str | None) -> None:
+    assert refusal(program) == status
+
+
 def test_a_program_of_a_megabyte_loses_and_stops_nothing(judge) -> None:
     huge = "print(" + "9" * (1 << 20) + ")"
     statuses = [one.status for one in judge.judge([huge, "print(" + "(" * (1 << 20), "print(1)"])]
@@ -335,6 +454,23 @@ def test_a_trace_tells_the_value_after_each_statement() -> None:
 )
 def test_interpreter_is_bounded_and_never_guesses(program: str, printed: str) -> None:
     assert predict_by_interpreting(program) == printed
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "for i in range(200):\n for j in range(200):\n  " + ";".join(["print()"] * 150),
+        "".join(f"{' ' * n}for i{n} in range(200):\n" for n in range(20)) + " " * 20 + "pass",
+        'a = "x" * 200\n' + "print([a] * 200)\n" * 500,
+        "a = 1\n" + "a = a + 1\n" * 5000,
+        f"print(0x{'f' * 100_000})",
+    ],
+)
+def test_scripted_predictors_are_bounded_in_steps_and_in_what_they_print(program: str) -> None:
+    begin = process_time()
+    for predict in SCRIPTED_PREDICTORS.values():
+        assert len(predict(program)) <= 10_000
+    assert process_time() - begin < 3.0  # some hundredths of a second on an idle core
 
 
 def test_last_literal_is_the_last_in_the_text() -> None:

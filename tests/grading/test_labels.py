@@ -121,6 +121,11 @@ def test_rewards_of_detection_and_weakness() -> None:
         ("line 4: os.system", 1.0),
         ("line 4", 0.7),
         ("line 4: os.remove", 0.7),
+        ("line 4: system.", 1.0),
+        ("line 4: os", 0.7),  # stands there, but is not called
+        ("line 4: x", 0.7),
+        ("line 4: ls", 0.7),
+        ("line 3: return", 0.0),
         ("line 3: os.system", 0.3),
         ("lines 3 and 4: os.system", 0.7 * 2 / 3 + 0.3),
         ("line 4: os.system, line 5: f", 0.7 * 2 / 3 + 0.3 / 2),  # cited beside: one of two names is there
@@ -135,6 +140,13 @@ def test_rewards_of_detection_and_weakness() -> None:
 def test_a_reason_is_checked_against_the_lines_that_the_fix_changed(reason: str, expected: float) -> None:
     found = parse_label(f"<think>\n{reason}\n</think>\n<answer>vulnerable CWE-78</answer>")
     assert evidence(VULNERABLE, found, CODE) == pytest.approx(expected)
+
+
+def test_where_nothing_is_called_on_the_changed_lines_names_count_for_nothing() -> None:
+    label = Label(True, "CWE-78", "p", (1,))
+    for reason, expected in (("line 1", 1.0), ("line 1: import", 1.0), ("line 2: import", 0.0)):
+        found = parse_label(f"<think>{reason}</think><answer>vulnerable CWE-78</answer>")
+        assert evidence(label, found, CODE) == expected
 
 
 def test_where_no_line_of_a_version_changed_its_reason_is_not_scored() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from time import process_time
 
 import pytest
 
 from greenward.evaluation.audit.cheats import OUTPUT, PADDING, SLOPPY, padded
-from greenward.grading.code_quality import CodeQuality
+from greenward.grading.code_quality import MAX_PARSED_CHARS, CodeQuality
 from greenward.grading.dead_code import remove_dead_code
 from greenward.grading.readability import Readability
 from greenward.grading.reward_terms import CodeScore
@@ -41,6 +42,34 @@ def test_no_padding_scores_above_the_same_answer_without(term, base):
     assert plain > 0.1
     above = [(codes[1 + i], score) for i, score in enumerate(scores) if score > plain + 1e-12]
     assert not above
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "".join(f"def f{n}():\n  f{n + 1}()\n" for n in range(900)),
+        "".join(f"def f{n}():\n  f{n - 1}()\n" for n in range(900)),
+        "".join(f"a{n} = a{n + 1}\n" for n in range(1500)) + "def f(x):\n  return a0\n",
+        "".join(f"def f{n}(x):\n  g = f{n * 7 % 400}(x)\n  return g.pop()\n" for n in range(400)),
+        "def f(x):\n if x: y = 1\n" + " elif x: y = 1\n" * 1200,
+        "def f(x): return x" + ".a" * 2000,
+        "=".join(f"a{n}" for n in range(1500)) + " = " + "1 + " * 900 + "b\n",
+    ],
+)
+def test_style_is_judged_in_linear_time(code):
+    assert 10_000 < len(code) < MAX_PARSED_CHARS or ".a.a" in code
+    answer = GradedAnswer(replace(SLOPPY[min(SLOPPY)][0], starter_code=""), "", code, code, PASSED)
+    begin = process_time()
+    CodeQuality().score([answer], None)
+    Readability().score([answer], None)
+    assert process_time() - begin < 5.0  # 0.1 s on an idle core; rounds over a chain took up to a minute
+
+
+def test_numbers_of_any_length_and_texts_in_texts_are_read():
+    for value in ("0x" + "f" * 4000, "f'''{\"\"\"\n\"\"\".join(x)}'''"):
+        code = f"def f(x):\n    y = {value}\n    y = {value}\n    return y\n"
+        assert remove_dead_code(ast.parse(code), code.splitlines(), "f").dead == 0
+        assert CodeQuality().of_code(code, "f") > 0.5
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,8 @@ def test_skipping_the_formatter_line_by_line_gives_nothing(whole):
         "add = None\nexec({!r})\n",
         "import builtins\n\nbuiltins.exec({!r})\n",
         "run = exec\nrun({!r})\n",
+        "import builtins\n\ngetattr(builtins, 'ex' + 'ec')({!r})\n",
+        "vars(__import__('built' + 'ins'))['exec']({!r})\n",
     ],
 )
 def test_bad_code_that_is_run_from_text_does_not_read_better(whole, hidden):

@@ -62,6 +62,8 @@ TAGGED = "<think>\nIt is 3.\nNot 2.\n</think>\n<answer>\n{}\n</answer>"
         (TAGGED.format("a<think>"), 0.75, 0.0),
         ("<think>\na\n</think>\n\n<answer>\nb\n</answer>", 1.0, 0.0),
         ("a" * 5000 + "<think>\n", 0.0, 0.0),
+        (TAGGED.format("a").replace("<answer>", "0123456789\n<answer>"), 1.0 - 0.01, 0.0),
+        (TAGGED.format("a").replace("<answer>", "0<answer>\n23456789\n<answer>"), 1.0 - 0.018, 0.0),
         ("a", 0.0, 0.0),
     ],
 )
@@ -92,6 +94,33 @@ def test_the_terms_of_edits(text, form, alike):
     assert score("edit_format", text) == form
     if alike is not None:
         assert score("edit_similarity", text) == pytest.approx(alike)
+
+
+@pytest.mark.parametrize("text", [f"<think>{ORACLE}</think>", f"<think>{ORACLE}</think>\nNothing to do.\n"])
+def test_edits_in_the_reasoning_are_none(text):
+    found = extract_edited(text, PROBLEM, "chat", "search_replace")
+    answer = GradedAnswer(PROBLEM, "", text, found.code, Verdict(found.status))
+    for name in ("edit_format", "edit_similarity"):
+        assert make_reward(RewardTermConfig(name=name)).score([answer], None) == [0.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<think>" + block("    m = n\n", "    m = 1\n") + "</think>\n", "<think>\n<<<<<<< SEARCH\n</think>\n"],
+)
+def test_edits_after_the_reasoning_are_those_that_count(text):
+    found = extract_edited(text + ORACLE, PROBLEM, "chat", "search_replace")
+    assert found.code == RIGHT
+    answer = GradedAnswer(PROBLEM, "", text + ORACLE, found.code, Verdict(Status.PASSED))
+    for name in ("edit_format", "edit_similarity"):
+        assert make_reward(RewardTermConfig(name=name)).score([answer], None) == [1.0]
+
+
+def test_edits_of_another_form_than_the_one_that_was_applied_are_none():
+    text = "@@ @@\n-    m = n\n+    m = 1\n\n" + ORACLE
+    found = extract_edited(text, PROBLEM, "chat", "diff")
+    answer = GradedAnswer(PROBLEM, "", text, found.code, Verdict(found.status))
+    assert make_reward(RewardTermConfig(name="edit_similarity")).score([answer], None) == [0.0]
 
 
 def test_the_order_of_edits_makes_no_difference_to_their_similarity():

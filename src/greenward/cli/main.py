@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import NoReturn
 
 import click
@@ -73,6 +74,8 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     """Run a group of commands as the program `name`; see `main`."""
     # Imports, problems and logs allocate many objects and few cycles. The default threshold is 700.
     gc.set_threshold(50_000)
+    if isinstance(sys.stdout, TextIOWrapper):  # answers and paths hold characters that no terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:

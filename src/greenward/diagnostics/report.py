@@ -159,7 +159,7 @@ def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
     with writing(str(folder)):
         (folder / DIAGRAM).unlink(missing_ok=True)
     for name, text in texts.items():
-        write_atomically(folder / name, text.encode(), forced=False)
+        write_atomically(folder / name, text.encode("utf-8", "backslashreplace"), forced=False)
     source = diagnosis.run.path / METRICS
     as_logged = not diagnosis.run.notes and source.is_file()  # nothing was sorted, merged or left out
     analysed = source.read_bytes() if as_logged else metrics_as_rows(diagnosis.run)

@@ -212,6 +212,7 @@ class AgentDialogue(ProblemDialogue):
             self.workspace.close()
             return
         output, succeeded = found
+        output = output.encode("utf-8", "replace").decode()  # names of files need not be UTF-8
         self.succeeded.append(succeeded)
         ended = self.completions[-1].stop_reason is StopReason.END
         self._tell(output, self.renderer.output_ids(self.problem, output, ended=ended))

@@ -57,10 +57,7 @@ class CodeQuality(AnswerTerm, name="code_quality"):
         tree = parse_bounded(code)
         if tree is None or not tree.body:
             return 0.0
-        try:
-            dead = remove_dead_code(tree, code.splitlines(), entry_point).dead
-        except RecursionError:
-            return 0.0
+        dead = remove_dead_code(tree, code.splitlines(), entry_point).dead
         nodes = list(ast.walk(tree))
         parts = {
             "length": min(1.0, self.max_statements / max(1, sum(isinstance(n, ast.stmt) for n in nodes))),

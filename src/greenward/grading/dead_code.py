@@ -8,11 +8,10 @@ that is read anywhere in live code counts as used everywhere.
 from __future__ import annotations
 
 import ast
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from greenward.problems.python_source import Definition, FunctionNode
+from greenward.problems.python_source import Definition, FunctionNode, dotted_name
 
 _PURE = frozenset({
     "abs", "all", "any", "ascii", "bin", "bool", "bytes", "callable", "chr", "complex", "dict",
@@ -48,51 +47,52 @@ def remove_dead_code(
     """The live part of a parsed program. The first `given` lines stay as they are and are not judged.
 
     Without an entry point, or where the program does not define it, every function and class of the top
-    level counts as live. Raises `RecursionError` for code that is nested too deeply.
+    level counts as live. It takes linear time.
     """
     defined = {name for node in tree.body for name in bound_names(node)}
     everything = {node.name for node in tree.body if isinstance(node, Definition)}
-    scan = _LivenessScan(
-        {entry_point} if entry_point in defined else everything, bool(entry_point), given, tree
-    )
-    while True:
-        known = len(scan.live)
-        scan.run()
-        if len(scan.live) == known:
-            return scan.cut(lines)
+    scan = _LivenessScan(tree, bool(entry_point), given)
+    scan.run({entry_point} if entry_point in defined else everything)
+    return scan.cut(lines)
 
 
 class _LivenessScan:
-    """Scans a program again and again, with more and more names known to be live."""
+    """Finds the live statements of a program. A name that becomes live wakes the statements that bind it."""
 
-    def __init__(self, live: set[str], output_is_dead: bool, given: int, tree: ast.Module) -> None:
-        self.live = live
+    def __init__(self, tree: ast.Module, output_is_dead: bool, given: int) -> None:
+        self._tree = tree
         self._output_is_dead = output_is_dead
         self._given = given
-        self._tree = tree
         self._pure = _pure_functions(tree)
-        self._removed: list[ast.stmt] = []
-        self._emptied: list[ast.stmt] = []
-        self._extra = 0
+        self._live: set[ast.stmt] = set()
+        self._names: set[str] = set()
+        self._waiting: dict[str, list[ast.stmt]] = {}
+        self._woken: list[ast.stmt] = []
+        self._around: dict[ast.stmt, ast.stmt] = {}  # the compound statement of one that makes it live
+        self._blocks: list[tuple[Sequence[ast.stmt], ast.stmt | None, bool]] = []
 
-    def run(self) -> None:
-        """Finds the dead statements by the names that are live, and adds the names that the rest reads."""
-        self._removed, self._emptied, self._extra = [], [], 0
-        if not self._block(self._tree.body):
-            self._emptied = []  # an empty program needs no `pass`
+    def run(self, names: set[str]) -> None:
+        """Finds what is live if `names` are."""
+        self._names = set(names)
+        self._blocks = [(self._tree.body, None, False)]
+        while self._woken or self._blocks:
+            if self._woken:
+                self._mark(self._woken.pop())
+            else:
+                self._look_at(*self._blocks.pop())
 
     def cut(self, lines: Sequence[str]) -> LiveCode:
-        """The program without what the last run found. What shares a line with live code stays there."""
-        kept = set(_statements(self._tree.body, skip=set(self._removed)))
+        """The program without what is dead. What shares a line with live code stays there."""
+        removed, emptied, dead = self._dead()
+        kept = set(_statements(self._tree.body, skip=set(removed)))
         shared = {line for one in kept for line in _own_lines(one)}
         gone: set[int] = set()
-        dead = self._extra
-        for statement in self._removed:
+        for statement in removed:
             span = set(range(_first_line(statement), (statement.end_lineno or statement.lineno) + 1))
             if not span & shared:
                 gone |= span
             dead += sum(isinstance(one, ast.stmt) and not _is_text(one) for one in ast.walk(statement))
-        fillers = {_first_line(one): " " * one.col_offset + "pass" for one in self._emptied}
+        fillers = {_first_line(one): " " * one.col_offset + "pass" for one in emptied}
         text = [
             fillers.get(number, line) if number in gone else line
             for number, line in enumerate(lines, start=1)
@@ -100,117 +100,195 @@ class _LivenessScan:
         ]
         return LiveCode("\n".join(text) + "\n", dead)
 
-    def _block(self, body: Sequence[ast.stmt], *, is_class: bool = False) -> list[ast.stmt]:
-        """The live statements of a block; the others are noted."""
-        kept: list[ast.stmt] = []
-        dropped: list[ast.stmt] = []
-        for statement in body:
-            judged = (statement.end_lineno or 0) > self._given
-            reached = not (kept and isinstance(kept[-1], _ENDS))
-            if judged and not (reached and self._is_live(statement, is_class, len(body) > 1)):
-                dropped.append(statement)
-            else:
-                kept.append(statement)
-        self._removed += dropped
-        if dropped and not kept:
-            self._emptied.append(dropped[0])
-        return kept
+    def _dead(self) -> tuple[list[ast.stmt], list[ast.stmt], int]:
+        """The dead statements, the first one of each block without live ones, and how many names are imported
+        in vain beside others that are not.
+        """
+        removed, emptied, extra = list[ast.stmt](), list[ast.stmt](), 0
+        blocks: list[Sequence[ast.stmt]] = [self._tree.body]
+        while blocks:
+            body = blocks.pop()
+            dropped = [one for one in body if self._is_judged(one) and one not in self._live]
+            removed += dropped
+            if dropped and len(dropped) == len(body) and body is not self._tree.body:
+                emptied.append(dropped[0])  # an empty program needs no `pass`
+            for one in body:
+                if one not in self._live:
+                    continue
+                if isinstance(one, (ast.Import, ast.ImportFrom)):
+                    used = sum(name in self._names or name == "*" for name in bound_names(one))
+                    extra += len(one.names) - used if used else 0
+                elif isinstance(one, Definition):
+                    blocks.append(one.body)
+                elif isinstance(one, _COMPOUND):
+                    blocks += (*_blocks_of(one), *(handler.body for handler in _handlers(one)))
+        return removed, emptied, extra
 
-    def _is_live(self, node: ast.stmt, is_class: bool, has_neighbours: bool) -> bool:
-        """Whether a statement that is reached does anything; what lies inside of it is looked at as well."""
-        live = True
+    def _is_judged(self, node: ast.stmt) -> bool:
+        return (node.end_lineno or 0) > self._given
+
+    def _look_at(self, body: Sequence[ast.stmt], around: ast.stmt | None, is_class: bool) -> None:
+        """Marks those statements of a block that are live in any case; others wait for their names."""
+        has_ended = False
+        for node in body:
+            if has_ended and self._is_judged(node):
+                continue
+            has_ended = isinstance(node, _ENDS)
+            if around is not None:
+                self._around[node] = around
+            if not self._is_judged(node):
+                self._mark_around(node)
+                continue
+            live = self._is_live(node, is_class, len(body) > 1)
+            if live is True or (live and live & self._names):
+                self._mark(node)
+            elif live:
+                for name in live:
+                    self._waiting.setdefault(name, []).append(node)
+
+    def _is_live(self, node: ast.stmt, is_class: bool, has_neighbours: bool) -> bool | set[str]:
+        """Whether a statement that is reached does anything in any case, or with which names it does."""
         if isinstance(node, ast.Pass):
             return not has_neighbours
         if isinstance(node, Definition):
-            if not (is_class or node.name in self.live):
-                return False
-            outer = copy.copy(node)
-            outer.body = []
-            self._read(outer)
-            self._block(node.body, is_class=isinstance(node, ast.ClassDef))
-            return True
+            return is_class or {node.name}
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            used = sum(name in self.live or name == "*" for name in bound_names(node))
-            if used:
-                self._extra += len(node.names) - used
-            return used > 0 or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+            names = set(bound_names(node))
+            return "*" in names or (isinstance(node, ast.ImportFrom) and node.module == "__future__") or names
         if isinstance(node, _COMPOUND):
             test = None if getattr(node, "orelse", ()) else getattr(node, "test", None)
-            return not (isinstance(test, ast.Constant) and not test.value) and self._compound(node)
+            if isinstance(test, ast.Constant) and not test.value:
+                return False
+            self._blocks += [(block, node, False) for block in _blocks_of(node)]
+            return not all(_is_pure(one, self._pure) for one in _heads(node))
         if isinstance(node, ast.Expr):
-            live = not (_is_pure(node.value, self._pure) or self._is_dead_output(node.value))
-        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            live = is_class or self._binds(node)
-        if live:
-            self._read(node)
-        return live
-
-    def _compound(self, node: ast.stmt) -> bool:
-        """Whether one of its blocks does anything; handlers do so only together with them."""
-        noted = len(self._removed), len(self._emptied), self._extra, set(self.live)
-        heads = [one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.expr, ast.withitem))]
-        handlers: list[ast.ExceptHandler] = getattr(node, "handlers", [])
-        blocks = (getattr(node, name, ()) for name in ("body", "orelse", "finalbody"))
-        found = [one for block in blocks for one in self._block(block)]
-        for handler in handlers:
-            self._block(handler.body)
-        idle = (ast.Pass,) if isinstance(node, ast.If) else (ast.Pass, ast.Break, ast.Continue)
-        if all(isinstance(one, idle) for one in found) and all(_is_pure(one, self._pure) for one in heads):
-            del self._removed[noted[0] :], self._emptied[noted[1] :]
-            self._extra, self.live = noted[2:]
-            return False
-        self._read(*heads, *(handler.type for handler in handlers if handler.type is not None))
+            return not (_is_pure(node.value, self._pure) or self._is_dead_output(node.value))
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            return is_class or self._binds(node)
         return True
 
-    def _binds(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
+    def _mark(self, node: ast.stmt) -> None:
+        """Notes that a statement is live, and the names that it reads."""
+        if node in self._live:
+            return
+        self._live.add(node)
+        if isinstance(node, Definition):
+            self._read(*(one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.stmt)))
+            self._blocks.append((node.body, None, isinstance(node, ast.ClassDef)))
+        elif isinstance(node, _COMPOUND):
+            handlers = _handlers(node)
+            self._read(*_heads(node), *(one.type for one in handlers if one.type is not None))
+            self._blocks += [(handler.body, None, False) for handler in handlers]
+        else:
+            self._read(node)
+        self._mark_around(node)
+
+    def _mark_around(self, node: ast.stmt) -> None:
+        """Has the compound statement around become live, unless the statement is idle in it."""
+        around = self._around.get(node)
+        idle = (ast.Pass,) if isinstance(around, ast.If) else (ast.Pass, ast.Break, ast.Continue)
+        if around is not None and not isinstance(node, idle):
+            self._woken.append(around)
+
+    def _binds(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool | set[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None:
             return False
-        value = ast.unparse(node.value)
-        if not isinstance(node, ast.AugAssign) and any(ast.unparse(one) == value for one in targets):
+        if not isinstance(node, ast.AugAssign) and any(_is_same(one, node.value) for one in targets):
             return False
-        names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-        return bool(names & self.live) or not _is_pure(node.value, self._pure)
+        if not _is_pure(node.value, self._pure):
+            return True
+        return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
 
     def _is_dead_output(self, node: ast.expr) -> bool:
-        return self._output_is_dead and isinstance(node, ast.Call) and ast.unparse(node.func) in _OUTPUT
+        return self._output_is_dead and isinstance(node, ast.Call) and dotted_name(node.func) in _OUTPUT
 
     def _read(self, *nodes: ast.AST) -> None:
-        self.live |= {
-            one.id
-            for node in nodes
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, (ast.Load, ast.Del))
-        }
+        for node in nodes:
+            for one in ast.walk(node):
+                if isinstance(one, ast.Name) and isinstance(one.ctx, (ast.Load, ast.Del)):
+                    self._names.add(one.id)
+                    self._woken += self._waiting.pop(one.id, ())
 
 
-def _is_pure(node: ast.AST, functions: frozenset[str]) -> bool:
-    """Whether evaluating it changes nothing, as far as names can tell."""
-    for one in ast.walk(node):
-        if isinstance(one, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+def _blocks_of(node: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks of a compound statement, without those of its handlers."""
+    return [block for name in ("body", "orelse", "finalbody") if (block := getattr(node, name, []))]
+
+
+def _handlers(node: ast.stmt) -> list[ast.ExceptHandler]:
+    return getattr(node, "handlers", [])
+
+
+def _heads(node: ast.stmt) -> list[ast.AST]:
+    return [one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.expr, ast.withitem))]
+
+
+def _is_same(one: ast.AST, other: ast.AST) -> bool:
+    """Whether two expressions are equal, one as what is bound and the other as what is read."""
+    pairs: list[tuple[object, object]] = [(one, other)]
+    while pairs:
+        first, second = pairs.pop()
+        if isinstance(first, ast.expr_context):
+            continue
+        if type(first) is not type(second):
             return False
-        if isinstance(one, ast.Call):
-            called = one.func
-            known = isinstance(called, ast.Name) and (called.id in _PURE or called.id in functions)
-            method = isinstance(called, ast.Attribute) and called.attr in _PURE_METHODS
-            if not (known or method):
+        if isinstance(first, ast.AST):
+            pairs += [(getattr(first, name, None), getattr(second, name, None)) for name in first._fields]
+        elif isinstance(first, list) and isinstance(second, list):
+            if len(first) != len(second):
                 return False
+            pairs += zip(first, second, strict=True)
+        elif first != second:
+            return False
     return True
 
 
-def _pure_functions(tree: ast.Module) -> frozenset[str]:
+def _calls_if_pure(node: ast.AST) -> set[str] | None:
+    """The functions of the program that have to be pure if evaluating it changes nothing, as far as names can
+    tell; None if it changes something.
+    """
+    calls: set[str] = set()
+    for one in ast.walk(node):
+        if isinstance(one, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+            return None
+        if isinstance(one, ast.Call):
+            called = one.func
+            if isinstance(called, ast.Name):
+                calls |= {called.id} - _PURE
+            elif not (isinstance(called, ast.Attribute) and called.attr in _PURE_METHODS):
+                return None
+    return calls
+
+
+def _is_pure(node: ast.AST, functions: Collection[str]) -> bool:
+    calls = _calls_if_pure(node)
+    return calls is not None and all(name in functions for name in calls)
+
+
+def _pure_functions(tree: ast.Module) -> set[str]:
     """The functions of a program that change nothing but their own names."""
     found = {node.name: node for node in ast.walk(tree) if isinstance(node, FunctionNode)}
-    pure = frozenset(found)
-    while True:
-        rest = frozenset(name for name in pure if _changes_nothing(found[name], pure))
-        if rest == pure:
-            return pure
-        pure = rest
+    callers: dict[str, list[str]] = {name: [] for name in found}
+    impure = []
+    for name, function in found.items():
+        calls = None if _changes_others(function) else _calls_if_pure(function)
+        if calls is None or any(one not in found for one in calls):
+            impure.append(name)
+        else:
+            for one in calls:
+                callers[one].append(name)
+    pure = set(found)
+    while impure:
+        name = impure.pop()
+        if name in pure:
+            pure.remove(name)
+            impure += callers[name]
+    return pure
 
 
-def _changes_nothing(function: ast.AST, pure: frozenset[str]) -> bool:
-    return _is_pure(function, pure) and not any(
+def _changes_others(function: ast.AST) -> bool:
+    return any(
         isinstance(
             one, (ast.Global, ast.Nonlocal, ast.Raise, ast.Assert, ast.Delete, ast.Import, ast.ImportFrom)
         )

@@ -17,7 +17,7 @@ Style = Literal["completion", "chat"]
 _MOST_LINES_OF_PROSE, _MOST_CHARS_WITH_PROSE = 20, 1 << 15
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)")
-_FENCE_BEHIND_TEXT = re.compile(r"[^`~]{1,500}:[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)[ \t]*\Z")
+_FENCE_BEHIND_TEXT = re.compile(r"[^`~]{1,500}:[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)\Z")
 _PYTHON = ("python", "py", "python3")
 _LINE_END = re.compile(r"\r\n|\r|\n")  # what ends a line in Python, and no other character
 _STATEMENT = (
@@ -112,9 +112,12 @@ def _without_prose_below(code: str, defines: re.Pattern[str]) -> str:
     return next((one for one in prefixes if defines.search(one) and parse_or_none(one)), code)
 
 
-def last_block(text: str) -> str | None:
-    """The contents of the last fenced block after the reasoning; None without one."""
-    blocks = _fenced_blocks(without_reasoning(text))
+def last_block(text: str, *, dedent: bool = True) -> str | None:
+    """The contents of the last fenced block after the reasoning; None without one.
+
+    `dedent` takes away the indentation that all lines of the block have.
+    """
+    blocks = _fenced_blocks(without_reasoning(text), dedent=dedent)
     return blocks[-1][1] if blocks else None
 
 
@@ -135,27 +138,29 @@ def without_reasoning(text: str) -> str:
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
-def _fenced_blocks(text: str) -> list[tuple[str, str]]:
+def _fenced_blocks(text: str, *, dedent: bool = True) -> list[tuple[str, str]]:
     """(language, code) of each fenced block, by lines, in one pass."""
     blocks: list[tuple[str, str]] = []
     fence, language, lines = "", "", list[str]()
     for line in _LINE_END.split(text[:-1] if text.endswith("\n") else text):
-        match = _FENCE.match(line) or (None if fence else _FENCE_BEHIND_TEXT.match(line))
+        match = _FENCE.match(line) or (None if fence else _FENCE_BEHIND_TEXT.match(line.rstrip(" \t")))
         if fence:
             if match and match[1].startswith(fence) and not line.strip(" \t" + fence[0]):
-                blocks.append((language, _joined(lines)))
+                blocks.append((language, _joined(lines, dedent)))
                 fence = ""
             else:
                 lines.append(line)
         elif match:
             fence, language, lines = match[1], match[2].lower(), []
     if fence:
-        blocks.append((language, _joined(lines)))
+        blocks.append((language, _joined(lines, dedent)))
     return blocks
 
 
-def _joined(lines: list[str]) -> str:
-    """The lines of a block without the indentation that all of them have."""
-    if not all(line[0] in " \t" for line in lines if line.strip()):  # dedent would empty blank lines of texts
+def _joined(lines: list[str], dedent: bool) -> str:
+    """The lines of a block, if asked for without the indentation that all of them have."""
+    if not dedent or not all(
+        line[0] in " \t" for line in lines if line.strip()
+    ):  # dedent would empty blank lines of texts
         return "\n".join(lines) + "\n"
     return textwrap.dedent("\n".join(lines)) + "\n"

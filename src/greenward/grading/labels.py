@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Literal
 
 from greenward.errors import RewardError
@@ -75,17 +76,17 @@ def label_question(problem: Problem, *, chat: bool) -> str:
 
 
 def written_label(label: Label, code: str) -> str:
-    """The answer that gives `label` and cites its lines of `code` with what is called there."""
+    """The answer that gives `label` and cites its lines of `code` with what is called there first."""
     lines = code.split("\n")
-    cited = "".join(f"line {n}: {sink}\n" for n in label.lines or () if (sink := called_in(lines[n - 1])))
+    calls = {number: called_in(lines[number - 1]) for number in label.lines or ()}
+    cited = "".join(f"line {n}: {names[0]}\n" if names else f"line {n}\n" for n, names in calls.items())
     text = f"vulnerable {label.cwe}" if label.vulnerable else "safe"
     return f"<think>\n{cited}</think>\n<answer>{text}</answer>"
 
 
-def called_in(line: str) -> str:
-    """The first name of a line that is called, else its first name; empty without one."""
-    names = re.findall(r"[A-Za-z_][\w.]*(?=\()", line) or re.findall(r"[A-Za-z_][\w.]*", line)
-    return names[0] if names else ""
+def called_in(line: str) -> list[str]:
+    """The names that are called in a line, such as `os.system`."""
+    return [name for name in re.findall(r"[A-Za-z_][\w.]*(?=\()", line) if not iskeyword(name)]
 
 
 def parse_label(text: str) -> LabelAnswer:
@@ -101,7 +102,7 @@ def parse_label(text: str) -> LabelAnswer:
     for cited, sink in _CITED.findall(reason):
         for first, last in _RANGE.findall(cited):
             numbers.update(range(int(first), min(int(last or first), int(first) + MAX_CITED) + 1))
-        sinks += [sink] if sink else []
+        sinks += [sink.rstrip(".")] if sink else []
         if len(numbers) > MAX_CITED:
             break
     said, cwe, confidence = found[-1].groups() if found else ("", None, None)
@@ -143,19 +144,27 @@ def judge_label(label: Label, text: str | None) -> Verdict:
 def evidence(label: Label, answer: LabelAnswer, code: str) -> float | None:
     """How well the reason fits what the fix changed, in [0, 1]; None where no line of this version changed.
 
-    0.7 of it is the F1 score of the cited lines against the changed ones, 0.3 the share of the named calls
-    that stand on a changed line.
+    0.7 of it is the F1 score of the cited lines against the changed ones, 0.3 the share of the names beside
+    them that are called on a changed line, as they stand there or without what comes before a dot. Where
+    nothing is called on the changed lines, it is the F1 score.
     """
     if not label.lines:
         return None
     changed, lines = set(label.lines), code.split("\n")
     overlap = len(changed & answer.lines)
     f1 = 2 * overlap / (len(changed) + len(answer.lines))
-    texts = [lines[number - 1] for number in changed if number <= len(lines)]
-    there = [
-        any(re.search(rf"(?<!\w){re.escape(sink)}(?!\w)", text) for text in texts) for sink in answer.sinks
-    ]
+    called = {name for number in changed if number <= len(lines) for name in called_in(lines[number - 1])}
+    if not called:
+        return f1
+    known = {ending for name in called for ending in _endings(name)}
+    there = [sink in known for sink in answer.sinks]
     return 0.7 * f1 + 0.3 * (sum(there) / len(there) if there else 0.0)
+
+
+def _endings(name: str) -> list[str]:
+    """`a.b.c`, `b.c` and `c`."""
+    parts = name.split(".")
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 class Detection(AnswerTerm, name="detection"):

@@ -2,7 +2,8 @@
 
 A program may compute, and nothing else. Two barriers keep out what is no computation. First, its syntax
 tree is read: it may import `PURE_MODULES` only, and use neither sets, whose order is not defined, nor the
-built-in functions that reach outside, nor attributes that lead to the interpreter. Then it runs in the
+built-in functions that reach outside, nor attributes that lead to the interpreter, be it by the fields of a
+format, which is therefore a literal, or a name that stands for literals alone. Then it runs in the
 sandbox twice, in interpreters with different hash seeds and at different addresses, and the first time with
 another seed of `random`, another working folder, a number of objects before it that is drawn anew each time,
 and its operations counted. A valid program prints the same both times. What is kept is no result: a program
@@ -12,6 +13,8 @@ that only by chance printed the same twice is judged anew whenever it comes agai
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +32,7 @@ _REFUSED_BUILTINS = {
     "id", "input", "license", "locals", "memoryview", "open", "quit", "set", "setattr", "vars",
 }  # fmt: skip
 _INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # dunders, frames, code objects
+_INNER_FIELD = re.compile(rf"\.(?:{'|'.join(_INNER_ATTRIBUTES)})")
 
 _OTHER_CONDITIONS = """
 def _change():
@@ -155,7 +159,7 @@ def refusal(code: str) -> str | None:
     tree = parse_or_none(code)
     if tree is None:
         return Outcome.SYNTAX_ERROR.value
-    return "forbidden" if any(map(_reaches_outside, ast.walk(tree))) else None
+    return "forbidden" if any(map(_reaches_outside, ast.walk(tree))) or _formats_freely(tree) else None
 
 
 def _reaches_outside(node: ast.AST) -> bool:
@@ -172,4 +176,34 @@ def _reaches_outside(node: ast.AST) -> bool:
             return name.startswith(_INNER_ATTRIBUTES)
         case ast.MatchClass(kwd_attrs=names):
             return any(name.startswith(_INNER_ATTRIBUTES) for name in names)
+    return False
+
+
+def _formats_freely(tree: ast.Module) -> bool:
+    """Whether the program may format by a text whose fields read attributes that it may not name."""
+    literals: dict[str, list[str]] = {}
+    bound = Counter[str | None]()
+    formats: list[ast.expr] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
+                literals.setdefault(name, []).append(text)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.MatchMapping(rest=name):
+                bound[name] += 1
+            case ast.Attribute(attr="format" | "format_map", value=value):
+                formats.append(value)
+            case ast.alias(name=name, asname=other):
+                bound[other or name] += 1
+            case _:
+                bound[getattr(node, "name", None)] += 1  # definitions, handlers, patterns
+    for value in formats:
+        match value:
+            case ast.Constant(value=str(text)):
+                texts = [text]
+            case ast.Name(id=name) if len(literals.get(name, ())) == bound[name]:
+                texts = literals.get(name, [])
+            case _:
+                texts = []
+        if not texts or any(map(_INNER_FIELD.search, texts)):
+            return True
     return False

@@ -25,6 +25,7 @@ from greenward.errors import RewardError
 from greenward.grading.code_quality import parse_bounded
 from greenward.grading.dead_code import LiveCode, remove_dead_code
 from greenward.grading.grader import Grader
+from greenward.grading.hidden_code import hides_code
 from greenward.grading.rewards import GradedAnswer, ShippedTerm
 
 # Style, not types: pycodestyle, pyflakes, names, likely bugs, comprehensions, complexity, simpler
@@ -49,8 +50,8 @@ class Readability(ShippedTerm, name="readability"):
 
     Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
     before the linter and the formatter look at it. Code that does not parse, is too long to be looked at,
-    adds nothing that is live, runs code from text (`exec`, `eval`), which neither tool can see, or switches
-    the formatter off gets 0.
+    adds nothing that is live, hides code in text (`hidden_code`), which neither tool can see, or switches the
+    formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
 
@@ -82,15 +83,12 @@ def _own_code(code: str, starter_code: str, entry_point: str) -> tuple[LiveCode,
     those of the author's lines on which code begins. None for code that gets 0 unseen.
     """
     tree = parse_bounded(code)
-    if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or _runs_text(tree):
+    if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or hides_code(tree):
         return None
     lines = _NEWLINE.split(code)
     starts = code.startswith(starter_code)
     given = min(len(_NEWLINE.findall(starter_code)), len(lines)) if starts else 0
-    try:
-        live = remove_dead_code(tree, lines, entry_point, given)
-    except RecursionError:
-        return None
+    live = remove_dead_code(tree, lines, entry_point, given)
     own = [line for number, line in _lines_of_code(live.code) if number > given]
     return (live, given, own) if own else None
 
@@ -111,17 +109,6 @@ def _lines_of_code(code: str) -> list[tuple[int, str]]:
     nodes = ast.walk(tree) if tree is not None else ()
     begun = {node.lineno for node in nodes if isinstance(node, (ast.stmt, ast.expr))}
     return [(number, lines[number - 1]) for number in sorted(begun) if number <= len(lines)]
-
-
-def _runs_text(tree: ast.Module) -> bool:
-    """Whether code names a built-in function that runs text."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name("exec" | "eval"):
-                return True
-            case ast.Attribute(value, "exec" | "eval") if "builtins" in ast.unparse(value):
-                return True
-    return False
 
 
 @dataclass(frozen=True)

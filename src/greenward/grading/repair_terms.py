@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from greenward.errors import ProblemError
 from greenward.grading.edits.answers import (
     MAX_ANSWER_CHARS,
     PATH,
@@ -17,7 +18,8 @@ from greenward.grading.edits.answers import (
     parse_edits,
     written_edits,
 )
-from greenward.grading.edits.edit import Edit, EditError
+from greenward.grading.edits.edit import Edit, EditError, apply_edits
+from greenward.grading.extraction import without_reasoning
 from greenward.grading.grader import Grader
 from greenward.grading.rewards import AnswerTerm, GradedAnswer, ShippedTerm
 from greenward.grading.sequence_similarity import similarity
@@ -25,18 +27,27 @@ from greenward.grading.verdict import EDIT_ERRORS, Family
 from greenward.problems.placement import function_in
 
 MAX_COMPARED_EDITS = 30
+MAX_COMPARED_LINES = 5_000
+MOST_WITHOUT_EFFECT = 0.9  # for known lines at a wrong place
 MAX_DIFF_LINES = 5_000
 _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _PENALTY_PER_CHAR = 0.001
 
 
 class PartialFormat(AnswerTerm, name="format_partial"):
-    """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0."""
+    """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0.
+
+    Outside is what stands before `<think>`, between `</think>` and `<answer>`, and after `</answer>`; white
+    space behind a tag that closes does not count.
+    """
 
     def of_answer(self, answer: GradedAnswer) -> float:
         text = answer.completion
         there = [text.count(tag) == 1 for tag in _TAGS]
         outside = len(text.partition(_TAGS[0])[0]) if there[0] else 0
+        if there[1] and there[2]:
+            behind = "\n" + text.partition(_TAGS[1])[2]  # neighbouring tags share their newline
+            outside += len(behind.partition(_TAGS[2])[0].strip())
         if there[-1]:
             outside += len(text.partition(_TAGS[-1])[2].strip())
         return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
@@ -70,21 +81,26 @@ class EditSimilarity(AnswerTerm, name="edit_similarity"):
 
     Edits are paired by similarity, the most similar first, whatever their order. A pair scores the mean of
     the similarities of its two sides, as sequences of lines; the sum is divided by the larger number of
-    edits. None for a problem without a reference.
+    edits. Edits that cannot be applied score at most `MOST_WITHOUT_EFFECT`. None for a problem without a
+    reference.
     """
 
     def of_answer(self, answer: GradedAnswer) -> float | None:
         problem = answer.problem
         if not problem.reference:
             return None
-        form = form_of(answer.completion)
+        edits = _edits_of(answer)
+        form = form_of(without_reasoning(answer.completion))
         known = parse_edits(written_edits(problem, problem.reference, form), form)
-        return edit_similarity(_edits_of(answer), known, problem.path or PATH)
+        score = edit_similarity(edits, known, problem.path or PATH)
+        return score if answer.code is not None else min(score, MOST_WITHOUT_EFFECT)
 
 
 def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> float:
     """The score of `EditSimilarity`; edits without a path are of the file `path`, or of the one before."""
     if max(len(given), len(known)) > MAX_COMPARED_EDITS or not (given and known):
+        return 0.0
+    if sum(edit.search.count("\n") + edit.replace.count("\n") for edit in given) > MAX_COMPARED_LINES:
         return 0.0
 
     def with_paths(edits: Sequence[Edit]) -> list[tuple[str, Edit]]:
@@ -192,11 +208,23 @@ class Regression(ShippedTerm, name="regression"):
 
 
 def _edits_of(answer: GradedAnswer) -> list[Edit]:
-    """The edits in an answer, none if they cannot be read."""
+    """The edits of an answer, none if they cannot be read.
+
+    They are what the extraction applied, or could not apply. Edits that lead to another program are none:
+    they stand in the reasoning, or have another form than the one that was asked for.
+    """
+    problem, own = answer.problem, answer.problem.path or PATH
+    text = without_reasoning(answer.completion)
     try:
-        return parse_edits(answer.completion, form_of(answer.completion))
-    except EditError:
+        files = {**editable_files(problem), **(problem.test_files or {})}
+        edits = parse_edits(text, form_of(text), files)
+    except (EditError, ProblemError):
         return []
+    try:
+        program = apply_edits(files, edits, own).get(own, files[own])
+    except EditError:
+        program = None
+    return edits if program == answer.code else []
 
 
 def _has_tags(text: str) -> bool:

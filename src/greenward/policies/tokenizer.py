@@ -70,8 +70,7 @@ class Tokenizer:
 
         Lone surrogates, which JSON can hold and UTF-8 cannot, count as question marks.
         """
-        text = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return self.backend.encode(_encodable(text), add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
@@ -221,8 +220,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator(map(_encodable, texts), trainer)
     return Tokenizer(backend, eos_ids=[0], pad_id=1)  # the trainer numbers special tokens first
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:

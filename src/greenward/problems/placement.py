@@ -18,6 +18,8 @@ from greenward.problems.python_source import (
     source_lines,
 )
 
+MAX_CHARS = 1 << 17
+
 
 @dataclass(frozen=True)
 class Hole:
@@ -100,8 +102,11 @@ def _indented_part(text: str, indentation: int) -> str:
 def _definition(code: str, name: str, indentation: str | None = None) -> str | None:
     """The last definition of a function in code, without decorators, at this indentation; None without one.
 
-    Strings over several lines keep theirs. Without `indentation` that of the code stays.
+    Strings over several lines keep theirs. Without `indentation` that of the code stays. Code of more than
+    `MAX_CHARS` characters is not looked at, since parsing a megabyte takes seconds.
     """
+    if len(code) > MAX_CHARS:
+        return None
     opening = "if True:\n" if code.lstrip("\n")[:1] in (" ", "\t") else "\n"
     nodes = ast.walk(parse_or_none(opening + code) or ast.Module([], []))
     found = [one for one in nodes if isinstance(one, FunctionNode) and one.name == name]

@@ -15,6 +15,8 @@ Definition = FunctionNode | ast.ClassDef
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What parsing raises for text that is not Python or is nested too deeply."""
 
+MAX_NAME_PARTS = 8
+
 
 def parse(source: str) -> ast.Module:
     """The syntax tree of a program, without warnings about its escape sequences.
@@ -51,6 +53,15 @@ def function_named(tree: ast.Module, name: str) -> FunctionNode | None:
 def source_lines(source: str) -> list[str]:
     """The lines of a source with their ends, as a syntax tree counts them: a form feed ends no line."""
     return StringIO(source).readlines()
+
+
+def dotted_name(node: ast.AST) -> str:
+    """The name that an expression is, as `sys.stdout.write`; empty without one, or with too many parts."""
+    parts = list[str]()
+    while isinstance(node, ast.Attribute) and len(parts) < MAX_NAME_PARTS:
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*parts, node.id])) if isinstance(node, ast.Name) else ""
 
 
 def qualified_functions(parent: ast.AST, prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:

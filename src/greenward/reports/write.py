@@ -46,7 +46,7 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
     paths = {form: folder / f"{stem}.{_SUFFIXES[form]}" for form in forms}
     for form, path in paths.items():
-        write_atomically(path, render(report, form).encode(), forced=False)
+        write_atomically(path, render(report, form).encode("utf-8", "backslashreplace"), forced=False)
     return paths
 
 

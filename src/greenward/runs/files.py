@@ -133,8 +133,9 @@ def to_json(value: Any) -> Any:
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:
-    """`value` as valid JSON, one line unless `indent` is given."""
-    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    """`value` as valid JSON that UTF-8 can hold, one line unless `indent` is given."""
+    text = json.dumps(to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode()  # JSON's own escape of half a character
 
 
 def sha256_of(files: Iterable[Path], *, named: bool = False) -> str:

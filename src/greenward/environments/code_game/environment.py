@@ -2,15 +2,15 @@
 
 The predictor wins, +1, if it gives the printed text exactly, one newline at the end aside, or if the program
 is not valid; else the generator does. The loser gets -1. A program is valid as `grading.program_judge` says,
-if it ended before the limit of tokens and the predictor can be shown it. A game whose program the sandbox
-could not run is void.
+if it ended before the limit of tokens, the predictor can be shown it, and the predictor can say what it
+prints. A game whose program the sandbox could not run is void.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from greenward.environments.code_game.predictors import SCRIPTED_PREDICTORS
@@ -65,29 +65,42 @@ class CodeGamePrompts:
 
     def reasoned(self, reasoning: str, text: str) -> list[int]:
         """The tokens with which the predictor says `text` after `reasoning`."""
-        separator, answer = ("\n\n", f"```\n{text}\n```") if self._tokenizer.chat_template else (PRINTS, text)
-        return self._tokenizer.encode(f"{reasoning}{separator}{answer}")
+        if self._tokenizer.chat_template:
+            answer = f"\n\n```\n{text}\n```"
+        else:
+            answer = f"{PRINTS}{text}\n" if text.endswith("\n") else f"{PRINTS}{text}"
+        return self._tokenizer.encode(f"{reasoning}{answer}")
 
     def program(self, first_line: str, turn: Turn) -> str:
         """The program of an answer, which begins with `first_line`."""
-        code = (self._said(turn) or "").strip("\n")
+        text = self._tokenizer.decode(turn.completion_ids)
+        code = ((last_block(text) if self._tokenizer.chat_template else text) or "").strip("\n")
         return code if code.split("\n")[0] == first_line else f"{first_line}\n{code}"
 
     def prediction(self, turn: Turn) -> str | None:
         """The text that an answer predicts; None without the mark or the block that it has to follow."""
-        said = self._said(turn)
-        if said is not None and not self._tokenizer.chat_template:
-            _, mark, said = said.rpartition(PRINTS)
-            said = said if mark else None
-        return None if said is None else said.removesuffix("\n")
+        return self._predicted(turn.completion_ids)
+
+    def can_say(self, text: str, sampling: SamplingParams) -> bool:
+        """Whether there is an answer that predicts `text`: that without reasoning is read as it, and neither
+        the limit of tokens nor a stop string cuts it.
+        """
+        ids = self.reasoned("", text)
+        is_whole = len(ids) <= sampling.max_tokens and not any(stop in text for stop in sampling.stop_strings)
+        return is_whole and self._predicted(ids) == text
 
     def shows(self, code: str) -> bool:
         """Whether the predictor's prompt holds the program as it is, and nothing in it ends the prompt."""
         return "```" not in code and not any(token in code for token in self._tokenizer.special_ids)
 
-    def _said(self, turn: Turn) -> str | None:
-        text = self._tokenizer.decode(turn.completion_ids)
-        return last_block(text) if self._tokenizer.chat_template else text
+    def _predicted(self, ids: Iterable[int]) -> str | None:
+        said: str | None = self._tokenizer.decode(ids)
+        if self._tokenizer.chat_template:
+            said = last_block(said, dedent=False)
+        else:
+            _, mark, said = said.rpartition(PRINTS)
+            said = said if mark else None
+        return None if said is None else said.removesuffix("\n")
 
     def _ids(self, text: str, chat: str) -> tuple[int, ...]:
         if self._tokenizer.chat_template:
@@ -194,9 +207,17 @@ class CodeGameEnvironment:
         return programs
 
     def judged(self, programs: Sequence[Program]) -> list[Program]:
-        """The programs with what the judge says of those that are not refused yet."""
+        """The programs with what the judge says of those that are not refused yet.
+
+        A text that no predictor could say, such as one with the mark of its answer, makes a program invalid.
+        """
         pending = [one.code for one in programs if one.result.status == "not_judged"]
-        results = iter(self.judge.judge(pending))
+        results = iter(
+            result
+            if not result.valid or self.prompts.can_say(result.output, self.sampling)
+            else ProgramResult("unwritable", result.output)
+            for result in self.judge.judge(pending)
+        )
         return [
             replace(one, result=next(results)) if one.result.status == "not_judged" else one
             for one in programs

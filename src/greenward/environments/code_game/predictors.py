@@ -14,8 +14,9 @@ from typing import Any
 
 from greenward.problems.python_source import parse, parse_or_none
 
-MAX_STEPS = 2_000
+MAX_STEPS = 2_000  # statements and expressions
 MAX_ITEMS = 200
+MAX_PRINTED = 10_000  # characters
 MAX_NUMBER = 10**30
 
 
@@ -25,11 +26,13 @@ def predict_constant(code: str) -> str:
 
 
 def predict_last_literal(code: str) -> str:
-    """The last constant that stands in the program."""
+    """The last constant that stands in the program; nothing for a number of more than `MAX_ITEMS` digits."""
     tree = parse_or_none(code)
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
     last = max(nodes, key=lambda node: (node.lineno, node.col_offset), default=None)
-    return "" if last is None else str(last.value)[:MAX_ITEMS]
+    if last is None or (isinstance(last.value, int) and abs(last.value) >= 10**MAX_ITEMS):
+        return ""
+    return str(last.value)[:MAX_ITEMS]
 
 
 def predict_by_interpreting(code: str) -> str:
@@ -83,10 +86,11 @@ class _Interpreter:
     def __init__(self) -> None:
         self.printed: list[str] = []
         self.names: dict[str, Any] = {}
-        self._steps = 0
+        self._steps = self._printed_chars = 0
 
     def run(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
+            self._count_step()
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self.names[name] = self._value(value)
@@ -94,7 +98,11 @@ class _Interpreter:
                     before = ast.Name(target.id, ast.Load())
                     self.names[name] = self._value(ast.BinOp(before, op, value))
                 case ast.Expr(value=ast.Call(func=ast.Name(id="print"), args=arguments, keywords=[])):
-                    self.printed.append(" ".join(str(self._value(argument)) for argument in arguments))
+                    text = " ".join(str(self._value(argument)) for argument in arguments)
+                    self._printed_chars += len(text) + 1
+                    if self._printed_chars > MAX_PRINTED:
+                        raise _Unknown
+                    self.printed.append(text)
                 case ast.If(test=test, body=body, orelse=otherwise):
                     self.run(body if self._value(test) else otherwise)
                 case ast.For(target=ast.Name(id=name), iter=items, body=body, orelse=[]):
@@ -106,9 +114,7 @@ class _Interpreter:
 
     def _value(self, node: ast.expr) -> Any:
         """The value, if it is a number, a text or a flat list, and small."""
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise _Unknown
+        self._count_step()
         value = self._evaluate(node)
         items = value if isinstance(value, list) else [value]
         for item in items:
@@ -119,6 +125,11 @@ class _Interpreter:
         if len(items) > MAX_ITEMS:
             raise _Unknown
         return value
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise _Unknown
 
     def _evaluate(self, node: ast.expr) -> Any:
         match node:

@@ -7,7 +7,6 @@ only file without `---` and `+++`. What stands between files is not read.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,9 @@ _NO_FILE = "/dev/null"
 _NO_NEWLINE = "\\ No newline at end of file\n"
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@|@@(?: \.\.\.)?(?: @@)?\s*$")
 _REFUSED = re.compile(r"Binary files |GIT binary patch|(?:rename|copy) from |new (?:file )?mode 1[26]0000")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abfnrtv"\\]))*)"')
+_ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)")
+_ESCAPED = dict(zip(b'abfnrtv"\\', b'\a\b\f\n\r\t\v"\\', strict=True))
 _EMPTY = re.compile(r"diff --git a/(.{1,200}) b/\1\r?\n(new|deleted) file mode 100\d+\r?\n(?!index.*\n---)")
 
 
@@ -185,12 +187,17 @@ def _names(old_line: str, new_line: str) -> tuple[str | None, str | None]:
 
 def _name(text: str) -> str:
     name = text.rstrip("\r\n").partition("\t")[0]  # after a tab stands the time
-    if name.startswith('"'):  # git's way to write other characters
-        try:
-            return bytes(ast.literal_eval(f"b{name}")).decode("utf-8", "replace")
-        except (SyntaxError, ValueError):
-            raise _malformed(f"the file name {name[:80]!r} cannot be read") from None
-    return name
+    if not name.startswith('"'):
+        return name
+    quoted = _QUOTED.fullmatch(name)  # git's way to write other characters: the escapes of C
+    if quoted is None:
+        raise _malformed(f"the file name {name[:80]!r} cannot be read")
+    return _ESCAPE.sub(_byte, quoted[1].encode("utf-8", "replace")).decode("utf-8", "replace")
+
+
+def _byte(escape: re.Match[bytes]) -> bytes:
+    code = escape[1]
+    return bytes([_ESCAPED[code[0]] if len(code) == 1 else int(code, 8)])
 
 
 def _printed_name(side: str, path: str | None) -> str:
