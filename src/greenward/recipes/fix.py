@@ -121,7 +121,7 @@ class Repair:
                 old, mode = (path.read_bytes(), path.stat().st_mode) if path.exists() else (b"", None)
                 mark, raw = (BOM_UTF8 if old.startswith(BOM_UTF8) else b""), old.removeprefix(BOM_UTF8)
                 text = _with_line_ends_of(raw.decode(errors="replace"), after)
-                write_atomically(path.resolve(), mark + text.encode())
+                write_atomically(path, mark + text.encode())
                 if mode is not None:
                     path.chmod(mode)
 
