@@ -254,8 +254,8 @@ def _kind_of(path: Path, depth: int = 0) -> Kind | None:
 
 
 def _marked_kind(path: Path) -> Kind | None:
-    kind = _record(path / MARK).get("kind")
-    return kind if isinstance(kind, str) and kind in KINDS else None
+    marked = _record(path / MARK).get("kind")
+    return next((kind for kind in KINDS if kind == marked), None)
 
 
 def _kind_by_records(path: Path, depth: int) -> Kind | None:
