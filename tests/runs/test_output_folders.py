@@ -222,15 +222,14 @@ class TestFiles:
 
     def test_files_are_new_or_appended_to_what_is_alike(self, tmp_path):
         check_file(tmp_path / "new")
-        (tmp_path / "empty").touch()
-        check_file(tmp_path / "empty")
         (tmp_path / "alarms").write_text('{"severity": "critical"}\n')
         check_file(tmp_path / "alarms", appended="severity")
         with pytest.raises(RunError, match="exists"):
             check_file(tmp_path / "alarms")
-        (tmp_path / "notes").write_text("years of work")
-        with pytest.raises(RunError, match="notes"):
-            check_file(tmp_path / "notes", appended="severity")
+        for text in ("years of work", "", "[1]", '{"step": 1}'):
+            (tmp_path / "notes").write_text(text)
+            with pytest.raises(RunError, match="notes"):
+                check_file(tmp_path / "notes", appended="severity")
 
 
 def test_reports_of_what_is_only_read_lie_elsewhere(tmp_path, monkeypatch):

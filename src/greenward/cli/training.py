@@ -167,7 +167,7 @@ def demo(
 @click.command()
 @recipe_argument
 @overrides_argument
-@folder_option("--output", "The folder of all runs.  [default: runs/sweep]", "run", "runs")
+@folder_option("--output", "The folder of all runs.  [default: runs/sweep]", "runs")
 @overwrite_option
 @click.option("--jobs", type=COUNT, default=1, help="Runs at a time.")
 @click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")

@@ -28,7 +28,6 @@ from greenward.diagnostics.readers.columns import as_number
 from greenward.diagnostics.readers.names import renamed
 from greenward.diagnostics.rules import Action, Rule, Rules, Run, Webhook, load_rules
 from greenward.runs.files import append_line, dump_json
-from greenward.runs.output import check_file
 from greenward.text import visible
 
 _REQUEST_SECONDS = 5.0
@@ -60,8 +59,6 @@ class Monitor:
         self.found: list[Alarm] = []
         self._say, self._stop, self._pid, self._on_alarm = say, stop, pid, on_alarm
         self._file = None if alarms is None else Path(alarms)
-        if self._file is not None:
-            check_file(self._file, appended="severity")
         self._names: dict[str, tuple[str, float, float]] = {}
         self._windows = {rule.id: deque[float](maxlen=rule.window) for rule in self.rules.rules}
         self._last: dict[str, int] = {}

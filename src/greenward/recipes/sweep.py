@@ -22,7 +22,7 @@ from greenward.runs.directory import compare_configs
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress
-from greenward.runs.reading import FAILURE, is_run, read_config, read_summary, runs_below
+from greenward.runs.reading import FAILURE, read_config, read_summary, runs_below
 
 
 def sweep(
@@ -43,7 +43,7 @@ def sweep(
     `output` that holds something else and, after the report, for runs that failed.
     """
     refuse_both(resume=resume, overwrite=overwrite)
-    check_folder(output, "run", "runs")
+    check_folder(output, "runs")
     cores = max(1, (os.cpu_count() or 1) // jobs)
     given = {text.partition("=")[0].strip() for text in overrides}
     shared = [f"{key}={cores}" for key in ("training.threads", "sandbox.workers") if key not in given]
@@ -57,8 +57,9 @@ def sweep(
     for resolved in grid.values():
         check_needs(resolved)
     arms = {run: Arm(output / run.folder, recipe, run.overrides) for run in grid}
+    if not overwrite:
+        _check_output(output, {arm.folder: grid[run] for run, arm in arms.items()}, resume=resume)
     claim_folder(output, "runs", overwrite=overwrite)
-    _check_output(output, {arm.folder: grid[run] for run, arm in arms.items()}, resume=resume)
     for run, arm in arms.items():
         arm.finished = _is_finished(arm.folder, grid[run])
         claim_folder(arm.folder, "run")
@@ -102,9 +103,7 @@ def sweep(
 
 
 def _check_output(output: Path, recipes: dict[Path, AnyRecipe], *, resume: bool) -> None:
-    """Raises `RunError` where `output` holds a run, another sweep, or this one without `resume`."""
-    if is_run(output):
-        raise RunError(f"{output} is a run itself: give a sweep a folder of its own.")
+    """Raises `RunError` where `output` holds another sweep, or this one without `resume`."""
     there = runs_below(output)
     for folder in there:
         if folder not in recipes:

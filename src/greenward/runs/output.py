@@ -143,8 +143,6 @@ def check_file(path: Path, *, appended: str | None = None) -> None:
         raise _refusal(path, f"expected a file, found {_file_type(status.st_mode)}")
     if not os.access(path, os.W_OK):
         raise _refusal(path, "this user may not write to this file")
-    if status.st_size == 0:
-        return
     if appended is None:
         raise RunError(f"{path} exists already.", remedy="Choose another name, or delete it.")
     with writing(str(path)), open(path, "rb") as file:
