@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -101,6 +102,15 @@ class TestFolders:
         for other in others:
             with pytest.raises(RunError, match="expected"):
                 check_folder(OLD_FORMATS / name, other)
+
+    def test_a_sweep_of_an_earlier_version_may_hold_runs_that_failed_at_once(self, tmp_path):
+        shutil.copytree(OLD_FORMATS / "run_0", tmp_path / "seed_0")
+        (tmp_path / "seed_1").mkdir()
+        (tmp_path / "seed_1" / "failure.txt").write_text("It stopped.")
+        assert check_folder(tmp_path, "runs") == "runs"
+        (tmp_path / "seed_1" / "thesis.tex").write_text("years of work")
+        with pytest.raises(RunError, match="seed_0, seed_1"):
+            check_folder(tmp_path, "runs")
 
     def test_an_evaluation_goes_on_and_is_overwritten(self, tmp_path):
         with EvaluationFolder(tmp_path / "e", {"suite": "s"}, ProblemSet([])) as folder:

@@ -227,7 +227,8 @@ def _status(path: Path) -> os.stat_result | None:
             for above in whole.parents:
                 if above.is_symlink():
                     owner = os.lstat(above).st_uid
-                    if owner not in (os.geteuid(), 0) or os.path.lexists(above.parent / MARK):
+                    is_in_ours = any(os.path.lexists(one / MARK) for one in above.parents)
+                    if owner not in (os.geteuid(), 0) or is_in_ours:
                         raise _refusal(path, f"{above} is a link that leads elsewhere")
             status = os.lstat(whole)
         except ValueError as error:  # a null character
@@ -267,18 +268,27 @@ def _kind_by_records(path: Path, depth: int) -> Kind | None:
             return "evaluation"
     if {"sources", "functions", "left_out", "provenance"} <= _record(path / "manifest.json").keys():
         return "problems"
-    with writing(str(path)):
-        entries = [one for one in os.scandir(path) if one.name not in (*_REPORTS, MARK, LOCK)]
-    if (
-        depth < _DEEPEST_RUN
-        and entries
-        and all(
-            one.is_dir(follow_symlinks=False) and _kind_of(Path(one.path), depth + 1) in ("run", "runs")
-            for one in entries
-        )
-    ):
+    if depth < _DEEPEST_RUN and _are_runs(path, depth + 1):
         return "runs"
     return None
+
+
+def _are_runs(path: Path, depth: int) -> bool:
+    """Whether a folder holds runs, folders of runs and reports, and nothing else."""
+    found = set()
+    try:
+        for entry in os.scandir(path):
+            if entry.name in (*_REPORTS, MARK, LOCK):
+                continue
+            kind = _kind_of(Path(entry.path), depth) if entry.is_dir(follow_symlinks=False) else "file"
+            if kind is None and os.listdir(entry.path) in ([], ["failure.txt"]):
+                continue  # a run that failed before it began
+            found.add(kind)
+            if not found <= {"run", "runs"}:
+                return False
+    except OSError:  # what cannot be read is not ours
+        return False
+    return bool(found)
 
 
 def _refuse_strange_entries(path: Path) -> None:
