@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -88,8 +87,7 @@ def train(
     lost.
     """
     refuse_both(resume=resume, overwrite=overwrite)
-    if os.environ.get("RANK", "0") == "0":
-        check_folder(output, "run")
+    check_folder(output, "run")
     check_needs(recipe, given, functions)
     warned: list[str | None] = []
     if isinstance(recipe, ModelRecipe):

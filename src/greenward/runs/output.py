@@ -259,9 +259,7 @@ def _marked_kind(path: Path) -> Kind | None:
 
 def _kind_by_records(path: Path, depth: int) -> Kind | None:
     """The kind of a folder that an earlier version wrote, without a mark, `depth` folders below the first."""
-    sessions = _record(path / "provenance.json").get("sessions")
-    first = sessions[0] if isinstance(sessions, list) and sessions else None
-    if isinstance(first, dict) and {"started_at", "packages", "cpu_count"} <= first.keys():
+    if any(_has_sessions(_record(path / name)) for name in ("provenance.json", "summary.json")):
         if os.path.isfile(path / "config.yaml"):
             return "run"
         if {"command", "suite"} <= _record(path / "settings.json").keys():
@@ -271,6 +269,13 @@ def _kind_by_records(path: Path, depth: int) -> Kind | None:
     if depth < _DEEPEST_RUN and _are_runs(path, depth + 1):
         return "runs"
     return None
+
+
+def _has_sessions(record: dict[str, Any]) -> bool:
+    """Whether a record has what `collect_provenance` gives."""
+    sessions = record.get("sessions")
+    first = sessions[0] if isinstance(sessions, list) and sessions else None
+    return isinstance(first, dict) and {"started_at", "packages", "cpu_count"} <= first.keys()
 
 
 def _are_runs(path: Path, depth: int) -> bool:
@@ -296,7 +301,8 @@ def _refuse_strange_entries(path: Path) -> None:
     root = os.path.realpath(path)
     folders = [root]
     while folders:
-        with writing(str(path)):
+        entries: list[os.DirEntry[str]] = []
+        with writing(str(path)), suppress(FileNotFoundError):  # of a run that is going on
             entries = list(os.scandir(folders.pop()))
         for entry in entries:
             if entry.is_symlink():
