@@ -47,8 +47,8 @@ EXAMPLE := train ppo_code_fix training.max_steps=240 training.prompts_per_step=4
 FAULTS := 'faults={memory_leak: {}, reward_overconfidence: {}, gradient_explosion: {after_step: 180}}'
 
 examples: $(INSTALLED)
-	$(BIN)/greenward $(EXAMPLE) --output runs/example_healthy --quiet
-	$(BIN)/greenward $(EXAMPLE) $(FAULTS) --output runs/example_broken --quiet
+	$(BIN)/greenward $(EXAMPLE) --output runs/example_healthy --overwrite --quiet
+	$(BIN)/greenward $(EXAMPLE) $(FAULTS) --output runs/example_broken --overwrite --quiet
 	-$(BIN)/rldk reward-health --run runs/example_broken --output-dir runs/examples
 	-$(BIN)/rldk evals --run runs/example_broken --suite code --output-dir runs/examples
 	-$(BIN)/rldk diff --a runs/example_healthy --b runs/example_broken --output-dir runs/examples

@@ -36,6 +36,7 @@ from greenward.reports.results import compare
 from greenward.reports.study import Study, read_study
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
+from greenward.runs.output import claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import read_evaluations, read_summary
 
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep all numbers here")
     parser.add_argument("--markdown", type=Path, help="keep the table here")
     options = parser.parse_args()
+    claim_folder(options.output, "runs")
     arms = arms_of(options.recipe, options.output, options.seeds, options.steps, options.overrides)
     with Progress() as progress:
         shown: set[Path] = set()

@@ -111,7 +111,7 @@ def test_the_callback_evaluates_first_every_n_steps_and_last(trained, tmp_path):
     assert returned == [True, False, True, True]
     assert list(callback.results) == list(logged) == [0, 2, 3]
     assert logged[2]["eval/pass@1_low"] <= logged[2]["eval/pass@1"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_00000{n}.json" for n in (0, 2, 3)]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == [f"step_00000{n}.json" for n in (0, 2, 3)]
 
 
 def test_the_callback_fits_a_trainer_of_transformers(tmp_path):

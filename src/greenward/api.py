@@ -107,6 +107,7 @@ def train(
     rewards: Rewards | None = None,
     output: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     quiet: bool = False,
     dry_run: bool = False,
     **sections: Any,
@@ -122,8 +123,9 @@ def train(
     functions and names of shipped terms, each with weight 1, or with weights in a mapping; a function is
     called in this process as `f(prompts, completions, **columns)` (TRL) or `f(answers)`.
 
-    `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `dry_run`
-    shows settings, size and first prompt. Raises the errors of `greenward.errors`; written files are kept.
+    `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `overwrite`
+    deletes a run that is there; `dry_run` shows settings, size and first prompt. Raises the errors of
+    `greenward.errors`; written files are kept.
     """
     from greenward.grading.custom_reward import reward_terms
 
@@ -170,7 +172,8 @@ def train(
     if dry_run:
         recipes.dry_run(resolved, given, functions)
         return TrainingResult(run, finished=False)
-    finished = recipes.train(resolved, run, resume=resume, quiet=quiet, given=given, functions=functions)
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
+    finished = recipes.train(resolved, run, **how, given=given, functions=functions)
     return TrainingResult(run, finished)
 
 
@@ -197,7 +200,7 @@ def evaluate(
     (512 or what the model has room for), `top_p`, `seed`, `style`, `ids`, `limit`, `timeout`, `workers`,
     `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`, `concurrency`,
     `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where both are names,
-    `fewshot`, `recheck` and `eval_results`. Raises the errors of `greenward.errors`.
+    `fewshot`, `recheck`, `eval_results` and `overwrite`. Raises the errors of `greenward.errors`.
     """
     from greenward.policies.endpoint import is_endpoint
     from greenward.policies.policy import Policy
@@ -228,11 +231,14 @@ def evaluate(
     if not is_endpoint(str(policy)):
         model = find_model(str(policy), asked.checkpoint)
         if games := asked_games(model, problems):
+            overwrite = bool(options.pop("overwrite", False))
             refuse_options([*options, *(["k"] if k else [])])
             count = samples if samples > 1 else None
             with Progress(quiet=quiet) as progress:
                 return EvaluationResult(
-                    *evaluate_games(model, games, output, progress, games=count, options=options)
+                    *evaluate_games(
+                        model, games, output, progress, games=count, overwrite=overwrite, options=options
+                    )
                 )
     session = open_evaluation(str(policy), replace(asked, suite=problems))
     with Progress(quiet=quiet) as progress:
@@ -338,7 +344,7 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
 
 
 _LIMITS = ("timeout", "workers", "require", "packages")
-_JUDGING = ("recheck", "eval_results")
+_JUDGING = ("recheck", "eval_results", "overwrite")
 
 
 def _grading(

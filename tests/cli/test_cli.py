@@ -12,6 +12,7 @@ import greenward
 from greenward.cli.main import main
 from greenward.config.loading import parse_recipe
 from greenward.errors import RunError
+from greenward.runs.output import claim_folder
 
 
 def run(*arguments: str) -> int:
@@ -73,7 +74,9 @@ class TestTrain:
     def test_passes_the_resolved_recipe_and_options(self, train: Recorder, recipe_file: str) -> None:
         assert run("train", recipe_file, "seed=5", "--output", "there", "--resume", "--quiet") == 0
         expected = parse_recipe("name: mine\nseed: 5")
-        assert train.calls == [((expected, Path("there")), {"resume": True, "quiet": True, **OWN})]
+        assert train.calls == [
+            ((expected, Path("there")), {"resume": True, "overwrite": False, "quiet": True, **OWN})
+        ]
 
     def test_run_is_named_after_the_recipe(self, train: Recorder, recipe_file: str) -> None:
         run("train", recipe_file)
@@ -117,7 +120,7 @@ class TestTrain:
     ) -> None:
         train.outcome = False
         stored = tmp_path / "run" / "config.yaml"
-        stored.parent.mkdir()
+        claim_folder(stored.parent, "run")
         stored.write_text("name: mine\nseed: 3\n")
         assert run("train", recipe_file, "seed=3", "--output", str(stored.parent)) == 130
         resume = f"greenward train {stored} --output {stored.parent} --resume"
@@ -154,7 +157,8 @@ class TestDemo:
         assert run("demo") == 0
         ((args, kwargs),) = demo.calls
         assert args == (Path("runs/demo"),)
-        assert kwargs == {"seeds": (0, 1), "overrides": (), "quiet": False, "resume": False}
+        how = {"quiet": False, "resume": False, "overwrite": False}
+        assert kwargs == {"seeds": (0, 1), "overrides": (), **how}
 
     def test_quick_overrides_are_good_and_the_users_come_last(self, demo: Recorder) -> None:
         run("demo", "--quick", "--seeds", "3", "training.max_steps=9")
@@ -238,11 +242,12 @@ class TestReport:
         assert sorted(run_folder.iterdir()) == before
 
     def test_html_is_written_and_its_path_printed(
-        self, run_folder: Path, capsys: pytest.CaptureFixture[str]
+        self, run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.chdir(run_folder.parent)
         assert run("report", str(run_folder), "--format", "html") == 0
         page = Path(capsys.readouterr().out.strip())
-        assert page.parent == run_folder
+        assert page.parent == Path("reports") / run_folder.name
         assert page.read_text().startswith("<!doctype html>")
 
     def test_folder_without_a_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

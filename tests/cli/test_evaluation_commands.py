@@ -178,7 +178,7 @@ def test_report_shows_an_evaluation_as_it_shows_a_run(call, suite, samples):
     assert "pass@1 50.0 %" in call("report", "out", "--format", "markdown")[1]
     assert json.loads(call("report", "out", "--format", "json")[1])["headline"].startswith("pass@1 50.0 %")
     assert "pass@1 50.0 %" in " ".join(call("report", "out")[1].split())
-    assert call("report", "out", "--format", "html")[1].strip() == str(Path("out/report.html"))
+    assert call("report", "out", "--format", "html")[1].strip() == str(Path("reports/out/report.html"))
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_a_run_that_learned_ends_with_0_and_says_by_how_much(tmp_path):
     done = command("--run", run, "--suite", "code", "--output-dir", tmp_path / "code_eval")
     assert done.exit_code == 0, done.output
     assert {p.name for p in (tmp_path / "code_eval").iterdir()} == {
+        ".greenward.json",
         "code_eval.html",
         "code_eval.md",
         "code_eval.json",

@@ -79,7 +79,7 @@ def test_the_command_writes_every_card_and_ends_with_1(faulty, tmp_path):
     assert done.exit_code == 1, done.output
     assert "CRITICAL: 3 critical" in done.output and "300" in done.output
     written = {path.name for path in (tmp_path / "code_analysis").iterdir()}
-    assert written == FILES | {"reliability_diagram.svg"}
+    assert written == FILES | {"reliability_diagram.svg", ".greenward.json"}
     record = json.loads((tmp_path / "code_analysis/reward_health.json").read_text())
     assert record["verdict"] == "findings" and len(record["findings"]) >= 3
     for finding in record["findings"]:

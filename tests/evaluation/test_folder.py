@@ -166,9 +166,9 @@ def test_other_settings_are_refused_by_name_and_nothing_changes(tmp_path):
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match="something else"):
+    with pytest.raises(RunError, match="thesis"):
         EvaluationFolder(tmp_path, SETTINGS, PROBLEMS)
-    with pytest.raises(RunError, match="is a file"):
+    with pytest.raises(RunError, match="found a file"):
         EvaluationFolder(tmp_path / "thesis.tex", SETTINGS, PROBLEMS)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 

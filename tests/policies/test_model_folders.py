@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from greenward.config.sections import ModelConfig, ShapeConfig
-from greenward.errors import CheckpointError
+from greenward.errors import CheckpointError, RunError
 from greenward.policies import checkpoint
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
@@ -42,9 +42,10 @@ def test_a_run_directory_stands_for_its_last_checkpoint(saved, tmp_path):
 
 
 def test_saving_again_replaces_the_whole_folder(tokenizer, saved):
-    (saved / "stale.txt").write_text("from before")
+    (saved / "model-00001-of-00002.safetensors").write_text("from before")
     Policy.random(SHAPE, tokenizer, seed=1, device="cpu").save(saved)
     assert sorted(p.name for p in saved.iterdir()) == [
+        ".greenward.json",
         "config.json",
         "generation_config.json",
         "model.safetensors",
@@ -52,6 +53,18 @@ def test_saving_again_replaces_the_whole_folder(tokenizer, saved):
         "tokenizer_config.json",
     ]
     assert [p.name for p in saved.parent.iterdir()] == ["model"]
+
+
+def test_saving_replaces_nothing_that_was_not_saved_like_this(tokenizer, saved):
+    policy = Policy.random(SHAPE, tokenizer, seed=1, device="cpu")
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="notes"):
+        policy.save(saved)
+    (saved / "notes.txt").unlink()
+    (saved / ".greenward.json").unlink()  # a model from elsewhere
+    with pytest.raises(RunError, match="expected a model"):
+        policy.save(saved)
+    assert len(list(saved.iterdir())) == 5
 
 
 def test_a_failed_save_leaves_the_old_folder(tokenizer, saved, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from greenward.cli.main import cli
-from greenward.errors import ProblemError
+from greenward.errors import ProblemError, RunError
 from greenward.grading.extraction import extract_code
 from greenward.grading.grader import Grader
 from greenward.grading.mining import MiningOptions
@@ -317,7 +317,7 @@ def test_a_tree_without_problems_and_a_folder_in_use_are_errors(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("def f(x):\n    return x\n")
-    with pytest.raises(ProblemError, match="holds something else"):
+    with pytest.raises(RunError, match="expected mined problems"):
         mine_problems([str(tmp_path / "a.py")], tmp_path)
     with pytest.raises(ProblemError, match="none of 0 functions") as error:
         mine_problems([str(tmp_path / "empty")], tmp_path / "out", workers=1)

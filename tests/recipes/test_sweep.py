@@ -73,7 +73,7 @@ def test_an_output_folder_of_something_else_is_refused(tmp_path, nothing_runs):
     with pytest.raises(RunError, match=r"learning_rate: 0\.001 -> 0\.01"):
         overrides = [*TINY, "training.learning_rate=1e-2", "seed=0..1"]
         sweep.sweep("quickstart", overrides, tmp_path / "sweep", resume=True, quiet=True)
-    with pytest.raises(RunError, match="is a run itself"):
+    with pytest.raises(RunError, match="found a run"):
         sweep.sweep("quickstart", [*TINY, "seed=0..1"], tmp_path / "sweep/seed_0", resume=True, quiet=True)
 
 

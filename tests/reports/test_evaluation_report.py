@@ -83,9 +83,9 @@ def test_nothing_in_an_answer_acts(folder):
         assert "\u202e" not in view
 
 
-def test_views_are_written_beside_the_evaluation(folder):
+def test_views_are_written_into_a_folder_of_their_own(folder, tmp_path):
     assert is_evaluation(folder)
-    paths = write.write_report(write.report_of(folder), folder)
+    paths = write.write_report(write.report_of(folder), tmp_path / "report")
     assert {path.name for path in paths.values()} == {"report.html", "report.md", "report.json"}
     assert failed_tasks(folder) == ["Mbpp/2"]
 

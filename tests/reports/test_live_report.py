@@ -74,14 +74,15 @@ def test_the_page_reloads_itself_until_the_run_ends(tmp_path, writer, monkeypatc
 def test_of_a_run_that_is_not_running_the_page_is_written_once_and_that_is_said(
     tmp_path, monkeypatch, capsys
 ):
+    monkeypatch.chdir(tmp_path)
     with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as run:
         run.metrics.append(1, {"loss": 1.0})
     monkeypatch.setattr(write.time, "sleep", lambda _: pytest.fail("it waited"))
     with pytest.raises(SystemExit) as caught:
         main(["report", str(tmp_path / "run"), "--follow"])
-    page = tmp_path / "run/report.html"
+    page = tmp_path / "reports/run/report.html"
     shown = capsys.readouterr()
-    assert not caught.value.code and shown.out.strip() == str(page) and not reloads(page)
+    assert not caught.value.code and shown.out.strip() == "reports/run/report.html" and not reloads(page)
     assert "run is not running" in shown.err and "--resume" in shown.err and "Ctrl-C" not in shown.err
 
 
@@ -91,10 +92,11 @@ def test_ctrl_c_leaves_a_page_that_does_not_reload(tmp_path, writer):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=tmp_path,
         # Background jobs of a shell ignore SIGINT, and so would their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    page = tmp_path / "run/report.html"
+    page = tmp_path / "reports/run/report.html"
     deadline = time.monotonic() + 60
     while not page.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -159,13 +159,15 @@ def command(*arguments: object) -> int:
     return int(caught.value.code or 0)
 
 
-def test_the_command_filters_pages_and_writes_html(run, capsys):
+def test_the_command_filters_pages_and_writes_html(run, capsys, tmp_path):
     assert command("rollouts", run, "--step", "1-2", "--status", "failed", "--page-size", 2) == 0
     out = capsys.readouterr().out
     assert "6 of 20 answers of step 1 to 2, status failed; 1 to 2 are shown." in " ".join(out.split())
     assert "Page 1 of 3; the next one: --page 2" in out
-    assert command("rollouts", run, "--reward-min", 0.5, "--format", "html") == 0
-    assert capsys.readouterr().out.strip() == str(run / "rollouts.html")
+    assert (
+        command("rollouts", run, "--reward-min", 0.5, "--format", "html", "--output", tmp_path / "new") == 0
+    )
+    assert capsys.readouterr().out.strip() == str(tmp_path / "new/rollouts.html")
     assert command("rollouts", run, "--step", "some") == 2
     assert command("rollouts", run, "--step", "20-10") == 2
     assert command("rollouts", run, "--page", 99) == 2

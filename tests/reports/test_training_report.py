@@ -30,9 +30,9 @@ def sample_answers(report: Report):
     return found[0].tasks if found else ()
 
 
-def test_every_form_is_written_and_says_the_headline(study):
+def test_every_form_is_written_and_says_the_headline(study, tmp_path):
     report = training_report(study)
-    paths = write_report(report, study)
+    paths = write_report(report, tmp_path / "report")
     assert set(paths) == {"html", "markdown", "json"}
     assert report.headline in Page(paths["html"].read_text()).text
     assert report.headline.split(":")[0] in paths["markdown"].read_text()

@@ -107,7 +107,7 @@ def test_every_view_of_an_old_folder_is_made(path: str, view: str, folders: Path
     code, said = call("report", path, "--format", view)
     assert code == 0
     if view == "html":
-        assert "</html>" in (folders / path / "report.html").read_text()
+        assert "</html>" in (folders / "reports" / path / "report.html").read_text()
     if view == "json":
         assert json.loads(said)
 

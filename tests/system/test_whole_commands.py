@@ -106,6 +106,21 @@ def test_a_second_run_in_the_same_directory_is_refused_and_nothing_is_lost(
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
+def test_a_run_is_overwritten_only_where_nothing_else_lies_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, short = tmp_path / "run", (*SHORT, "training.max_steps=1")
+    train("quickstart", run, *short)
+    (run / "notes.md").write_text("mine")
+    overwrite = ("train", "quickstart", *short, "seed=1", "--quiet", "--overwrite", "--output", str(run))
+    assert call(*overwrite)[0] == 2 and "notes.md" in capsys.readouterr().err
+    assert (run / "summary.json").is_file()
+    (run / "notes.md").unlink()
+    assert call(*overwrite)[0] == 0
+    assert len(rows(run)) == 1 and "seed: 1" in (run / "config.yaml").read_text()
+
+
 def test_rounds_of_rejection_that_keep_nothing_are_counted_and_said_but_no_error(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="kept no answer"):
         train("rejection_sampling", tmp_path / "run", *REINFORCED, *BUGS, "sampling.max_tokens=1")

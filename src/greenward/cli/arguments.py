@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from greenward.reports.document import Report
+    from greenward.runs.output import Kind
 
 EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
 
@@ -150,14 +151,46 @@ def resume_command_on_interrupt(
         raise SystemExit(EXIT_INTERRUPTED) from None
 
 
-def folder_option(name: str, help_text: str) -> Decorator:
-    """An option that names a folder, which need not exist."""
-    return click.option(name, type=click.Path(file_okay=False, path_type=Path), help=help_text)
+class OutputFolder(click.Path):
+    """A folder that a command writes: absent, empty or one of greenward's of these kinds (`check_folder`)."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+        self.kinds = kinds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from greenward.runs.output import check_folder
+
+        if not str(value):
+            return self.fail("expected the name of a folder.", param, ctx)
+        check_folder(Path(value), *self.kinds)
+        return Path(value)
 
 
-def output_option(default: str) -> Decorator:
-    """`--output DIR`; the help names where the run goes without it."""
-    return folder_option("--output", f"The run directory.  [default: {default}]")
+class OutputFile(click.Path):
+    """A file that a command writes, or `appended` to if its rows have that key (`check_file`)."""
+
+    def __init__(self, *, appended: str | None = None) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.appended = appended
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from greenward.runs.output import check_file
+
+        if not str(value):
+            return self.fail("expected the name of a file.", param, ctx)
+        check_file(Path(value), appended=self.appended)
+        return Path(value)
+
+
+def folder_option(name: str, help_text: str, *kinds: Kind) -> Decorator:
+    """An option that names a folder to write."""
+    return click.option(name, type=OutputFolder(*kinds), help=help_text)
+
+
+overwrite_option: Decorator = click.option(
+    "--overwrite", is_flag=True, help="Delete what greenward wrote in that folder before."
+)
 
 
 def endpoint_name(base_url: str, model: str | None) -> str:

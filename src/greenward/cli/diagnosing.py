@@ -41,7 +41,7 @@ def diagnosis_options(output: str) -> Decorator:
     """The options that `reward-health` and `evals` share; `output` names the files that they write."""
     return with_options(
         click.option("--run", help="A run directory.", **_RUN),
-        folder_option("--output-dir", f"Write {output} here; files of the same names are replaced."),
+        folder_option("--output-dir", f"Write {output} here, in place of older ones.", "report"),
         fail_on_option("critical"),
         alpha_option,
         json_option,
@@ -68,7 +68,7 @@ run_options = with_options(
 @fail_on_option("warning")
 @alpha_option
 @click.option("--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.")
-@folder_option("--output-dir", "Write diagnosis.html, .md and .json here.")
+@folder_option("--output-dir", "Write diagnosis.html, .md and .json here.", "report")
 @json_option
 def diagnose(
     path: Path, *, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
@@ -170,7 +170,7 @@ def _finish(
     "--signals", multiple=True, callback=comma_separated, help="Names, with commas.  [default: all]"
 )
 @json_option
-@folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.")
+@folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.", "report")
 def diff(a: Path, b: Path, *, signals: list[str], as_json: bool, output_dir: Path | None) -> None:
     """Find where run B begins to differ from run A: the settings, and the first step of each signal.
 

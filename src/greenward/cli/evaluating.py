@@ -18,6 +18,7 @@ from greenward.cli.arguments import (
     comma_separated,
     endpoint_name,
     folder_option,
+    overwrite_option,
     with_options,
 )
 from greenward.text import visible
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from greenward.api import EvaluationResult
 
 EXIT_BELOW, EXIT_FAILED = 1, 2
-JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results")
+JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite")
 SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device",
             "concurrency", "request_timeout", "api_key_env")  # fmt: skip
 _PROBLEMS_ONLY = {"show_prompt", "check_references", "fail_under"}
@@ -66,7 +67,8 @@ grading_options = with_options(
         help="Judge every answer so many times more; name those whose verdict varies.",
     ),
     click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
-    folder_option("--out", "Where to write."),
+    folder_option("--out", "Where to write.", "evaluation"),
+    overwrite_option,
     click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
     click.option("--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."),
     click.option("--quiet", is_flag=True, help="No progress and no tables."),

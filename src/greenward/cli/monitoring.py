@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from greenward.cli.arguments import COUNT, PATH, FloatRange, pick_option, run_argument
+from greenward.cli.arguments import COUNT, FloatRange, OutputFile, pick_option, run_argument
 from greenward.errors import DiagnosticsError
 from greenward.text import visible
 
@@ -33,7 +33,9 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 @click.option(
     "--pid", type=COUNT, help="The process of the training: the action stop ends it, and its end ends this."
 )
-@click.option("--alarms", type=PATH, help="Append each alarm to this file as JSON.")
+@click.option(
+    "--alarms", type=OutputFile(appended="severity"), help="Append each alarm to this file as JSON."
+)
 @click.option("--once", is_flag=True, help="Read what is there, and end.")
 @click.option(
     "--fail-on", type=click.Choice(("warning", "critical")), default="critical",

@@ -19,7 +19,7 @@ def problems() -> None:
 
 @problems.command("from-source")
 @click.argument("sources", metavar="PATH...", nargs=-1, required=True)
-@folder_option("--out", "Where the problems are written.  [default: mined]")
+@folder_option("--out", "Where the problems are written.  [default: mined]", "problems")
 @click.option("--limit", type=click.IntRange(min=2), help="Stop at so many problems.")
 @click.option("--held-out", type=FloatRange(0, 1, True, True), default=0.2,
               help="Share of the problems that is held out, in files of their own.")  # fmt: skip

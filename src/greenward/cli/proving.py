@@ -24,7 +24,7 @@ from greenward.cli.arguments import (
 
 _FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
 _STEPS = click.option("--steps", type=COUNT, help="The last step of a replay.  [default: past the onset]")
-_OUTPUT = folder_option("--output", "Train here.  [default: a folder that is deleted afterwards]")
+_TRAIN_HERE = "Train here.  [default: a folder that is deleted afterwards]"
 
 
 @click.command("check-determinism")
@@ -62,7 +62,7 @@ def check_determinism(
 @run_argument
 @_FINDING
 @_STEPS
-@_OUTPUT
+@folder_option("--output", _TRAIN_HERE, "run")
 def replay(run: Path, *, finding: str | None, steps: int | None, output: Path | None) -> None:
     """Train RUN again from the last checkpoint before its fault, and see whether the fault returns.
 
@@ -96,7 +96,7 @@ def replay(run: Path, *, finding: str | None, steps: int | None, output: Path | 
 )
 @_FINDING
 @_STEPS
-@_OUTPUT
+@folder_option("--output", _TRAIN_HERE, "runs")
 def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
     """Find the setting that causes the fault of RUN, by short replays in which one is put back at a time.
 

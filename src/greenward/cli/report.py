@@ -24,13 +24,15 @@ FORMS = get_args(Form)
     help="How the report is shown.  [default: terminal; html with --follow]",
 )
 @click.option("--follow", is_flag=True, help="Write the page of a running RUN anew until it ends.")
-@folder_option("--output", "The folder of the page.  [default: RUN; of several, ./overlay]")
+@folder_option(
+    "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
+)
 def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: Path | None) -> None:
     """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
 
     Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
-    report.md and report.json and prints the path of the page. --follow keeps report.html up to date, which
-    the browser reloads by itself; of a run that is not running it writes the page once.
+    report.md and report.json, not into RUN, and prints the path of the page. --follow keeps report.html up to
+    date, which the browser reloads by itself; of a run that is not running it writes the page once.
 
     \b
     greenward report runs/mine
@@ -40,9 +42,9 @@ def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: P
     from greenward.reports.overlay import overlay_report
     from greenward.reports.render_terminal import print_report
     from greenward.reports.write import follow as follow_run
-    from greenward.reports.write import render, report_of, write_report
+    from greenward.reports.write import render, report_of, usual_folder, write_report
 
-    folder = output or (runs[0] if len(runs) == 1 else Path("overlay"))
+    folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
     if follow:
         if len(runs) > 1 or form not in (None, "html"):
             raise click.UsageError("--follow writes the page of one RUN: give one, without --format.")
@@ -84,6 +86,7 @@ def _steps(
     "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
 )
 @click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
+@folder_option("--output", "The folder of the pages.  [default: reports/RUN]", "report")
 def rollouts(
     run: Path,
     *,
@@ -92,11 +95,12 @@ def rollouts(
     page: int,
     page_size: int | None,
     form: Form,
+    output: Path | None,
     **wanted: Any,
 ) -> None:
     """Show the answers that RUN kept while it trained, oldest first.
 
-    html writes rollouts.html, rollouts-2.html … into RUN and prints the path of the first.
+    html writes rollouts.html, rollouts-2.html …, not into RUN, and prints the path of the first.
 
     \b
     greenward rollouts runs/mine --step 12 --status failed
@@ -104,14 +108,14 @@ def rollouts(
     """
     from greenward.reports.render_terminal import print_report
     from greenward.reports.rollouts import RolloutFilter, Rollouts
-    from greenward.reports.write import render
+    from greenward.reports.write import render, usual_folder
 
     names = tuple(status.replace(" ", "_") for status in statuses)
     found = Rollouts(
         run, RolloutFilter(*steps, names, **wanted), page_size or (100 if form == "html" else 10)
     )
     if form == "html":
-        click.echo(found.write_html(run))
+        click.echo(found.write_html(output or usual_folder(run)))
     elif form == "terminal":
         print_report(found.report(page))
         if page < found.pages:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from greenward import __version__
-from greenward.cli.arguments import PATH, json_option
+from greenward.cli.arguments import PATH, OutputFile, json_option
 from greenward.cli.diagnosing import run_options
 from greenward.cli.main import DIAGNOSING, SETTINGS, InOrder, run
 from greenward.text import visible
@@ -41,7 +41,7 @@ for command in DIAGNOSING:
 
 @rldk.command()
 @run_options
-@click.option("--output", "-o", type=PATH, help="The file.  [default: standard output]")
+@click.option("--output", "-o", type=OutputFile(), help="The file.  [default: standard output]")
 def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path | None) -> None:
     """Write a log of any known format as JSON lines, one row a step, under greenward's names."""
     from greenward.diagnostics.readers import read_run_signals

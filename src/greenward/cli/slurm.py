@@ -24,7 +24,9 @@ _several = partial(click.option, multiple=True)
 _job_command = with_options(
     recipe_argument,
     overrides_argument,
-    folder_option("--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]"),
+    folder_option(
+        "--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]", "run", "runs"
+    ),
     click.option("--partition", help="The partition, or several with commas between."),
     click.option("--account", help="The account that is charged."),
     _count("--nodes", default=1),
@@ -37,7 +39,7 @@ _job_command = with_options(
         "--requeues", type=click.IntRange(min=0), help="How often it goes on at most.  [default: 100]"
     ),
     _count("--jobs", help="Runs of a grid at a time.  [default: any]"),
-    folder_option("--logs", "The folder of job_ID/training_output.log.  [default: logs]"),
+    folder_option("--logs", "The folder of job_ID/training_output.log.  [default: logs]", "logs"),
     _file("--venv", help="A virtual environment.  [default: the one in use]"),
     _several("--module", "modules", help="A module to load; may be repeated."),
     _file("--container", help="An Apptainer image that holds greenward."),

@@ -11,8 +11,8 @@ from greenward.cli.arguments import (
     COUNT,
     Interrupted,
     folder_option,
-    output_option,
     overrides_argument,
+    overwrite_option,
     quiet_option,
     recipe_argument,
     resume_command_on_interrupt,
@@ -45,7 +45,8 @@ QUICK = (
 @overrides_argument
 @click.option("--resume", is_flag=True, help="Continue the run in the output directory, exactly.")
 @click.option("--dry-run", is_flag=True, help="Show settings, model size and first prompt; train nothing.")
-@output_option("runs/NAME, the recipe's name")
+@folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
+@overwrite_option
 @quiet_option
 @click.option("--model", metavar="NAME", help="model.id; 7b is Qwen/Qwen2.5-Coder-7B-Instruct.")
 @click.option("--dataset", metavar="NAME", help="problems.train and held_out; code_bugs is bugs:families.")
@@ -59,6 +60,7 @@ def train(
     resume: bool,
     dry_run: bool,
     output: Path | None,
+    overwrite: bool,
     quiet: bool,
     **aliases: str | None,
 ) -> None:
@@ -76,7 +78,8 @@ def train(
 
     overrides = (*_as_overrides(aliases), *overrides)
     with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
-        result = api.train(recipe, overrides, output=output, resume=resume, quiet=quiet, dry_run=dry_run)
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "dry_run": dry_run}
+        result = api.train(recipe, overrides, output=output, **how)
         if not (result.finished or dry_run):
             stored = result.run / "config.yaml"  # the recipe with its overrides
             raise Interrupted(*([str(stored)] if stored.is_file() else []))
@@ -127,7 +130,8 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 @click.option("--seeds", default="0,1", callback=_seeds, help="One run for each seed.")
 @click.option("--quick", is_flag=True, help="A few steps only: shows that everything works, learns nothing.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
-@output_option("runs/demo")
+@folder_option("--output", "The folder of all runs.  [default: runs/demo]", "runs")
+@overwrite_option
 @quiet_option
 def demo(
     overrides: tuple[str, ...],
@@ -136,6 +140,7 @@ def demo(
     quick: bool,
     resume: bool,
     output: Path | None,
+    overwrite: bool,
     quiet: bool,
 ) -> None:
     """Watch a small model learn to write Python.
@@ -153,6 +158,7 @@ def demo(
             overrides=(*QUICK, *overrides) if quick else overrides,
             quiet=quiet,
             resume=resume,
+            overwrite=overwrite,
         )
         if not finished:
             raise Interrupted
@@ -161,13 +167,15 @@ def demo(
 @click.command()
 @recipe_argument
 @overrides_argument
-@folder_option("--output", "The folder of all runs.  [default: runs/sweep]")
+@folder_option("--output", "The folder of all runs.  [default: runs/sweep]", "runs")
+@overwrite_option
 @click.option("--jobs", type=COUNT, default=1, help="Runs at a time.")
 @click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
 @quiet_option
 def sweep(
-    recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, resume: bool, quiet: bool
-) -> None:
+    recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, resume: bool, quiet: bool,
+    overwrite: bool,
+) -> None:  # fmt: skip
     """Train with CONFIG once for every combination of the values that keys are given.
 
     KEY=A,B and KEY=0..4 give a key several values; commas within brackets and quotes do not separate. One
@@ -182,7 +190,8 @@ def sweep(
     options = [] if jobs == 1 else [f"--jobs={jobs}"]
     with resume_command_on_interrupt("sweep", recipe, *overrides, *options, output=output, quiet=quiet):
         folder = output or Path("runs/sweep")
-        if not recipes.sweep(recipe, overrides, folder, jobs=jobs, quiet=quiet, resume=resume):
+        how: dict[str, Any] = {"quiet": quiet, "resume": resume, "overwrite": overwrite}
+        if not recipes.sweep(recipe, overrides, folder, jobs=jobs, **how):
             raise Interrupted
 
 

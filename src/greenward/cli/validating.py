@@ -13,7 +13,7 @@ from greenward.cli.arguments import folder_option, overrides_argument
 @click.command()
 @click.argument("model")
 @overrides_argument
-@folder_option("--output", "Keep the run of the three steps there.  [default: removed]")
+@folder_option("--output", "Keep the run of the three steps there.  [default: removed]", "run")
 def validate_model(model: str, overrides: tuple[str, ...], *, output: Path | None) -> None:
     """Check a pretrained model before it is trained.
 

@@ -24,6 +24,7 @@ from greenward.errors import ConfigError, DiagnosticsError
 from greenward.reports.document import Finding
 from greenward.runs.directory import fork_run
 from greenward.runs.metrics import TIMING_PREFIXES
+from greenward.runs.output import claim_folder
 from greenward.runs.reading import CHECKPOINTS, flattened, is_run, read_config, steps_in
 
 HORIZON = 30  # steps after the onset that a replay takes
@@ -232,6 +233,7 @@ def bisect_settings(
         raise DiagnosticsError(
             "no setting differs from its reference, so none is suspected", remedy="Give --good RUN."
         )
+    claim_folder(folder, "runs")
     say(f"{fault.name}; suspects: {', '.join(key for key, _, _ in suspects)}")
     again = replay(run, folder / "unchanged", steps=steps, finding=fault.name)
     if again.finding is None:

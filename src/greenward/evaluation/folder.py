@@ -21,8 +21,9 @@ from greenward.closing import Closing
 from greenward.errors import RunError
 from greenward.evaluation.rows import EvaluationRow, EvaluationRows, Sample
 from greenward.problems.problem import ProblemSet
-from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows, writing
+from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows
 from greenward.runs.lock import RunLock
+from greenward.runs.output import check_folder, claim_folder
 
 SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
 PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
@@ -33,15 +34,17 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
 
     Rows that the infrastructure lost, or whose sample was lost with the machine's power, are left out on
     opening: those answers are judged again. Raises `RunError` naming the settings that differ, for a
-    folder that holds something else, and for one that another process writes.
+    folder that holds something else, and for one that another process writes. With `overwrite`, an
+    evaluation that is there is deleted.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], problems: ProblemSet) -> None:
+    def __init__(
+        self, path: Path, settings: Mapping[str, Any], problems: ProblemSet, *, overwrite: bool = False
+    ) -> None:
         super().__init__()
         self.path = path
+        claim_folder(path, "evaluation", overwrite=overwrite)
         refuse_other_settings(path, settings)
-        with writing(str(path)):
-            path.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(path)
         try:
             write_json(path / SETTINGS, settings)
@@ -95,12 +98,9 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
 
 def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Raises `RunError` if `path` holds answers of an evaluation with other settings, or something else."""
-    if path.is_file():
-        raise RunError(f"{path} is a file; expected a folder to write to.")
+    check_folder(path, "evaluation")
     before = read_json(path / SETTINGS)
     if before is None:
-        if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):
-            raise RunError(f"{path} holds something else than an evaluation.", remedy="Choose another --out.")
         return
     now = to_json(settings)
     differences = [
@@ -111,7 +111,7 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
     if differences and any((path / name).exists() for name in (SAMPLES, RESULTS)):
         raise RunError(
             "\n".join([f"{path} holds an evaluation with other settings:", *differences]),
-            remedy="Go on with the old settings, or choose another --out.",
+            remedy="Go on with the old settings, replace it by --overwrite, or choose another --out.",
         )
 
 

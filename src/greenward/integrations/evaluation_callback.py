@@ -13,6 +13,8 @@ from greenward.integrations.rewards import problem_set
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
 from greenward.problems.problem import Problem
+from greenward.runs.files import write_atomically
+from greenward.runs.output import claim_folder
 
 if TYPE_CHECKING:
     TrainerCallback: Any = object
@@ -57,9 +59,9 @@ class EvaluationCallback(TrainerCallback):
             return None
         result = self.results[step] = evaluate(policy, self._problems, **self._options)
         if self._output is not None:
-            self._output.mkdir(parents=True, exist_ok=True)
+            claim_folder(self._output, "evaluation")
             record = json.dumps(result.summary, indent=1, default=str)
-            (self._output / f"step_{step:06d}.json").write_text(record, encoding="utf-8")
+            write_atomically(self._output / f"step_{step:06d}.json", record.encode())
         metrics: dict[str, float] = {}
         for name, one in {**result.metrics, **result.rates}.items():
             metrics |= {f"eval/{name}": one.value, f"eval/{name}_low": one.low, f"eval/{name}_high": one.high}

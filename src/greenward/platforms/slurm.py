@@ -18,6 +18,7 @@ from pathlib import Path
 from greenward.config.grid import GridRun
 from greenward.errors import ConfigError, RunError
 from greenward.runs.files import writing
+from greenward.runs.output import claim_folder
 
 # What stands in a line of #SBATCH, which no shell reads and no quotes protect.
 _PLAIN = {
@@ -131,8 +132,8 @@ def _program(options: SlurmOptions) -> list[str]:
 
 def submit(script: str, logs: Path) -> str:
     """Submit a script by sbatch from the current folder; the id of the job. Raises `RunError`."""
+    claim_folder(logs, "logs")
     with writing(str(logs)):
-        logs.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=logs).close()
     try:
         done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True)

@@ -7,8 +7,6 @@ and vLLM expect.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from difflib import get_close_matches
@@ -23,6 +21,7 @@ from torch import Tensor
 from greenward.errors import CheckpointError
 from greenward.policies.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
 from greenward.policies.tokenizer import Tokenizer, read_json
+from greenward.runs.output import replace_folder
 from greenward.runs.reading import is_run
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -289,23 +288,12 @@ def write(
 
 
 def save_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a draft beside `folder`, then put it in its place: whole or not at all."""
+    """Let `write` fill a draft beside `folder`, then put it in its place: whole or not at all.
+
+    Raises `RunError` for a folder that is there, is not empty, and was not saved like this.
+    """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
-        ) as beside:
-            draft, old = Path(beside, "new"), Path(beside, "old")
-            draft.mkdir()
-            write(draft)
-            if folder.exists():
-                os.replace(folder, old)
-            try:
-                os.replace(draft, folder)
-            except OSError:
-                if old.exists():
-                    os.replace(old, folder)
-                raise
+        replace_folder(folder, "model", write)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the model could not be written to {folder}: {error}") from error
 

@@ -17,8 +17,9 @@ from greenward.config.recipe import GRPORecipe
 from greenward.errors import ConfigError, RunError, SandboxError
 from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, ArmProgress, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
-from greenward.recipes.train import WARM_START, show_report
+from greenward.recipes.train import WARM_START, refuse_both, show_report
 from greenward.reports.study import max_lost_share, read_study
+from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress
 from greenward.runs.reading import is_run
 
@@ -37,23 +38,27 @@ def demo(
     overrides: Sequence[str] = (),
     quiet: bool = False,
     resume: bool = False,
+    overwrite: bool = False,
 ) -> bool:
     """Run the quickstart recipe and the arms beside it for every seed, in `output/seed_N`.
 
-    True when all finished, False when interrupted (resume goes on). Raises `RunError` with what a
-    failed seed said, after the other seeds were stopped cleanly, and `SandboxError` when all finished but
-    the infrastructure lost more than 2 % of the answers in an evaluation.
+    `overwrite` deletes a demo that is there. True when all finished, False when interrupted (resume goes on).
+    Raises `RunError` with what a failed seed said, after the other seeds were stopped cleanly, and
+    `SandboxError` when all finished but the infrastructure lost more than 2 % of the answers in an
+    evaluation.
     """
-    if not resume and any(is_run(output / f"seed_{seed}") for seed in seeds):
+    refuse_both(resume=resume, overwrite=overwrite)
+    check_folder(output, "runs")
+    if not (resume or overwrite) and any(is_run(output / f"seed_{seed}") for seed in seeds):
         raise RunError(
             f"{output} already holds a demo.",
             remedy=f"See it by `greenward report {output}`, go on with an interrupted one by --resume, "
-            "or choose another --output.",
+            "replace it by --overwrite, or choose another --output.",
         )
     share = max(1, (os.cpu_count() or 1) // len(seeds))
     common = [f"training.threads={share}", f"sandbox.workers={share}", *SHORTER, *overrides]
     studies = [SeedStudy(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
-    output.mkdir(parents=True, exist_ok=True)
+    claim_folder(output, "runs", overwrite=overwrite)
     with Progress(quiet=quiet) as progress:
 
         def watch() -> None:

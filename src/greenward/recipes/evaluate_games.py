@@ -21,8 +21,9 @@ from greenward.recipes.models import FoundModel
 from greenward.recipes.self_play import GAMES, find_game
 from greenward.reports.evaluation import RESULTS, evaluation_report
 from greenward.reports.write import write_report
-from greenward.runs.files import write_json, write_rows, writing
+from greenward.runs.files import write_json, write_rows
 from greenward.runs.machine import collect_provenance
+from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 
 OPTIONS = ("checkpoint", "temperature", "seed", "dtype", "device")
@@ -56,12 +57,14 @@ def evaluate_games(
     progress: Progress,
     *,
     games: int | None = None,
+    overwrite: bool = False,
     options: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Path]:
     """Evaluates a model as its run does, and writes the folder `out`; returns the summary and the folder.
 
     `games` is the number of each match, that of the recipe where it is None; so are temperature, dtype and
-    device where `options` has none. Raises `RunError` for a folder that holds something else.
+    device where `options` has none. Raises `RunError` for a folder that holds something else; with
+    `overwrite`, an evaluation that is there is deleted.
     """
     recipe = model.recipe
     assert isinstance(recipe, SelfPlayRecipe)
@@ -82,7 +85,7 @@ def evaluate_games(
         "dtype": given.get("dtype", recipe.model.dtype),
     }
     folder = usual_folder("eval", model.name, "-".join(names)) if out is None else Path(out)
-    refuse_other_settings(folder, settings)
+    check_folder(folder, "evaluation") if overwrite else refuse_other_settings(folder, settings)
     found = [find_game(name) for name in names]
     device = given.get("device", recipe.model.device)
     policy = Policy.from_folder(model.folder, dtype=settings["dtype"], device=device)
@@ -106,8 +109,7 @@ def evaluate_games(
         "sessions": [collect_provenance(str(policy.device))],
         "notes": [],
     }
-    with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, "evaluation", overwrite=overwrite)
     write_json(folder / SETTINGS, settings)
     write_rows(folder / RESULTS, records)
     write_json(folder / SUMMARY, summary)

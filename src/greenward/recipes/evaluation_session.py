@@ -39,6 +39,7 @@ from greenward.recipes.suites import usable
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
 from greenward.runs.machine import collect_provenance
+from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
 
 MEMORY_MB = 1024
@@ -52,13 +53,15 @@ _SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 class GradingOptions:
     """How answers are judged, for which pass@k (none: the usual ones), and which files are written.
 
-    With `recheck`, every answer is judged so often again to find verdicts that vary.
+    With `recheck`, every answer is judged so often again to find verdicts that vary. With `overwrite`, an
+    evaluation that is there is deleted.
     """
 
     sandbox: SandboxConfig
     k: tuple[PositiveInt, ...] = ()
     recheck: PositiveInt | None = None
     eval_results: bool = False
+    overwrite: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -131,11 +134,11 @@ class EvaluationSession(ABC):
         named = {"command": self.command, "suite": self.problems.name}
         settings = named | self.settings | grading.settings
         path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
-        refuse_other_settings(path, settings)
+        check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()
         with build_grader(grading.sandbox) as grader:
             problems = grader.complete(self.problems)
-            with EvaluationFolder(path, settings, problems) as folder:
+            with EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder:
                 session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
                 sessions = folder.add_session(session)
                 folder.write_prompts(self.prompts)

@@ -105,10 +105,12 @@ class Repair:
     def apply(self) -> None:
         """Write the changes, with the line endings and permissions that the files have.
 
-        Raises `ConfigError` where a file has changed since, before anything is written.
+        Raises `ConfigError` where a file has changed since or is a link, before anything is written.
         """
         changes = self.changes or {}
         for path, (before, _) in changes.items():
+            if path.is_symlink():
+                raise ConfigError(f"{path} is a link.", remedy="Name the file that it leads to.")
             now = path.read_text(encoding="utf-8-sig", errors="replace") if path.exists() else None
             if now != before:
                 raise ConfigError(f"{path} has changed since it was read.", remedy="Run the command again.")
@@ -121,7 +123,7 @@ class Repair:
                 old, mode = (path.read_bytes(), path.stat().st_mode) if path.exists() else (b"", None)
                 mark, raw = (BOM_UTF8 if old.startswith(BOM_UTF8) else b""), old.removeprefix(BOM_UTF8)
                 text = _with_line_ends_of(raw.decode(errors="replace"), after)
-                write_atomically(path.resolve(), mark + text.encode())
+                write_atomically(path, mark + text.encode())
                 if mode is not None:
                     path.chmod(mode)
 

@@ -15,8 +15,9 @@ from greenward.grading.mining import Mined, MiningOptions, mine
 from greenward.problems.json_format import save_json
 from greenward.problems.mining.tree import SourceTree, find_tree
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
-from greenward.runs.files import read_json, remove_tree, write_json, write_rows, writing
+from greenward.runs.files import write_json, write_rows, writing
 from greenward.runs.machine import collect_provenance
+from greenward.runs.output import check_folder, refuse_other_entries, replace_folder
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.pool import LocalExecutor
 
@@ -56,15 +57,12 @@ def mine_problems(
     installed. `workers`: runs at a time; without it as many as there are processors. `progress` gets the
     files done, all files of the tree, the problems. A folder that was mined before is replaced.
 
-    Raises `ProblemError` for a source that is not there, for trees that give no problem, and for a folder
-    that holds something else; `SandboxError`.
+    Raises `ProblemError` for a source that is not there and for trees that give no problem; `RunError` for a
+    folder that holds something else; `SandboxError`.
     """
     folder = Path(folder)
-    holds_more = folder.is_dir() and any(folder.iterdir()) and read_json(folder / MANIFEST) is None
-    if folder.is_file() or holds_more:
-        raise ProblemError(
-            f"{folder} holds something else than mined problems.", remedy="Choose another --out."
-        )
+    if check_folder(folder, "problems"):
+        refuse_other_entries(folder, "problems")
     trees = [find_tree(source) for source in dict.fromkeys(sources)]
     if packages is None:
         packages = usual_packages()
@@ -141,17 +139,13 @@ def split_by_file(mined: Mined, held_out: float, seed: int) -> tuple[ProblemSet,
 
 
 def _write(result: MiningResult, mined: Mined, trees: Sequence[SourceTree], facts: Mapping[str, Any]) -> None:
-    folder = result.folder
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    with writing(str(folder)):
-        unfinished.mkdir(parents=True)
-    try:
-        save_json(result.train, unfinished / TRAIN)
+    def write(draft: Path) -> None:
+        save_json(result.train, draft / TRAIN)
         if result.held_out:
-            save_json(result.held_out, unfinished / HELD_OUT)
-        write_rows(unfinished / LEFT_OUT, map(asdict, mined.left_out))
+            save_json(result.held_out, draft / HELD_OUT)
+        write_rows(draft / LEFT_OUT, map(asdict, mined.left_out))
         write_json(
-            unfinished / MANIFEST,
+            draft / MANIFEST,
             {
                 "sources": [
                     {key: getattr(one, key) for key in ("name", "version", "licence")}
@@ -169,13 +163,9 @@ def _write(result: MiningResult, mined: Mined, trees: Sequence[SourceTree], fact
                 "provenance": collect_provenance(),
             },
         )
-        with writing(str(folder)):
-            if folder.exists():
-                remove_tree(folder)
-            os.replace(unfinished, folder)
-    except BaseException:
-        remove_tree(unfinished)
-        raise
+
+    with writing(str(result.folder)):
+        replace_folder(result.folder, "problems", write)
 
 
 def _files(problems: ProblemSet) -> list[str]:

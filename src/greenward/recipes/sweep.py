@@ -16,12 +16,13 @@ from greenward.errors import ConfigError, RunError
 from greenward.platforms.detection import this_preset
 from greenward.recipes.arms import Arm, ArmProgress, run_arms
 from greenward.recipes.requirements import check_needs
-from greenward.recipes.train import show_report
+from greenward.recipes.train import refuse_both, show_report
 from greenward.reports.write import report_of
 from greenward.runs.directory import compare_configs
 from greenward.runs.files import write_atomically, writing
+from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress
-from greenward.runs.reading import FAILURE, is_run, read_config, read_summary, runs_below
+from greenward.runs.reading import FAILURE, read_config, read_summary, runs_below
 
 
 def sweep(
@@ -32,14 +33,17 @@ def sweep(
     jobs: int = 1,
     quiet: bool = False,
     resume: bool = False,
+    overwrite: bool = False,
 ) -> bool:
     """Run every combination of the grid in `overrides` in a folder of `output`, `jobs` at a time.
 
     True when all ended, False when interrupted. With `resume`, finished runs are kept, others go on or start,
-    and the grid may have grown. A failed run stops no other; its message stays in its folder. Raises
-    `ConfigError` before anything runs, and `RunError` for an `output` that holds something else and, after
-    the report, for runs that failed.
+    and the grid may have grown; with `overwrite`, a sweep that is there is deleted. A failed run stops no
+    other; its message stays in its folder. Raises `ConfigError` before anything runs, and `RunError` for an
+    `output` that holds something else and, after the report, for runs that failed.
     """
+    refuse_both(resume=resume, overwrite=overwrite)
+    check_folder(output, "runs")
     cores = max(1, (os.cpu_count() or 1) // jobs)
     given = {text.partition("=")[0].strip() for text in overrides}
     shared = [f"{key}={cores}" for key in ("training.threads", "sandbox.workers") if key not in given]
@@ -53,11 +57,13 @@ def sweep(
     for resolved in grid.values():
         check_needs(resolved)
     arms = {run: Arm(output / run.folder, recipe, run.overrides) for run in grid}
-    _check_output(output, {arm.folder: grid[run] for run, arm in arms.items()}, resume=resume)
+    if not overwrite:
+        _check_output(output, {arm.folder: grid[run] for run, arm in arms.items()}, resume=resume)
+    claim_folder(output, "runs", overwrite=overwrite)
     for run, arm in arms.items():
         arm.finished = _is_finished(arm.folder, grid[run])
+        claim_folder(arm.folder, "run")
         with writing(str(arm.folder)):
-            arm.folder.mkdir(parents=True, exist_ok=True)
             (arm.folder / FAILURE).unlink(missing_ok=True)
     with Progress(quiet=quiet) as progress:
         shown = {
@@ -97,9 +103,7 @@ def sweep(
 
 
 def _check_output(output: Path, recipes: dict[Path, AnyRecipe], *, resume: bool) -> None:
-    """Raises `RunError` where `output` holds a run, another sweep, or this one without `resume`."""
-    if is_run(output):
-        raise RunError(f"{output} is a run itself: give a sweep a folder of its own.")
+    """Raises `RunError` where `output` holds another sweep, or this one without `resume`."""
     there = runs_below(output)
     for folder in there:
         if folder not in recipes:
@@ -114,7 +118,7 @@ def _check_output(output: Path, recipes: dict[Path, AnyRecipe], *, resume: bool)
     if there and not resume:
         raise RunError(
             f"{output} already holds a sweep.",
-            remedy="Go on with it by --resume, or choose another --output.",
+            remedy="Go on with it by --resume, replace it by --overwrite, or choose another --output.",
         )
 
 

@@ -31,7 +31,7 @@ from greenward.config.recipe import (
     with_defaults,
 )
 from greenward.config.sections import SupervisedConfig, TrainingConfig
-from greenward.errors import TrainingStopped
+from greenward.errors import ConfigError, TrainingStopped
 from greenward.faults.plant import edit_examples
 from greenward.policies.devices import contended_threads, resolve_device, resolve_dtype, slow_dtype
 from greenward.policies.kernels.build import are_switched_off, is_to_be_built, kernels
@@ -51,6 +51,7 @@ from greenward.reports.training import training_report
 from greenward.reports.write import write_report
 from greenward.runs.directory import FollowedRun, RunDirectory, write_summary
 from greenward.runs.machine import peak_resident_mb
+from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
 from greenward.runs.trackers import make_sinks
@@ -72,6 +73,7 @@ def train(
     output: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     quiet: bool = False,
     given: Mapping[str, ProblemSet] = MappingProxyType({}),
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
@@ -80,9 +82,12 @@ def train(
 
     `given` and `functions` are the caller's own problems and reward functions (`build_problems`,
     `build_rewards`).
-    A warm start before reinforcement learning is a run of its own in `output/warm_start`. Raises
-    the typed errors of `greenward.errors`; nothing written before an error is lost.
+    A warm start before reinforcement learning is a run of its own in `output/warm_start`. `overwrite` deletes
+    a run that is there. Raises the typed errors of `greenward.errors`; nothing written before an error is
+    lost.
     """
+    refuse_both(resume=resume, overwrite=overwrite)
+    check_folder(output, "run")
     check_needs(recipe, given, functions)
     warned: list[str | None] = []
     if isinstance(recipe, ModelRecipe):
@@ -98,7 +103,7 @@ def train(
         progress = Progress(quiet=quiet)
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
-        run = stack.enter_context(open_run(output, recipe, resume=resume))
+        run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
         tasks.open(run, stack)
         stack.enter_context(progress)
         for key, change in run.inexact.items():
@@ -116,6 +121,12 @@ def train(
     return finished
 
 
+def refuse_both(*, resume: bool, overwrite: bool) -> None:
+    """Raises `ConfigError` for a run that is to be continued and to be deleted."""
+    if resume and overwrite:
+        raise ConfigError("resume and overwrite exclude each other.", remedy="Leave one of them out.")
+
+
 def computes_by_kernels(recipe: BaseRecipe) -> bool:
     """Whether compiled kernels serve, where this machine has them."""
     return isinstance(recipe, ModelRecipe) and not torch.cuda.is_available()
@@ -125,7 +136,7 @@ def _slow_numbers(recipe: ModelRecipe) -> str | None:
     return slow_dtype(recipe.model.dtype, resolve_device(recipe.model.device))
 
 
-def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
+def open_run(path: Path, recipe: BaseRecipe, *, resume: bool, overwrite: bool = False) -> RunDirectory:
     """The run directory of `recipe`, for writing in the first process alone."""
     config = recipe.model_dump(mode="json")
     count = distributed.size()
@@ -138,9 +149,8 @@ def open_run(path: Path, recipe: BaseRecipe, *, resume: bool) -> RunDirectory:
         computed_by["kernels"] = "torch, flex attention where it serves"
 
     def create() -> None:
-        opened.append(
-            RunDirectory.create(path, config, resume=resume, computed_by=computed_by, complete=with_defaults)
-        )
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "computed_by": computed_by}
+        opened.append(RunDirectory.create(path, config, **how, complete=with_defaults))
 
     opened: list[RunDirectory] = []
     distributed.from_first(create)

@@ -25,6 +25,7 @@ from greenward.reports.document import (
 from greenward.reports.figures import bounded, share, shown_answer, words
 from greenward.reports.render_html import render_html
 from greenward.runs.files import write_atomically
+from greenward.runs.output import claim_folder
 from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
 
 MAX_PAGES = 50  # of HTML, which are all written
@@ -140,6 +141,7 @@ class Rollouts:
 
     def write_html(self, folder: Path) -> Path:
         """Write rollouts.html, rollouts-2.html … into `folder` in place of older ones; returns the first."""
+        claim_folder(folder, "report")
         for old in folder.glob("rollouts-*.html"):
             old.unlink()
         for page in range(1, min(self.pages, MAX_PAGES) + 1):

@@ -1,4 +1,4 @@
-"""Writes the forms of a report beside the run, study or evaluation it is about, once or while it runs."""
+"""Writes the forms of a report into a folder of greenward's, once or while the run that it is about runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from greenward.reports.overlay import combinations, sweep_report
 from greenward.reports.render_html import render_html
 from greenward.reports.render_text import render_json, render_markdown
 from greenward.reports.training import training_report
-from greenward.runs.files import write_atomically, writing
+from greenward.runs.files import write_atomically
 from greenward.runs.lock import is_being_written
+from greenward.runs.output import claim_folder
 from greenward.runs.reading import is_run
 
 Form = Literal["html", "markdown", "json"]
@@ -35,15 +36,26 @@ def render(report: Report, form: Form) -> str:
     return {"html": render_html, "markdown": render_markdown, "json": render_json}[form](report)
 
 
+def usual_folder(path: Path) -> Path:
+    """Where reports of a folder that is only read are written without another choice: `reports/NAME`.
+
+    NAME is that of the folder, with those of the folders above it as far as the current one, but for `runs`.
+    """
+    whole = path.resolve()
+    here = Path.cwd()
+    parts = whole.relative_to(here).parts if whole.is_relative_to(here) else (whole.name,)
+    return Path("reports") / ("-".join(parts[1:] if parts[:1] == ("runs",) else parts) or here.name or "root")
+
+
 def write_report(
     report: Report, folder: Path, stem: str = "report", forms: Sequence[Form] = ("html", "markdown", "json")
 ) -> dict[Form, Path]:
     """Writes STEM.html, STEM.md and STEM.json into `folder`, which is made; older ones are replaced whole.
 
-    Returns the path of each form by its name. Raises `RunError` when the file system refused.
+    Returns the path of each form by its name. Raises `RunError` for a folder that is not greenward's, and
+    when the file system refused.
     """
-    with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, "report")
     paths = {form: folder / f"{stem}.{_SUFFIXES[form]}" for form in forms}
     for form, path in paths.items():
         write_atomically(path, render(report, form).encode("utf-8", "backslashreplace"), forced=False)
@@ -61,12 +73,12 @@ def follow(path: Path, folder: Path, say: Callable[[str], object] = lambda text:
     The last page, which is also written when Ctrl-C ends the command, does not reload itself. What does not
     run has that page only. `say` is told which of the two it is.
 
-    Raises `RunError` when there is neither run nor study, or the file system refused.
+    Raises `RunError` when there is neither run nor study, `folder` is not greenward's, or the file system
+    refused.
     """
     page = folder / "report.html"
     report_of(path)  # raises before a folder is made
-    with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, "report")
     idle = 0 if is_running(path) else _IDLE_POLLS
     if idle:
         say(

@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -42,6 +43,7 @@ from greenward.runs.files import (
 from greenward.runs.lock import RunLock
 from greenward.runs.machine import collect_provenance
 from greenward.runs.metrics import PREDICTIONS, MetricsFile, PredictionsFile, read_metrics
+from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.reading import (
     CHECKPOINTS,
     CONFIG,
@@ -113,6 +115,7 @@ class RunDirectory(Closing["RunDirectory"]):
         config: Mapping[str, Any],
         *,
         resume: bool = False,
+        overwrite: bool = False,
         device: str | None = None,
         computed_by: Mapping[str, str] = COMPUTED_BY,
         complete: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
@@ -120,23 +123,22 @@ class RunDirectory(Closing["RunDirectory"]):
         """Open `path` for a new run, or to go on with the run that is there.
 
         `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
-        So does a run that failed before its first number. `device` names the accelerator for provenance.json.
-        `computed_by` says how many processes train together and how they hold the weights, and whose kernels
-        compute: another session that differs resumes inexactly.
+        So does a run that failed before its first number. `overwrite` deletes the run that is there. `device`
+        names the accelerator for provenance.json. `computed_by` says how many processes train together and
+        how they hold the weights, and whose kernels compute: another session that differs resumes inexactly.
         `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
         Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
-        that another process writes, and a folder that cannot be written.
+        that another process writes, and a folder that is not greenward's or cannot be written.
         """
         path = Path(path)
+        claim_folder(path, "run", overwrite=overwrite)
         resolved: dict[str, Any] = to_json(config)
         exists = is_run(path) and (any(path.rglob(METRICS)) or any((path / EVALUATIONS).glob("*.json")))
         if exists and not resume:
             raise RunError(
                 f"{path} already holds a run",
-                remedy="Go on with it by --resume, or choose another directory.",
+                remedy="Go on with it by --resume, replace it by --overwrite, or choose another directory.",
             )
-        with writing(str(path)):
-            path.mkdir(parents=True, exist_ok=True)
         lock = RunLock(path)
         try:
             inexact = compare_configs(path, complete(read_config(path)), resolved) if exists else {}
@@ -301,7 +303,7 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
         RunError: no such checkpoint, `target` exists, a key that the config has not, or the file system
         refused.
     """
-    if target.exists():
+    if check_folder(target, "run"):
         raise RunError(f"{target} exists already", remedy="Choose another folder, or delete it.")
     config = read_config(run)
     for key, value in changes.items():
@@ -315,8 +317,8 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
     checkpoint = run / CHECKPOINTS / step_name(step)
     if step and not checkpoint.is_dir():
         raise RunError(f"{run} has no checkpoint of step {step}")
+    claim_folder(target, "run")
     with writing(str(target)):
-        target.mkdir(parents=True)
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_atomically(target / CONFIG, text.encode())
         if step:
@@ -335,8 +337,8 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
 
 
 def _link(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
-    return target
+    if CHECKPOINTS in Path(source).parts:  # a log is appended to, which must not change that of the other run
+        with suppress(OSError):  # another file system
+            os.link(source, target)
+            return target
+    return str(shutil.copy2(source, target))

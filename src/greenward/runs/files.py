@@ -1,7 +1,9 @@
 """Writing that survives a kill and a full disk: whole lines, whole files, or nothing.
 
-Every failure of the file system becomes a `RunError` that says what was being written. Reading
-tolerates exactly one defect, a torn last line, which is what a killed writer leaves behind.
+No writer follows a symbolic link at the name that it writes, or changes what is no regular file. Temporary
+names are unpredictable, and such a file is made anew or not at all. Every failure of the file system becomes
+a `RunError` that says what was being written. Reading tolerates exactly one defect, a torn last line, which
+is what a killed writer leaves behind.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,12 +47,16 @@ def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None
 
     What can be made again need not be forced to disk: each time takes milliseconds.
 
-    Raises `RunError` when the file system refuses; a file that stood at `path` before is untouched.
+    Raises `RunError` for a link or what is no regular file at `path`, and when the file system refuses; a
+    file that stood there before is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(str(path)):
+        with suppress(FileNotFoundError):
+            _demand_regular(path, os.lstat(path))
+        temporary = path.with_name(temporary_name(path))
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         try:
-            with open(temporary, "wb") as file:
+            with open(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 if forced:
@@ -59,6 +67,23 @@ def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None
             raise
         if forced:
             fsync(path.parent)
+
+
+TEMPORARY = ".*.tmp"
+"""What `temporary_name` gives, as a pattern."""
+
+
+def temporary_name(path: Path) -> str:
+    """A name beside `path` that nobody can know in advance."""
+    return f".{path.name[:40]}.{secrets.token_hex(8)}.tmp"
+
+
+def _demand_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        found = "a link, which is not followed" if stat.S_ISLNK(status.st_mode) else "something else"
+        raise RunError(
+            f"{path}: expected a regular file, found {found}.", remedy="Remove it, or write elsewhere."
+        )
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
@@ -83,17 +108,28 @@ def fsync(path: Path) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append one line, whole or not at all, and hand it to the operating system at once.
 
-    Raises `RunError` when the file system refuses; the lines written before are untouched.
+    Raises `RunError` for a link, what is no regular file and a file that has a second name, and when the file
+    system refuses; the lines written before are untouched.
     """
     content = line.encode() + b"\n"
-    with writing(str(path)), open(path, "ab", buffering=0) as file:
-        size_before = os.fstat(file.fileno()).st_size
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    with (
+        writing(str(path)),
+        open(path, "ab", buffering=0, opener=lambda name, _: os.open(name, flags, 0o666)) as file,
+    ):
+        status = os.fstat(file.fileno())
+        _demand_regular(path, status)
+        if status.st_nlink > 1:
+            raise RunError(
+                f"{path}: this file has another name as well, whose content would change.",
+                remedy="Put a copy in its place, or write elsewhere.",
+            )
         try:
             written = 0
             while written < len(content):
                 written += os.write(file.fileno(), content[written:])
         except OSError:
-            file.truncate(size_before)
+            file.truncate(status.st_size)
             raise
 
 
@@ -104,9 +140,8 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 def remove_tree(path: Path) -> None:
     """Delete a folder so that a kill halfway never leaves half a folder under its own name."""
-    doomed = path.with_name(f".{path.name}.deleted")
     with writing(str(path.parent)):
-        shutil.rmtree(doomed, ignore_errors=True)
+        doomed = path.with_name(temporary_name(path))
         os.replace(path, doomed)
         shutil.rmtree(doomed)
 
