@@ -21,10 +21,10 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
 
     The others count for nothing: files of the problem's tests and caches, and for tests that run beside the
     answer all that has a name by which runners and the interpreter find tests or settings, new files in
-    folders that hold tests only, and a new `__init__.py` beside tests.
+    folders that hold tests only, and a new `__init__.py` beside files of the problem.
     """
     tests, program = problem.test_files or {}, {*(problem.files or {}), problem.path}
-    beside_tests = {test.rpartition("/")[0] for test in ("", *tests)}
+    known = {path.rpartition("/")[0] for path in ("", *tests, *(problem.files or {}))}
     only_tests = {one for test in tests for one in folders_above(test)}
     only_tests -= {one for path in program for one in folders_above(path)}
 
@@ -39,7 +39,7 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
             and (
                 _TEST.fullmatch(name) is not None
                 or not only_tests.isdisjoint([*folders_above(path), path])
-                or (name == "__init__.py" and folder in beside_tests)
+                or (name == "__init__.py" and folder in known)
             )
         )
 
