@@ -111,6 +111,12 @@ HOSTILE = {
     "the tests are gone": {"tests/test_prices.py": None, "tests/helper.py": None},
     "a package beside a helper": {"tests/helper/__init__.py": LIE},
     "a package beside a module": {"shop/rates/__init__.py": LIE, "data/__init__.py": LIE},
+    "modules beside folders": {"tests.py": LIE, "shop.py": LIE, "shop/prices/__init__.py": LIE},
+    "a plugin": {
+        "lie-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: lie\nVersion: 1\n",
+        "lie-1.dist-info/entry_points.txt": "[pytest11]\nlie = lie\n",
+        "lie.py": LIE,
+    },
     "settings": dict.fromkeys(("pytest.ini", "tox.ini", "setup.cfg", "tests/pytest.ini"), NO_TESTS),
     "settings in toml": {"pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--collect-only"\n'},
     "other tests": {"test_more.py": FAILING, "tests/test_more.py": FAILING, "shop/more_test.py": FAILING},
@@ -154,7 +160,7 @@ def test_a_wrong_answer_fails_by_itself_and_a_right_one_passes(verdicts, hostile
 def test_settings_and_packages_of_an_answer_do_not_reach_pytest(grader):
     suite = "from shop.prices import taxed\n\ndef test_taxed():\n    assert taxed(100) == 150\n"
     problem = replace(SHOP, test_files={"tests/test_prices.py": suite}, in_process_tests=(RUN_PYTEST,))
-    hostile = ("settings", "settings in toml", "conftest", "a package of tests", "other tests", "pytest")
+    hostile = ("settings", "settings in toml", "conftest", "a package of tests", "other tests", "a plugin")
     answers = [(problem, answer(code, HOSTILE[one])) for one in hostile for code in (RIGHT, WRONG)]
     assert [one.passed for one in grader.grade(answers)] == [True, False] * len(hostile)
 
@@ -243,4 +249,6 @@ def test_what_belongs_to_the_tests_depends_on_who_runs_them():
     beside = program_changes(changes.items(), replace(SHOP, **KINDS["in_process_tests"]))
     assert list(beside) == ["shop/new.py", "shop/__init__.py"]
     apart = program_changes(changes.items(), replace(SHOP, **KINDS["checks"]))
+    moved = {"shop/rates.py": None, "shop/rates/__init__.py": ""}
+    assert program_changes(moved.items(), SHOP) == moved
     assert list(apart) == ["tests/new.py", "conftest.py", "setup.cfg", "shop/new.py", "shop/__init__.py"]

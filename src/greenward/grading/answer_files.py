@@ -8,39 +8,48 @@ from collections.abc import Iterable
 from greenward.problems.problem import Problem
 from greenward.sandbox.workspace import folders_above
 
-CACHES = "__pycache__"  # what Python may run in place of a source
-_SETTINGS = frozenset(
-    ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
-     "setup.cfg", "sitecustomize.py", "usercustomize.py")
-)  # fmt: skip
-_TEST = re.compile(r"test_[^/]*\.py|[^/]*_test\.py|[^/]*\.pth")
+# What runners of tests and the interpreter look for, wherever it lies.
+_SETTINGS = re.compile(
+    r"conftest\.py|\.?pytest\.(?:ini|toml)|pyproject\.toml|tox\.ini|setup\.cfg|(?:site|user)customize\.py"
+    r"|.*\.pth|.*\.(?:dist|egg)-info"
+)
+_TEST = re.compile(r"test_.*\.py|.*_test\.py")
+_CACHES = "__pycache__"  # what Python may run in place of a source
 
 
 def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem) -> dict[str, str | None]:
     """The changes (path, text) that are of the program; None is the text of a file that is deleted.
 
-    The others count for nothing: files of the problem's tests and caches, and for tests that run beside the
-    answer all that has a name by which runners and the interpreter find tests or settings, new files in
-    folders that hold tests only, and a new `__init__.py` beside tests.
+    The others count for nothing: files of the problem's tests; caches; new modules that would take the place
+    of a module, package or folder of the problem, unless that is deleted; and for tests that run beside the
+    answer settings, new files with names of tests, and new files in folders that hold tests only.
     """
-    tests, program = problem.test_files or {}, {*(problem.files or {}), problem.path}
-    beside_tests = {test.rpartition("/")[0] for test in ("", *tests)}
+    changed, tests = dict(changes), problem.test_files or {}
+    program = {*(problem.files or {}), problem.path}
+    deleted = {path for path, text in changed.items() if text is None}
+    taken = {*map(_module, (program - deleted).union(tests)), ""}
+    taken |= {_module(one) for path in (*program - {problem.path}, *tests) for one in folders_above(path)}
     only_tests = {one for test in tests for one in folders_above(test)}
     only_tests -= {one for path in program for one in folders_above(path)}
 
-    def is_of_tests(path: str) -> bool:
-        folder, _, name = path.rpartition("/")
-        if path in tests or CACHES in folder.split("/"):
-            return True
-        if not problem.in_process_tests or path == problem.path:
+    def counts(path: str) -> bool:
+        *folders, name = path.split("/")
+        is_new = path not in program
+        if path in tests or _CACHES in folders:
             return False
-        return name in _SETTINGS or (
-            path not in program
-            and (
-                _TEST.fullmatch(name) is not None
-                or not only_tests.isdisjoint([*folders_above(path), path])
-                or (name == "__init__.py" and folder in beside_tests)
-            )
+        if is_new and name.endswith(".py") and _module(path) in taken:
+            return False
+        if not problem.in_process_tests or path == problem.path:
+            return True
+        if any(map(_SETTINGS.fullmatch, (*folders, name))):
+            return False
+        return not is_new or (
+            _TEST.fullmatch(name) is None and only_tests.isdisjoint([*folders_above(path), path])
         )
 
-    return {path: text for path, text in changes if not is_of_tests(path)}
+    return {path: text for path, text in changed.items() if counts(path)}
+
+
+def _module(path: str) -> str:
+    """The same text for the files that can be a module of one name, and for their folder."""
+    return f"/{path}".removesuffix(".py").removesuffix("/__init__")

@@ -84,11 +84,11 @@ def folder_bytes(path: str) -> int:
     return total
 
 
-def unnamed_bytes(pids: Iterable[int], device: int) -> int:
-    """What the files of a device take on disk that processes hold open and that have no name any more.
+def unnamed_bytes(pids: Iterable[int], folder: str, ignored_device: int) -> int:
+    """What files without a name take that processes hold open, or mapped if they lay in a (real) folder.
 
     A thread may have descriptors of its own. What cannot be seen, such as those of a process that is just
-    ending, is not counted.
+    ending, is not counted, and neither are files of `ignored_device`.
     """
     found: dict[int, int] = {}
     for pid in pids:
@@ -98,8 +98,16 @@ def unnamed_bytes(pids: Iterable[int], device: int) -> int:
                     for descriptor in descriptors:
                         with contextlib.suppress(FileNotFoundError):
                             status = descriptor.stat()
-                            if status.st_nlink == 0 and status.st_dev == device:
+                            if status.st_nlink == 0 and status.st_dev != ignored_device:
                                 found[status.st_ino] = status.st_blocks * 512
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                lines = file.read().splitlines()
+            for line in (one for one in lines if one.endswith(b" (deleted)")):
+                addresses, _, offset, _, inode, path = line.split(maxsplit=5)
+                if path.startswith(os.fsencode(f"{folder}/")):
+                    start, end = (int(address, 16) for address in addresses.split(b"-"))
+                    size = int(offset, 16) + end - start
+                    found[int(inode)] = max(size, found.get(int(inode), 0))
     return sum(found.values())
 
 

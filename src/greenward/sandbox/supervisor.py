@@ -58,6 +58,9 @@ class Supervisor:
         self.folder_is_bounded = owns_processes  # by its file system
         self._ready = mmap.mmap(-1, 1)  # shared with each child, until it has said that its layers are on
         self._next_count = 0.0
+        descriptor = processes.unnamed_file(memoryview(b""), workspace)
+        self._stdin_device = os.fstat(descriptor).st_dev  # what is given has no name, too
+        os.close(descriptor)
 
     def serve(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
@@ -120,14 +123,14 @@ class Supervisor:
         """Whether the answer's folder holds too much; in a namespace it is bounded by itself.
 
         An answer that is running, in the processes `running`, must not keep its worker busy with counting.
-        Files that it holds open without a name count as well.
+        Files without a name that it holds open or mapped count as well.
         """
         begun = time.monotonic()
         if self.folder_is_bounded or (running and begun < self._next_count):
             return False
         size = folder_bytes(self.workspace)
         if running and size <= MAX_FOLDER_BYTES:
-            size += unnamed_bytes(running, os.stat(self.workspace).st_dev)
+            size += unnamed_bytes(running, os.path.realpath(self.workspace), self._stdin_device)
         self._next_count = begun + (1 + PAUSE_PER_COUNT) * (time.monotonic() - begun)
         return size > MAX_FOLDER_BYTES
 

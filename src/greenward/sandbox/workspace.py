@@ -110,10 +110,6 @@ class _AddedLast:
             other = PathFinder.find_spec(name, [folder], target)
             if other is not None and other.origin is not None and self._is_of_others(other.origin):
                 return other
-        module = f"{os.path.dirname(found.origin)}.py"  # before which the import system takes a package
-        is_package = found.submodule_search_locations is not None
-        if is_package and os.path.isfile(module) and self._is_of_others(module):
-            return spec_from_file_location(name, module)
         return found
 
     def _is_of_others(self, file: str) -> bool:
