@@ -58,12 +58,17 @@ def write_files(files: Mapping[str, str]) -> None:
 
 
 def find_modules_here(files: Iterable[str]) -> None:
-    """Has the import system look into the working folder first, and forget modules of the files' names.
+    """Has the import system look into the working folder first, and forget what it has loaded of that name.
 
     Like a program's own folder, it comes before the standard library, whatever is loaded already.
     """
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.getcwd())
+    forget_modules(files)
+
+
+def forget_modules(files: Iterable[str]) -> None:
+    """Has the import system forget modules of the files' names."""
     own = {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT
     for name in [name for name in sys.modules if name.split(".")[0] in own]:
         del sys.modules[name]
