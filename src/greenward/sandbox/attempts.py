@@ -7,10 +7,9 @@ and so is whatever surprises the reader of its frames.
 
 from __future__ import annotations
 
-import math
 import secrets
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -24,6 +23,7 @@ from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, 
 
 CONTROL_SECONDS = 1.0
 _BYTES_AT_ONCE = 4 << 20  # of all standard inputs of a process, and of what is kept of its output
+_CLOCK_SECONDS = 1.0  # by which the clock of an answer and that of its worker may differ
 _IDLE_LIMITS = 2  # limits of wall time for which the processes of a program may sleep in all its runs
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
@@ -45,7 +45,8 @@ class Attempt:
     `done` are the results of the processes that have run the first texts of `job.stdins`. One process runs
     the program on several texts, within the limits of a single run, if they may share it (`sharing`). Where
     it does not come to the last of them, the texts that are left are run `apart`, each in a process of its
-    own. An `alone` attempt has one run, while no other runs. A control is a harmless program that runs in place of a job.
+    own. An `alone` attempt has one run, while no other runs. A control is a harmless program that runs in
+    place of a job.
     """
 
     index: int
@@ -159,14 +160,14 @@ class Attempt:
         results_end, stdout_end = report["lengths"][0], sum(report["lengths"][:2])
         job, results, nonce = self.job, list[CallResult](), self.nonce.encode("ascii")
         expected = len(job.checks) if is_of_checks else len(job.calls) + len(job.expressions)
-        expected += len(self._stdins) if report["shares"] else bool(self._stdins)
+        expected += len(self._stdins) if report.get("shares") else bool(self._stdins)
         try:
             ended = _read_frames(blobs[:results_end], nonce, expected, results)
-            if job.stdins and not _are_times(one.value for one in results):
+            if job.stdins and not _are_times([one.value for one in results], job.limits.cpu_seconds):
                 ended = _FORGED
         except Exception:  # an input of an answer that this reader does not foresee
             ended = _FORGED
-        may_leave = bool(job.stdins) and not report["shares"]
+        may_leave = bool(job.stdins) and not report.get("shares")
         outcome, error_class, message = _ending(ended, report, may_leave=may_leave)
         result = RunResult(
             outcome=outcome,
@@ -190,7 +191,7 @@ class Attempt:
         length, most = report["lengths"][1], int(self.job.limits.output_bytes)
         stdout, stderr = outputs[:length], outputs[length:]
         is_complete, seconds = process.outcome is Outcome.COMPLETED, process.cpu_seconds
-        if report["shares"]:
+        if report.get("shares"):
             nonce = self.nonce.encode("ascii")
             (*stdouts, rest), stderrs = stdout.split(nonce), stderr.split(nonce)
             completed = min(len(process.results), len(stdouts), len(self._stdins) - (not is_complete))
@@ -286,14 +287,11 @@ def _read_frames(data: bytes, nonce: bytes, expected: int, results: list[CallRes
     return ended
 
 
-def _are_times(values: Iterable[Any]) -> bool:
+def _are_times(values: list[Any], cpu_limit: float) -> bool:
     """Whether values of an answer's process can be the CPU times that it had used at the ends of its runs."""
-    before = 0.0
-    for value in values:
-        if type(value) is not float or not before <= value < math.inf:
-            return False
-        before = value
-    return True
+    if any(type(value) is not float for value in values):
+        return False
+    return all(one <= other for one, other in pairwise([0.0, *values, cpu_limit + _CLOCK_SECONDS]))
 
 
 def _ending(ended: Ending | None, report: Mapping[str, Any], *, may_leave: bool) -> Ending:

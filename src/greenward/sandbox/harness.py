@@ -163,7 +163,7 @@ class _Harness:
         """
         compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
         shares = len(self._stdins) > 1
-        state = programs.RunState() if shares else None
+        state = programs.RunState(preamble + code) if shares else None
         for position, stdin in enumerate(self._stdins or [0]):
             if state is not None and position > 0:
                 state.restore(stdin)

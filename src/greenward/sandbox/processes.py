@@ -81,7 +81,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def is_asleep(pid: int) -> bool:
-    """Whether no thread of a process runs, waits for a processor or for a disk; False where that is unknown."""
+    """Whether no thread of a process runs or waits for a processor or a disk; False where that is unknown."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:

@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from greenward.sandbox.workspace import forget_modules
@@ -29,10 +29,27 @@ _MAX_DIGITS = getattr(sys, "get_int_max_str_digits", lambda: 0)()
 _STREAMS = ("stdin", "stdout", "stderr")
 
 
+def _clear_caches_of_types() -> None:
+    """They hold what types were made of, such as classes of the program."""
+    for clear in typing._cleanups:  # type: ignore[attr-defined]
+        clear()
+
+
+# What sets a module back, by its name.
+_RESETS: dict[str, Callable[[], object]] = {
+    "decimal": lambda: decimal.setcontext(decimal.Context()),
+    "random": lambda: random.seed(0),
+    "typing": _clear_caches_of_types,
+}
+
+
 class RunState:
     """All that a program that may share a process can have changed when the next run begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        """`text` is that of the program."""
+        # An identifier of other characters may be written in several ways.
+        self._resets = [reset for module, reset in _RESETS.items() if module in text or not text.isascii()]
         self._forms = {name: _form_of(getattr(sys, name)) for name in _STREAMS}
         self._recursion_limit = sys.getrecursionlimit()
 
@@ -44,10 +61,8 @@ class RunState:
             _set_stream(name, _open(form))
         _set_max_digits(_MAX_DIGITS)
         sys.setrecursionlimit(self._recursion_limit)
-        random.seed(0)
-        decimal.setcontext(decimal.Context())
-        for clear in typing._cleanups:  # type: ignore[attr-defined]  # the caches hold what types were made of
-            clear()
+        for reset in self._resets:
+            reset()
 
 
 def open_standard_streams() -> None:
@@ -106,6 +121,7 @@ def finish(files: Iterable[str]) -> None:
 
 
 def flush() -> None:
+    """Writes what `sys.stdout` and `sys.stderr` hold back."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

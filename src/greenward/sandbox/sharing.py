@@ -66,22 +66,31 @@ _CALLED: dict[str, set[str]] = {
     "typing": {"Counter", "OrderedDict"},
 }
 _CALLED_WITH_ONE = {"copy", "deepcopy"}  # a second argument would be handed an object of the module
-_BUILTINS = set(
-    "abs all any ascii bin bool bytearray bytes callable chr classmethod complex dict divmod enumerate exit "
-    "filter float format frozenset hash hex input int isinstance issubclass iter len list map max min next "
-    "object oct open ord pow print property quit range repr reversed round set slice sorted staticmethod str "
-    "sum super tuple zip Ellipsis NotImplemented".split()
-) | {name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)}
+_BUILTINS = {
+    "abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr", "classmethod",
+    "complex", "dict", "divmod", "enumerate", "exit", "filter", "float", "format", "frozenset", "hash",
+    "hex", "input", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min",
+    "next", "object", "oct", "open", "ord", "pow", "print", "property", "quit", "range", "repr",
+    "reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "zip",
+    "Ellipsis", "NotImplemented",
+    *(
+        name
+        for name, one in vars(builtins).items()
+        if isinstance(one, type) and issubclass(one, BaseException) and _takes_no_attribute(one)
+    ),
+}  # fmt: skip
 _REFUSED_BUILTINS = {name for name in vars(builtins) if not name.startswith("__")} - _BUILTINS
 _METHODS = {
     f"__{name}__"
     for name in (
-        "abs add and bool call contains delitem divmod enter eq exit float floordiv ge getitem gt hash iadd "
-        "iand ifloordiv imod imul index int invert ior isub iter itruediv ixor le len lshift lt missing mod mul "
-        "ne neg next or pos pow radd rand repr reversed rmod rmul ror round rshift rsub rtruediv rxor setitem "
-        "str sub truediv xor"
-    ).split()
-}
+        "abs", "add", "and", "bool", "call", "contains", "delitem", "divmod", "enter", "eq", "exit",
+        "float", "floordiv", "ge", "getitem", "gt", "hash", "iadd", "iand", "ifloordiv", "imod", "imul",
+        "index", "int", "invert", "ior", "isub", "iter", "itruediv", "ixor", "le", "len", "lshift", "lt",
+        "missing", "mod", "mul", "ne", "neg", "next", "or", "pos", "pow", "radd", "rand", "repr",
+        "reversed", "rmod", "rmul", "ror", "round", "rshift", "rsub", "rtruediv", "rxor", "setitem",
+        "str", "sub", "truediv", "xor",
+    )
+}  # fmt: skip
 _SPECIAL_NAMES = _METHODS | {"__init__", "__name__", "__slots__"}
 _SPECIAL_ATTRIBUTES = _METHODS | {"__name__"}
 _INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # generators, code, frames, tracebacks
@@ -120,9 +129,9 @@ def may_share_process(code: str, preamble: str = "") -> bool:
         tree = compile(code, "<answer>", "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
         reader = _Reader(dict(_names_of(preamble)) if preamble else {})
         reader.read(tree)
-    except (_Refused, SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return reader.allows_all()
+    except Exception:  # refused, or what no parser foresees
         return False
-    return reader.allows_all()
 
 
 def _names_of(preamble: str) -> Iterator[tuple[str, str | _Rule]]:
@@ -296,7 +305,10 @@ def _children(node: Any) -> list[Any]:
         if isinstance(child, _ast.AST):
             found.append(child)
         elif type(child) is list:
-            found += child
+            found += [one for one in child if isinstance(one, _ast.AST)]
+            for name in child:
+                if type(name) is str:
+                    _check_identifier(name)
         elif type(child) is str and type(node) is not _ast.Constant:
             _check_identifier(child)
     return found
