@@ -147,6 +147,8 @@ STATES = {
     "default by a memo": "from copy import deepcopy\nclass M(dict):\n    def get(self, k, d): global n; d.append(1); n = len(d) - 1; return d\n"
     "deepcopy([], M())",
     "context": "import decimal\nc = decimal.DefaultContext\nn = c.Emax % 100 if c.Emax < 999999 else 0\nc.Emax = 1000 + n + 1",
+    "signals": "from decimal import getcontext\nf = [*getcontext().flags][0]\n"
+    "n = f.seen = f.seen + 1 if hasattr(f, 'seen') else 0",
     "descriptors": "import os\nn = max(0, os.dup(0) - 5)",
     "error": "import math\ntry: math.no\nexcept AttributeError as e: m = e.obj\nm.seen = m.seen + 1 if 'seen' in dir(m) else 0\nn = m.seen",
     "time": "import time\nn = int(time.process_time() / 0.05)\nwhile time.process_time() < (n + 1) * 0.05: pass",

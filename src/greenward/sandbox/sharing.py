@@ -94,8 +94,9 @@ _METHODS = {
 _SPECIAL_NAMES = _METHODS | {"__init__", "__name__", "__slots__"}
 _SPECIAL_ATTRIBUTES = _METHODS | {"__name__"}
 _INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # generators, code, frames, tracebacks
-# `format` reads attributes that its text names; an `AttributeError` holds the object that lacks one.
-_INNER_NAMES = {"cell_contents", "format", "format_map", "mro", "obj"}
+# `format` reads attributes that its text names, an `AttributeError` holds the object that lacks one, and a
+# context of `decimal` has flags and traps for classes that take attributes.
+_INNER_NAMES = {"cell_contents", "flags", "format", "format_map", "mro", "obj", "traps"}
 _ATTRIBUTE_IN_FORMAT = re.compile(r"\{[^{}:!]*[.\[]")
 
 
