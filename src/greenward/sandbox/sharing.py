@@ -44,7 +44,7 @@ _VALUES: dict[str, set[str]] = {
     **{name: _values_of(name) for name in ("array", "bisect", "collections", "decimal", "heapq")},
     **{name: _values_of(name) for name in ("itertools", "math", "string")},
     "operator": _values_of("operator") - {"attrgetter", "methodcaller"},  # they name attributes by text
-    "functools": {"cmp_to_key", "partial", "reduce"},
+    "functools": _values_of("functools") & {"cmp_to_key", "partial", "reduce"},
     "random": {
         "choice", "choices", "randint", "random", "randrange", "sample", "seed", "shuffle", "uniform",
     },
@@ -128,8 +128,12 @@ def may_share_process(code: str, preamble: str = "") -> bool:
         return False
     try:
         tree = compile(code, "<answer>", "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
-        reader = _Reader(dict(_names_of(preamble)) if preamble else {})
+        reader = _Reader()
         reader.read(tree)
+        if not preamble or not reader.allows_all():
+            return reader.allows_all()
+        for name, found in _names_of(preamble):
+            reader.take(name, found)
         return reader.allows_all()
     except Exception:  # refused, or what no parser foresees
         return False
@@ -165,13 +169,10 @@ def _rule(module: str, name: str) -> _Rule | None:
 
 
 class _Reader:
-    """Reads a syntax tree: first what it imports and uses, then whether each use is allowed.
+    """Reads a syntax tree: first what it imports and uses, then whether each use is allowed."""
 
-    `imported` holds the name of a module, or a rule, for each name that is not a value.
-    """
-
-    def __init__(self, imported: dict[str, str | _Rule]) -> None:
-        self._imported = imported
+    def __init__(self) -> None:
+        self._imported: dict[str, str | _Rule] = {}  # the name of a module, or a rule, for what is no value
         self._names = set[str]()  # in other places than those of `_uses`
         self._uses: list[_Use] = []
 
@@ -182,6 +183,11 @@ class _Reader:
             node = nodes.pop()
             read = _READ.get(type(node))
             nodes += _children(node) if read is None else read(self, node)
+
+    def take(self, name: str, found: str | _Rule) -> None:
+        """Takes note of what a name stands for. Raises `_Refused` where it stands for something else, too."""
+        if self._imported.setdefault(name, found) != found:
+            raise _Refused
 
     def allows_all(self) -> bool:
         """Whether all that was read is allowed."""
@@ -206,15 +212,14 @@ class _Reader:
         return rule is None or (rule is _Rule.CALLED and use.is_called)
 
     def _name(self, node: Any) -> list[Any]:
-        _check_identifier(node.id)
-        self._names.add(node.id)
+        self._names.add(_checked(node.id))
         return []
 
     def _attribute(self, node: Any, *, is_called: bool = False, call: Any = None) -> list[Any]:
         value, name = node.value, node.attr
         if type(value) is _ast.Name:
-            _check_identifier(value.id)
-            self._uses.append(_Use(value.id, name, is_called, type(node.ctx) is not _ast.Load, call))
+            is_set = type(node.ctx) is not _ast.Load
+            self._uses.append(_Use(_checked(value.id), name, is_called, is_set, call))
             return []
         is_text = type(value) is _ast.Constant and type(value.value) is str
         if not (
@@ -228,8 +233,7 @@ class _Reader:
     def _called(self, node: Any, call: Any = None) -> list[Any]:
         """What is called, or decorates."""
         if type(node) is _ast.Name:
-            _check_identifier(node.id)
-            self._uses.append(_Use(node.id, None, is_called=True, call=call))
+            self._uses.append(_Use(_checked(node.id), None, is_called=True, call=call))
             return []
         if type(node) is _ast.Attribute:
             return self._attribute(node, is_called=True, call=call)
@@ -244,7 +248,9 @@ class _Reader:
         for child in _children(node):
             if type(child) is _ast.Import:
                 for alias in child.names:
-                    self._import(alias.asname or alias.name, alias.name)
+                    if alias.name not in _VALUES:
+                        raise _Refused
+                    self.take(_checked(alias.asname or alias.name), alias.name)
             elif type(child) is _ast.ImportFrom:
                 self._import_from(child)
             else:
@@ -271,14 +277,7 @@ class _Reader:
         for own, name in pairs:
             rule = _rule(module, name)
             if rule is not None:
-                self._import(own, rule)
-
-    def _import(self, name: str, imported: str | _Rule) -> None:
-        _check_identifier(name)
-        if imported not in _VALUES and isinstance(imported, str):
-            raise _Refused
-        if self._imported.setdefault(name, imported) != imported:
-            raise _Refused
+                self.take(_checked(own), rule)
 
     def _refuse(self, _: Any) -> list[Any]:
         raise _Refused
@@ -309,16 +308,17 @@ def _children(node: Any) -> list[Any]:
             found += [one for one in child if isinstance(one, _ast.AST)]
             for name in child:
                 if type(name) is str:
-                    _check_identifier(name)
+                    _checked(name)
         elif type(child) is str and type(node) is not _ast.Constant:
-            _check_identifier(child)
+            _checked(child)
     return found
 
 
-def _check_identifier(name: str) -> None:
-    """Raises `_Refused`. Two underscores also begin a name that has another one outside of its class."""
+def _checked(name: str) -> str:
+    """An identifier. Raises `_Refused`: with two underscores, it may have another name outside of its class."""
     if name.startswith("__") and name not in _SPECIAL_NAMES:
         raise _Refused
+    return name
 
 
 def _names_by_star(module: str) -> list[str]:
