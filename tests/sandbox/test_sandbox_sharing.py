@@ -121,6 +121,7 @@ def test_names_of_a_preamble_are_what_they_stand_for(preamble):
         "import sys, math\nfrom collections import deque, Counter\nprint(Counter(input()))",
         "@lru_cache(None)\ndef f(x): return x",
         "print(1)\nreturn",
+        "def main(): print(input())\nif __name__ == '__main__': main()",
     ]
     refused = [
         "print(modules)", "settrace(f)", "re.x = 1", "json.dumps(1)", "print(io)", "exc_info()",

@@ -141,7 +141,7 @@ def may_share_process(code: str, preamble: str = "") -> bool:
 
 def _names_of(preamble: str) -> Iterator[tuple[str, str | _Rule]]:
     """The names that a preamble defines, but for those of values and of built-in functions."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    namespace = dict[str, Any]()
     exec(compile(preamble, "<preamble>", "exec", dont_inherit=True), namespace)
     rules = {
         id(vars(sys.modules[module])[name]): _rule(module, name)
@@ -151,6 +151,8 @@ def _names_of(preamble: str) -> Iterator[tuple[str, str | _Rule]]:
         for name in names & vars(sys.modules[module]).keys()
     }
     for name, value in namespace.items():
+        if name == "__builtins__":
+            continue
         if type(value) is types.ModuleType and value.__name__ in _VALUES:
             yield name, value.__name__
         elif name not in vars(builtins) or vars(builtins)[name] is not value:
@@ -315,7 +317,7 @@ def _children(node: Any) -> list[Any]:
 
 
 def _checked(name: str) -> str:
-    """An identifier. Raises `_Refused`: with two underscores, it may have another name outside of its class."""
+    """An identifier. Raises `_Refused`: with two underscores it may have another name outside its class."""
     if name.startswith("__") and name not in _SPECIAL_NAMES:
         raise _Refused
     return name
