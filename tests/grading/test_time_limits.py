@@ -139,21 +139,6 @@ def test_no_further_part_runs_after_one_that_failed():
     assert sorted(executor.ran) == ["a", "b", "c"]
 
 
-def test_results_may_ask_for_further_jobs():
-    executor = OutOfOrder({"b": Outcome.TIMEOUT})
-
-    def joined(results):
-        return "".join(result.results[0].value for result in results if result.results)
-
-    more = JobSet((Job("x"), Job("y")), lambda results: "more " + joined(results))
-    run = JobSet(tuple(map(Job, "abc")), lambda results: more)
-    last = JobSet((Job("z"),), joined)
-    assert dict(run_unique(executor, [run, last, run], id, lambda item: item)) == {
-        0: "more xy", 1: "z", 2: "more xy",
-    }  # fmt: skip
-    assert sorted(executor.ran)[-3:] == ["x", "y", "z"]
-
-
 @pytest.fixture(scope="module")
 def grader():
     with Grader(Limits(wall_seconds=90.0), workers=2, by_suite=True) as grader:

@@ -116,10 +116,11 @@ def timeout(**fields) -> RunResult:
 @pytest.mark.parametrize(
     ("result", "again"),
     [
-        (timeout(waiting_seconds=2.0), True),
-        (timeout(waiting_seconds=None), True),
-        (timeout(waiting_seconds=0.01), False),  # a sleeper
-        (replace(timeout(waiting_seconds=2.0), error_class="CPUTimeLimit"), False),
+        (timeout(idle_seconds=0.5), True),
+        (timeout(idle_seconds=None), True),
+        (timeout(idle_seconds=3.9), False),  # a sleeper
+        (timeout(idle_seconds=0.5, cpu_seconds=3.4), False),
+        (replace(timeout(idle_seconds=0.5), error_class="CPUTimeLimit"), False),
     ],
 )
 def test_only_an_answer_that_waited_for_a_processor_runs_again_and_alone(result, again):
@@ -137,7 +138,7 @@ def test_an_attempt_that_must_run_alone_does(executor):
 
     def starve_once(attempt: Attempt, result: RunResult) -> RunResult | Attempt:
         if not attempt.alone and attempt.job.code.startswith("import time"):
-            result = timeout(waiting_seconds=None)
+            result = timeout(idle_seconds=None)
         return real(attempt, result)
 
     with pytest.MonkeyPatch.context() as patch, LocalExecutor(2) as two:

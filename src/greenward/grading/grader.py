@@ -18,7 +18,6 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.grading_plan import expected_values_job, make_plan
 from greenward.grading.judging import GradingPlan, Mode, judge
 from greenward.grading.labels import judge_label
-from greenward.grading.program_runs import jobs_apart, program_jobs
 from greenward.grading.reference_values import with_expected_values
 from greenward.grading.time_limits import join_results, make_jobs
 from greenward.grading.unique_jobs import JobSet, run_unique
@@ -184,7 +183,7 @@ class Grader(Closing["Grader"]):
             jobs = self._jobs(self._plan(problem), problem, found)
             if isinstance(jobs, Verdict):
                 return JobSet((), lambda _: None)
-            return JobSet(jobs_apart(jobs[0]) if jobs[0].stdins else jobs, join_results)
+            return JobSet(jobs, join_results)
 
         return _in_order(
             run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
@@ -242,8 +241,6 @@ class Grader(Closing["Grader"]):
                 self.tests_by_mode.update(expectation.mode for expectation in plan.expectations)
             return judge(plan, join_results(results))
 
-        if len(jobs[0].stdins) > 1:
-            return program_jobs(plan, jobs[0], combine)
         return JobSet(jobs, combine)
 
     def _jobs(self, plan: GradingPlan, problem: Problem, answer: Extracted) -> tuple[Job, ...] | Verdict:

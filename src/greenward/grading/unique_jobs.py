@@ -21,12 +21,11 @@ class JobSet(Generic[Value]):
     """Jobs that may run at the same time, and what their results give.
 
     `combine` gets the results in order, up to that of the first job that was not completed: what comes
-    after it does not run, or does not count, as if the jobs had run one after the other. It may give jobs
-    that are to run before there is a value.
+    after it does not run, or does not count, as if the jobs had run one after the other.
     """
 
     jobs: tuple[Job, ...]
-    combine: Callable[[Sequence[RunResult]], Value | JobSet[Value]]
+    combine: Callable[[Sequence[RunResult]], Value]
 
 
 @dataclass
@@ -49,23 +48,13 @@ class _Distinct(Generic[Item, Value]):
             if result.outcome is not Outcome.COMPLETED:
                 self.needed = part + 1
 
-    def has_more_jobs(self) -> bool:
-        """Combines the results, once all are there; whether that gave further jobs."""
-        if self.values or not all(part in self.results for part in range(self.needed)):
-            return False
-        combined = self.job_set.combine([self.results[part] for part in range(self.needed)])
-        self.results.clear()  # they may be large
-        if not isinstance(combined, JobSet):
-            self.values.append(combined)
-            return False
-        self.job_set, self.needed = combined, len(combined.jobs)
-        self.retries.clear()
-        return True
-
     def finished(self) -> list[tuple[int, Value]]:
-        """The positions that wait, with the value; none before it is known."""
+        """The positions that wait, with the value; none before all results are there."""
         if not self.values:
-            return []
+            if not all(part in self.results for part in range(self.needed)):
+                return []
+            self.values.append(self.job_set.combine([self.results[part] for part in range(self.needed)]))
+            self.results.clear()  # they may be large
         waiting, self.positions = self.positions, []
         return [(position, self.values[0]) for position in waiting]
 
@@ -86,7 +75,7 @@ def run_unique(
     """
     known: dict[Hashable, _Distinct[Item, Value]] = {}
     to_start: deque[tuple[_Distinct[Item, Value], int]] = deque()
-    started: list[tuple[_Distinct[Item, Value], JobSet[Value], int]] = []
+    started: list[tuple[_Distinct[Item, Value], int]] = []
     failed: list[tuple[_Distinct[Item, Value], int]] = []
     finished: deque[tuple[int, Value]] = deque()
     not_ready: list[tuple[int, Item]] = []
@@ -96,7 +85,7 @@ def run_unique(
         while to_start:
             distinct, part = to_start.popleft()
             if part < distinct.needed:
-                started.append((distinct, distinct.job_set, part))
+                started.append((distinct, part))
                 yield distinct.job_set.jobs[part]
 
     def jobs() -> Iterator[Job]:
@@ -110,7 +99,6 @@ def run_unique(
                     return
                 known[key] = _Distinct(item, job_set)
                 to_start.extend((known[key], part) for part in range(len(job_set.jobs)))
-                known[key].has_more_jobs()  # without jobs there is a value at once
             known[key].positions.append(position)
             finished.extend(known[key].finished())
             yield from start()
@@ -118,16 +106,12 @@ def run_unique(
     while True:
         started.clear()
         for number, result in executor.run(jobs()):
-            distinct, job_set, part = started[number]
-            is_current = job_set is distinct.job_set
-            if is_current and result.outcome is Outcome.INFRASTRUCTURE and distinct.retries[part] < RETRIES:
+            distinct, part = started[number]
+            if result.outcome is Outcome.INFRASTRUCTURE and distinct.retries[part] < RETRIES:
                 distinct.retries[part] += 1
                 failed.append((distinct, part))
                 continue
-            if is_current:
-                distinct.take(part, result)
-            if distinct.has_more_jobs():
-                to_start.extend((distinct, part) for part in range(distinct.needed))
+            distinct.take(part, result)
             finished += distinct.finished()
             while finished:
                 yield finished.popleft()

@@ -23,6 +23,8 @@ from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, 
 
 CONTROL_SECONDS = 1.0
 _BYTES_AT_ONCE = 4 << 20  # of all standard inputs of a process, and of what is kept of its output
+_CLOCK_SECONDS = 1.0  # by which the clock of an answer and that of its worker may differ
+_IDLE_LIMITS = 2  # limits of wall time for which the processes of a program may sleep in all its runs
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
     "wall": (Outcome.TIMEOUT, "WallTimeLimit"),
@@ -41,9 +43,10 @@ class Attempt:
     """One attempt at a job: its place, the nonce of this run, and what has happened so far.
 
     `done` are the results of the processes that have run the first texts of `job.stdins`. One process runs
-    the program on several texts, within the limits of a single run (`programs`). Where it does not come to
-    the last of them, the texts that are left are run `apart`, each in a process of its own. An `alone`
-    attempt has one run, while no other runs. A control is a harmless program that runs in place of a job.
+    the program on several texts, within the limits of a single run, if they may share it (`sharing`). Where
+    it does not come to the last of them, the texts that are left are run `apart`, each in a process of its
+    own. An `alone` attempt has one run, while no other runs. A control is a harmless program that runs in
+    place of a job.
     """
 
     index: int
@@ -63,7 +66,7 @@ class Attempt:
         """What the program reads in the runs of this attempt."""
         texts, size, job = list[bytes](), 0, self.job
         begin, most = _count_runs(self.done), min(MOST_RUNS, int(_BYTES_AT_ONCE / job.limits.output_bytes))
-        if self.alone or self.apart or job.files or job.changes or job.path:  # modules keep what they hold
+        if self.alone or self.apart or job.files or job.changes or job.path or job.setup_code:
             most = 1
         for text in job.stdins[begin : begin + max(1, most)]:
             texts.append(text.encode("utf-8", "surrogatepass"))
@@ -124,7 +127,11 @@ class Attempt:
         runs = (*self.done, result)
         if result.outcome is Outcome.COMPLETED and _count_runs(runs) < len(self.job.stdins):
             apart = self.apart or len(result.results) < len(self._stdins)
-            return self._again(alone=False, apart=apart, done=runs)
+            if sum(run.idle_seconds or 0.0 for run in runs) <= _IDLE_LIMITS * self.job.limits.wall_seconds:
+                return self._again(alone=False, apart=apart, done=runs)
+            message = f"its runs slept for more than {_IDLE_LIMITS} limits of wall time in all"
+            outcome = Outcome.TIMEOUT
+            result = replace(result, outcome=outcome, error_class="IdleTimeLimit", error_message=message)
         return replace(
             result,
             results=tuple(one for run in runs for one in run.results),
@@ -154,12 +161,15 @@ class Attempt:
         results_end, stdout_end = report["lengths"][0], sum(report["lengths"][:2])
         job, results, nonce = self.job, list[CallResult](), self.nonce.encode("ascii")
         expected = len(job.checks) if is_of_checks else len(job.calls) + len(job.expressions)
-        expected += len(self._stdins)
+        expected += len(self._stdins) if report.get("shares") else bool(self._stdins)
         try:
-            ended = _read_frames(blobs[:results_end], nonce, expected, results, may_stop=bool(job.stdins))
+            ended = _read_frames(blobs[:results_end], nonce, expected, results)
+            if job.stdins and not _are_times([one.value for one in results], job.limits.cpu_seconds):
+                ended = _FORGED
         except Exception:  # an input of an answer that this reader does not foresee
             ended = _FORGED
-        outcome, error_class, message = _ending(ended, report)
+        may_leave = bool(job.stdins) and not report.get("shares")
+        outcome, error_class, message = _ending(ended, report, may_leave=may_leave)
         result = RunResult(
             outcome=outcome,
             results=tuple(results),
@@ -176,32 +186,38 @@ class Attempt:
     def _of_runs(self, process: RunResult, outputs: bytes, report: Mapping[str, Any]) -> RunResult:
         """The result of the runs that a process has completed; how it ended if that is none.
 
-        The run at which it ended otherwise is left out: it is to show in a process of its own what it does.
+        Of runs that share a process, the one at which it ended otherwise is left out: it is to show in a
+        process of its own what it does.
         """
-        length, nonce = report["lengths"][1], self.nonce.encode("ascii")
-        (*stdouts, rest), stderrs = outputs[:length].split(nonce), outputs[length:].split(nonce)
-        stdouts = stdouts or [rest]  # the program has closed its output
-        completed = min(len(process.results), len(stdouts))
-        if process.outcome is not Outcome.COMPLETED:
-            completed = min(completed, len(self._stdins) - 1)
-        if report["is_too_full"]:  # no run follows one that leaves files
-            completed = min(completed, len(process.results) - 1)
-        last, most = max(0, completed - 1), int(self.job.limits.output_bytes)
-        texts = [output[:most].decode("utf-8", "replace") for output in stdouts[: last + 1]]
-        process = replace(
+        length, most = report["lengths"][1], int(self.job.limits.output_bytes)
+        stdout, stderr = outputs[:length], outputs[length:]
+        is_complete, seconds = process.outcome is Outcome.COMPLETED, process.cpu_seconds
+        if report.get("shares"):
+            nonce = self.nonce.encode("ascii")
+            (*stdouts, rest), stderrs = stdout.split(nonce), stderr.split(nonce)
+            completed = min(len(process.results), len(stdouts), len(self._stdins) - (not is_complete))
+            if process.outcome is Outcome.CHEATING:
+                completed = 0
+            stdouts = stdouts[:completed] or [rest]
+            stderr = stderrs[min(len(stderrs), max(1, completed)) - 1]
+            # The harness has told how much the process had used at the end of each run.
+            used = [0.0, *(one.value for one in process.results[:completed])]
+            seconds = min(seconds, max((end - begin for begin, end in pairwise(used)), default=seconds))
+        else:  # all that it has written until its end
+            completed, stdouts = int(is_complete), [stdout]
+        texts = [output[:most].decode("utf-8", "replace") for output in stdouts]
+        result = replace(
             process,
+            results=(),
             stdout=texts[-1],
-            stderr=stderrs[min(last, len(stderrs) - 1)][:most].decode("utf-8", "replace"),
+            stderr=stderr[:most].decode("utf-8", "replace"),
             call_seconds=(),
         )
         if completed < 1:
-            return replace(process, results=())
-        # The harness has told how much the process had used at the end of each run.
-        used = [0.0, *(one.value for one in process.results[:completed] if type(one.value) is float)]
-        seconds = max((after - before for before, after in pairwise(used)), default=0.0)
+            return result
         return replace(
-            process,
-            cpu_seconds=min(seconds, process.cpu_seconds),
+            result,
+            cpu_seconds=seconds,
             outcome=Outcome.COMPLETED,
             results=tuple(CallResult(True, text) for text in texts),
             error_class=None,
@@ -239,12 +255,8 @@ def _count_runs(done: tuple[RunResult, ...]) -> int:
 _FORGED: Ending = (Outcome.CHEATING, "ForgedResult", "wrote to the private result channel")
 
 
-def _read_frames(
-    data: bytes, nonce: bytes, expected: int, results: list[CallResult], *, may_stop: bool
-) -> Ending | None:
+def _read_frames(data: bytes, nonce: bytes, expected: int, results: list[CallResult]) -> Ending | None:
     """Adds the results in an answer's frames, checked one by one: nonce, length, kind, order.
-
-    With `may_stop` the process may be done after any result, not only after all that are expected.
 
     Gives how the answer ended by what it wrote, `_FORGED` for a frame that our harness does not write
     (what came before it counts), or None if the frames stop before the end.
@@ -266,7 +278,7 @@ def _read_frames(
                 results.append(CallResult(True, error_message=message, plain=False))
             case ["raised", _, str(name), str(message)] if is_next:
                 results.append(CallResult(False, error_class=name, error_message=message))
-            case ["done"] if len(results) == expected or (may_stop and results):
+            case ["done"] if len(results) == expected:
                 ended = (Outcome.COMPLETED, None, "")
             case ["ended", str(outcome), str(name), str(message)] if outcome in _ENDED:
                 ended = (Outcome(outcome), name, message)
@@ -276,8 +288,18 @@ def _read_frames(
     return ended
 
 
-def _ending(ended: Ending | None, report: Mapping[str, Any]) -> Ending:
-    """How a process ended: what its worker saw counts before what it wrote itself."""
+def _are_times(values: list[Any], cpu_limit: float) -> bool:
+    """Whether values of an answer's process can be the CPU times that it had used at the ends of its runs."""
+    if any(type(value) is not float for value in values):
+        return False
+    return all(one <= other for one, other in pairwise([0.0, *values, cpu_limit + _CLOCK_SECONDS]))
+
+
+def _ending(ended: Ending | None, report: Mapping[str, Any], *, may_leave: bool) -> Ending:
+    """How a process ended: what its worker saw counts before what it wrote itself.
+
+    `may_leave`: with status 0 it may end by itself, since its output decides.
+    """
     exit_code = report["exit"]
     if not report["ready"]:
         return Outcome.INFRASTRUCTURE, None, f"the child ended before the answer was loaded ({exit_code})"
@@ -285,6 +307,8 @@ def _ending(ended: Ending | None, report: Mapping[str, Any]) -> Ending:
         return *_KILLED[report["killed"]], "stopped at its limit"
     if ended is not None:
         return ended
+    if exit_code == 0 and may_leave:
+        return Outcome.COMPLETED, None, ""
     if exit_code >= 0:
         return Outcome.EXITED, "Exit", f"left with status {exit_code} before its calls were made"
     name = _SIGNALS.get(-exit_code, f"signal {-exit_code}")

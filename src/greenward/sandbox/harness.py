@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from greenward.sandbox import codec, programs
+from greenward.sandbox import codec, programs, sharing
 from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import OPEN_FILES, LayerStack
 from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
@@ -32,6 +32,7 @@ from greenward.sandbox.workspace import (
 )
 
 RESULT_FD = 3
+READY, SHARES = 1, 2
 MAX_MESSAGE_CHARS = 500
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
@@ -46,19 +47,28 @@ def run_job(
 ) -> NoReturn:
     """Runs one job in this process and ends the process.
 
-    `stdins` are open files: the first one is standard input, a program runs once for each.
+    `stdins` are open files: the first one is standard input. A program runs once for each if its runs may
+    share a process, else once.
 
-    Sets the first byte of `ready` when the layers are on. Only a process that has not loaded an answer
-    can do so, and no answer can undo it: it has no descriptor, and no address, of this memory.
+    Sets the first byte of `ready` to `READY` when the layers are on, and then to `SHARES` if runs share this
+    process. Only a process that has not loaded an answer can do so, and no answer can undo it: it has no
+    descriptor, and no address, of this memory.
     """
     nonce, kind, files, *fields = codec.decode(str(job, "ascii"))
-    harness = _Harness(nonce.encode("ascii"), files, stdins)
-    del nonce, job
+    del job
     if files:
         write_files(files)
     layers.apply(limits)  # what raises here is the infrastructure's failure
-    ready[0] = 1
+    ready[0] = READY
+    if len(stdins) > 1:
+        preamble, code, *_ = fields
+        if sharing.may_share_process(code, preamble):
+            ready[0] = SHARES
+        else:
+            del stdins[1:]  # they are closed below
     ready.close()
+    harness = _Harness(nonce.encode("ascii"), files, stdins)
+    del nonce
     is_tested_apart = kind == "checks" or fields[-1]
     _close_others((CALL_FD if is_tested_apart else RESULT_FD) + 1, stdins[1:])
     if kind == "checks":
@@ -128,16 +138,9 @@ class _Harness:
 
     def end(self, message: list[Any]) -> NoReturn:
         """Flushes what was printed, sends the last message and ends the process."""
-        _flush()
+        programs.flush()
         self._send(_dumps(message))
         _exit(0)
-
-    def _end_outputs(self) -> None:
-        _flush()
-        self._end_forks()
-        for stream in (1, 2):
-            with contextlib.suppress(OSError):  # the program has closed it
-                _write(stream, self._nonce)
 
     def _end_forks(self) -> None:
         if _getpid() != self._owner:  # a fork of the answer came back here
@@ -166,23 +169,27 @@ class _Harness:
             return _dumps(["raised", *position, *_describe(error), *base])
 
     def _run_program(self, preamble: str, code: str, setup_code: str) -> None:
-        """Runs a program once, or once for each standard input until a run needs a process of its own.
+        """Runs a program once for each standard input.
 
-        The outputs of a run end with the nonce. As in contests, a program with a preamble may end with a
-        top-level `return` and with any exit status.
+        The outputs of runs that share this process end with the nonce. As in contests, a program with a
+        preamble may end with a top-level `return` and with any exit status.
         """
         compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
-        state = programs.ProcessState() if len(self._stdins) > 1 else None
-        for position, following in enumerate([*self._stdins[1:], None]):
-            is_clean = self._run_once(compiled, preamble, setup_code)
+        shares = len(self._stdins) > 1
+        state = programs.RunState(preamble + code) if shares else None
+        for position, stdin in enumerate(self._stdins or [0]):
+            if state is not None and position > 0:
+                state.restore(stdin)
+            self._run_once(compiled, preamble, setup_code)
+            programs.finish(self._files)
+            if shares:
+                for stream in (1, 2):
+                    _write(stream, self._nonce)
             if self._stdins:
-                self._end_outputs()
                 self._send(f'["value",{position},{_process_time():.6f}]')
-            if state is None or following is None or not is_clean or not state.restore(following):
-                return
 
-    def _run_once(self, compiled: types.CodeType, preamble: str, setup_code: str) -> bool:
-        """Whether another program can run in this process afterwards; what goes wrong ends the process."""
+    def _run_once(self, compiled: types.CodeType, preamble: str, setup_code: str) -> None:
+        """What goes wrong ends the process."""
         namespace = _new_module("__main__")
         if preamble:
             _execute(preamble, "<preamble>", namespace)
@@ -201,7 +208,6 @@ class _Harness:
                 below_us = error.__traceback__ and error.__traceback__.tb_next
                 sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
                 raise
-            return programs.finish()
         except BaseException as error:
             self._end_at(error)
 
@@ -321,14 +327,6 @@ def _uses_more(code: types.CodeType, entry_point: str) -> bool:
     """Whether a call of the entry point uses other names than that."""
     has_functions = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
     return code.co_names[:1] == (entry_point,) and (len(code.co_names) > 1 or has_functions)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BaseException:  # the answer has broken this stream
-            continue
 
 
 def _close_others(first: int, kept: list[int]) -> None:

@@ -80,13 +80,16 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2) if LINUX else 0.0
 
 
-def waiting_seconds(pid: int) -> float | None:
-    """How long a process was ready to run but had no processor; None where that cannot be read."""
+def is_asleep(pid: int) -> bool:
+    """Whether no thread of a process runs or waits for a processor or a disk; False where that is unknown."""
     try:
-        with open(f"/proc/{pid}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return None
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] in (b"R", b"D"):
+                    return False
+    except OSError:  # there is no such folder, or a thread has ended meanwhile
+        return False
+    return True
 
 
 def children(pid: int) -> list[int]:

@@ -1,99 +1,68 @@
 """Programs that read standard input: how they end, and what one process needs to run them again.
 
-One process runs a program on several texts, each in a new `__main__`, as long as a run leaves nothing behind
-that the next one would meet. Contest graders do so too, but without looking at what a run has left.
+One process runs a program on several texts, each in a new `__main__`, if the program's text says that no run
+can leave anything to another (`sharing`).
 """
 
 from __future__ import annotations
 
 import _thread
 import atexit
-import builtins
-import contextlib
 import decimal
 import gc
 import os
 import random
-import signal
 import sys
 import threading
+import typing
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from greenward.sandbox.workspace import forget_modules
 
 MOST_RUNS = 32  # in one process; the standard input of each is an open file
 _AS_TREE = 0x400  # ast.PyCF_ONLY_AST, without loading the module
-# Bound once: a program can swap the names in `os` and `builtins`, not these.
-_compile, _dup2, _close = compile, os.dup2, os.close
+# Bound once: a program can swap the names in `os`, `gc` and `builtins`, not these.
+_compile, _dup2, _close, _collect = compile, os.dup2, os.close, gc.collect
 _set_max_digits = getattr(sys, "set_int_max_str_digits", lambda _: None)  # from Python 3.10.7 on
 _MAX_DIGITS = getattr(sys, "get_int_max_str_digits", lambda: 0)()
+_STREAMS = ("stdin", "stdout", "stderr")
 
 
-class ProcessState:
-    """What a program finds in a process before it runs, besides the modules that have been loaded."""
+def _clear_caches_of_types() -> None:
+    """They hold what types were made of, such as classes of the program."""
+    for clear in typing._cleanups:  # type: ignore[attr-defined]
+        clear()
 
-    def __init__(self) -> None:
-        self._streams = {name: _form_of(getattr(sys, name)) for name in ("stdin", "stdout", "stderr")}
-        self._outputs, self._nowhere = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
-        self._pipes = _standard_outputs()
-        self._builtins, self._environment = _watched_builtins(), dict(os.environ)
-        self._folder, self._files = os.getcwd(), os.listdir(".")
-        self._arguments, self._recursion_limit = list(sys.argv), sys.getrecursionlimit()
 
-    def restore(self, stdin: int) -> bool:
-        """Prepares the next run, on another standard input. False if it needs a process of its own.
+# What sets a module back, by its name.
+_RESETS: dict[str, Callable[[], object]] = {
+    "decimal": lambda: decimal.setcontext(decimal.Context()),
+    "random": lambda: random.seed(0),
+    "typing": _clear_caches_of_types,
+}
 
-        Descriptors of output, names in `builtins`, variables of the environment and files must be as they
-        were, and no thread, process or function for the end may be left. Streams, arguments, the limits of
-        recursion and of digits, timers and the state of `random` and `decimal` are set back, and objects of
-        the last run are collected.
-        """
-        try:
-            return self._is_clean() and self._restore(stdin)
-        except BaseException:  # the run has broken a descriptor or a module
-            return False
 
-    def _is_clean(self) -> bool:
-        with contextlib.suppress(ChildProcessError, PermissionError):  # it has, or may have, none
-            os.waitpid(-1, os.WNOHANG)
-            return False
-        return (
-            not has_work_left()
-            and _standard_outputs() == self._pipes
-            and _watched_builtins() == self._builtins
-            and dict(os.environ) == self._environment
-            and (os.getcwd(), os.listdir(".")) == (self._folder, self._files)
-        )
+class RunState:
+    """All that a program that may share a process can have changed when the next run begins."""
 
-    def _restore(self, stdin: int) -> bool:
-        # What a process has not written when it ends is lost, and so is what finalizers write here.
-        for stream in (1, 2):
-            _dup2(self._nowhere, stream)
-        sys.argv = list(self._arguments)
-        for name in self._streams:
-            _set_stream(name, None)
-        sys.modules["__main__"].__dict__.clear()
-        gc.collect()
-        for descriptor, stream in zip(self._outputs, (1, 2), strict=True):
-            _dup2(descriptor, stream)
+    def __init__(self, text: str) -> None:
+        """`text` is that of the program."""
+        # An identifier of other characters may be written in several ways.
+        self._resets = [reset for module, reset in _RESETS.items() if module in text or not text.isascii()]
+        self._forms = {name: _form_of(getattr(sys, name)) for name in _STREAMS}
+        self._recursion_limit = sys.getrecursionlimit()
+
+    def restore(self, stdin: int) -> None:
+        """Prepares the next run, on another standard input."""
         _dup2(stdin, 0)
         _close(stdin)
-        for name, form in self._streams.items():
+        for name, form in self._forms.items():
             _set_stream(name, _open(form))
         _set_max_digits(_MAX_DIGITS)
         sys.setrecursionlimit(self._recursion_limit)
-        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-            signal.setitimer(timer, 0)
-        random.seed(0)
-        decimal.setcontext(decimal.Context())
-        return True
-
-
-def _standard_outputs() -> list[tuple[int, int]]:
-    return [(found.st_dev, found.st_ino) for found in map(os.fstat, (1, 2))]
-
-
-def _watched_builtins() -> tuple[Any, ...]:
-    """The names that programs replace, and the number of all: comparing each would copy all their memory."""
-    return len(vars(builtins)), builtins.print, builtins.input, builtins.open
+        for reset in self._resets:
+            reset()
 
 
 def open_standard_streams() -> None:
@@ -131,18 +100,33 @@ def _open(form: tuple[tuple[Any, ...], str]) -> Any:
     return stream
 
 
-def has_work_left() -> bool:
-    """Whether threads run, or functions wait for the end, after which loaded modules may not work."""
-    return bool(_thread._count() or threading._threading_atexits or atexit._ncallbacks())  # type: ignore[attr-defined]
+def finish(files: Iterable[str]) -> None:
+    """Ends a program as the interpreter does, so that all that it holds back is written.
 
-
-def finish() -> bool:
-    """Does what an interpreter does at the end of a program; False if no other can run here."""
-    if not has_work_left():
-        return True
-    threading._shutdown()  # type: ignore[attr-defined]
+    Threads end and functions for the end are called. Then what its modules hold is collected, `__main__` and
+    those of `files`: files that are still open are flushed, and finalizers run.
+    """
+    if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
+        threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    return False
+    flush()
+    _collect()  # as the interpreter does: it puts a file's parts in the order in which they can be finalized
+    for name in _STREAMS:
+        setattr(sys, name, getattr(sys, f"__{name}__", None))
+    sys.modules.pop("__main__", None)
+    if files:
+        forget_modules(files)
+    _collect()
+    flush()
+
+
+def flush() -> None:
+    """Writes what `sys.stdout` and `sys.stderr` hold back."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:  # the answer has broken this stream
+            continue
 
 
 def compile_program(code: str, *, may_return: bool) -> Any:

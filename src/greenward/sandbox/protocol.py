@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_JOB_CHARS = 64 << 20
 MAX_RESULT_BYTES = 16 << 20
 MIN_MEMORY_BYTES = 64 << 20  # what the interpreter itself takes
-STARVED_SHARE = 0.1  # of the wall time, spent waiting for a processor: the machine's fault, not the answer's
+STARVED_SHARE = 0.5  # of the time without a processor: who slept less was kept waiting by the machine
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class CallResult:
 class RunResult:
     """What running one job gave. `results` has one entry per call that was reached.
 
-    `layers` names the layers of isolation that were in force. After a wall timeout,
-    `waiting_seconds` is how long the answer was ready to run but had no processor, None if unknown.
+    `layers` names the layers of isolation that were in force. `idle_seconds` is how long the process slept,
+    neither running nor waiting for a processor; None if unknown.
     For a trusted job, `call_seconds` is the CPU time of each call that returned, within some 20 ms.
     """
 
@@ -166,16 +166,17 @@ class RunResult:
     stderr: str = ""
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
-    waiting_seconds: float | None = None
+    idle_seconds: float | None = None
     layers: tuple[str, ...] = ()
     call_seconds: tuple[float, ...] = ()
 
     @property
     def was_starved(self) -> bool:
         """Whether it ran out of wall time perhaps because others on the machine used the processors."""
-        waited = self.waiting_seconds
-        is_late = self.error_class == "WallTimeLimit"
-        return is_late and (waited is None or waited > STARVED_SHARE * self.wall_seconds)
+        if self.error_class != "WallTimeLimit":
+            return False
+        off_processor = self.wall_seconds - self.cpu_seconds
+        return self.idle_seconds is None or self.idle_seconds < STARVED_SHARE * off_processor
 
 
 class Executor(Protocol):

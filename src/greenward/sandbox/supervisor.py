@@ -87,7 +87,6 @@ class Supervisor:
         try:
             child.wait(channel)
         finally:
-            waited = processes.waiting_seconds(pid) if child.killed == "wall" else None
             wall_seconds = time.monotonic() - started
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group
                 os.killpg(pid, signal.SIGKILL)
@@ -100,13 +99,15 @@ class Supervisor:
             child.killed = "cpu"
         if limits["measures_calls"]:
             child.times.advance(child.outputs[0].kept, used, wall_seconds)
+        idle = min(child.idle_seconds, wall_seconds) if processes.LINUX else None
         return {
-            "ready": self._ready[0] == 1,
+            "ready": self._ready[0] != 0,
+            "shares": self._ready[0] == harness.SHARES,
             "killed": child.killed or ("folder" if is_too_full else None),
             "is_too_full": is_too_full,
             "is_spent": is_spent,
             "exit": os.waitstatus_to_exitcode(status),
-            "usage": {"cpu_seconds": used, "wall_seconds": wall_seconds, "waiting_seconds": waited},
+            "usage": {"cpu_seconds": used, "wall_seconds": wall_seconds, "idle_seconds": idle},
             "lengths": [len(output.kept) for output in child.outputs],
             "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
         }, child.outputs
@@ -232,7 +233,8 @@ def end_children(*, owns_processes: bool = False) -> dict[int, tuple[int, Any]]:
 class Child:
     """The process of one answer: reads what it writes, bounded, and says when a limit is reached.
 
-    `outputs` are results, stdout and stderr; `killed` is None or the limit that was reached.
+    `outputs` are results, stdout and stderr; `killed` is None or the limit that was reached. `idle_seconds`
+    is how long it slept, as far as one look in each tick can tell: less than that shows in no limit.
     """
 
     def __init__(
@@ -245,6 +247,8 @@ class Child:
         self.outputs = [Output(read, *bound) for read, bound in zip(reads, bounds, strict=True)]
         self.times = CallTimes(limits)
         self.killed: str | None = None
+        self.idle_seconds = 0.0
+        self._last_look = started
         self._ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # readable at its end
 
     def wait(self, channel: socket.socket) -> None:
@@ -294,7 +298,11 @@ class Child:
 
     def _exceeded(self) -> str | None:
         """The limit that the child has reached by now."""
-        used, wall_seconds = processes.cpu_seconds(self._pid), time.monotonic() - self._started
+        used, now = processes.cpu_seconds(self._pid), time.monotonic()
+        wall_seconds = now - self._started
+        if processes.is_asleep(self._pid):
+            self.idle_seconds += now - self._last_look
+        self._last_look = now
         if used > self._limits["cpu_seconds"]:
             return "cpu"
         if wall_seconds > self._limits["wall_seconds"]:

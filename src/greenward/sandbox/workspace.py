@@ -83,7 +83,7 @@ def write_changes(files: Mapping[str, str], changes: Mapping[str, str | None], p
             os.removedirs(os.path.dirname(gone))
     kept = {one: text for one, text in changes.items() if text is not None}
     write_files(kept)
-    _forget_modules([*files, path])
+    forget_modules([*files, path], os.getcwd())
     for folder in [one for one in sys.path_importer_cache if one.startswith(os.getcwd())]:
         del sys.path_importer_cache[folder]
     if added := kept.keys() - files.keys() - {path}:
@@ -117,22 +117,21 @@ class _AddedLast:
 
 
 def find_modules_here(files: Iterable[str]) -> None:
-    """Has the import system look into the working folder first, and forget modules of the files' names.
+    """Has the import system look into the working folder first, and forget what it has loaded of that name.
 
     Like a program's own folder, it comes before the standard library, whatever is loaded already.
     """
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.getcwd())
-    _forget_modules(files)
+    forget_modules(files)
 
 
-def _forget_modules(files: Iterable[str]) -> None:
-    own, here = (
-        {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT,
-        os.path.join(os.getcwd(), ""),
-    )
+def forget_modules(files: Iterable[str], folder: str | None = None) -> None:
+    """Has the import system forget modules of the files' names, and those that lie in the `folder`."""
+    own = {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in own or (getattr(module, "__file__", None) or "").startswith(here):
+        is_inside = folder and (getattr(module, "__file__", None) or "").startswith(os.path.join(folder, ""))
+        if name.split(".")[0] in own or is_inside:
             del sys.modules[name]
 
 
