@@ -18,7 +18,7 @@ from greenward.errors import ProblemError, RepositoryError
 from greenward.problems.data_files import DATA
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
-from greenward.problems.mining.tree import module_of
+from greenward.problems.mining.tree import module_of, read_python_files
 from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import FunctionNode, parse_or_none
@@ -144,7 +144,10 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     (`grading.bugs`). Raises `ProblemError` for a folder without Python files or without such tests.
     """
     root = Path(folder)
-    files = dict(_python_files(root)) if root.is_dir() else {}
+    found = read_python_files(root) if root.is_dir() else ()
+    files = {
+        path: text for path, text in sorted(found, key=lambda one: one[0].split("/")) if isinstance(text, str)
+    }
     tests = {path: text for path, text in files.items() if _TEST_FILE.search(path)}
     names = tuple(name for path, text in sorted(tests.items()) for name in _unittest_names(path, text))
     if not names:
@@ -153,7 +156,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
             "files and no test.",
             remedy="Tests are methods test_… of classes in files test_*.py, or in a folder tests.",
         )
-    found = []
+    problems = []
     for path, text in sorted(files.items()):
         if path in tests:
             continue
@@ -163,7 +166,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
             continue
         changes.sort(key=lambda one: stable_hash(f"{seed}/{path}/{one.code}"))
         for number, mutant in enumerate(changes[:per_module], 1):
-            found.append(
+            problems.append(
                 Problem(
                     task_id=f"{root.name}/{path}#{number}",
                     prompt=f"A test of this package fails since a change in {path}.",
@@ -177,17 +180,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
                     tags=(REPOSITORY_TAG, MUTANT_TAG, f"{KIND_TAG}{mutant.kind}"),
                 )
             )
-    return ProblemSet(found, name=f"{PLANTED}{root.name}")
-
-
-def _python_files(root: Path) -> Iterator[tuple[str, str]]:
-    for file in sorted(root.rglob("*.py")):
-        parts = file.relative_to(root).parts
-        if file.is_file() and not file.is_symlink() and not any(part.startswith(".") for part in parts):
-            try:
-                yield "/".join(parts), file.read_text(encoding="utf-8")
-            except UnicodeDecodeError:
-                continue
+    return ProblemSet(problems, name=f"{PLANTED}{root.name}")
 
 
 def _unittest_names(path: str, text: str) -> Iterator[str]:

@@ -167,8 +167,9 @@ def read_untrusted(folder: str | Path, path: str | PurePath, most_bytes: int) ->
             os.close(outer)
         found = os.stat(name, dir_fd=inside, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode):
-            kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
-            raise OSError(errno.EINVAL, f"it is {kind}", str(path))
+            if stat.S_ISLNK(found.st_mode):
+                raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         # Not blocking: a pipe may have taken its place by now.
         with open(os.open(name, flags | os.O_NONBLOCK, dir_fd=inside), "rb") as file:
             if not os.path.samestat(found, os.fstat(file.fileno())):
