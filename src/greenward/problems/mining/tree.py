@@ -19,6 +19,7 @@ from email import message_from_string
 from email.message import Message
 from functools import cached_property, lru_cache
 from importlib import metadata
+from importlib.machinery import FrozenImporter
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -169,7 +170,15 @@ def _installed(name: str) -> Path | None:
 def _library_tree(library: Path, part: Path | None) -> SourceTree:
     version = ".".join(map(str, sys.version_info[:3]))
     tree = _tree(STANDARD_LIBRARY, version, "PSF-2.0", part or library, library, _NOT_MINED)
-    return replace(tree, library=library)
+    # What is built into the interpreter can be read wherever it runs.
+    built_in = [
+        one
+        for one in tree.files
+        if FrozenImporter.find_spec(one.module) or one.module.startswith("importlib._bootstrap")
+    ]
+    left_out = (LeftOut(one.shown, "built into the interpreter") for one in built_in)
+    files = tuple(one for one in tree.files if one not in built_in)
+    return replace(tree, library=library, files=files, left_out=(*tree.left_out, *left_out))
 
 
 def _tree(
