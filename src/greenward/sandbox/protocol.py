@@ -33,6 +33,8 @@ class CheckedLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if isinstance(value, str):
+                continue
             least = MIN_MEMORY_BYTES if name == "memory_bytes" else 0
             if not (math.isfinite(value) and value >= least and value):
                 bound = f"of at least {least}" if least else "above 0"

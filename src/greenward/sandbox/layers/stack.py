@@ -56,7 +56,8 @@ class LayerStack:
         self.missing: dict[Layer, str] = {}
         self.allows_processes = bool(runnable)
         self.originals: list[str] = []
-        self._import_roots, self._readable, self._writable = import_roots(readable), readable, writable
+        self._import_roots = import_roots(readable)
+        self._readable, self._writable = [*readable, *runnable], writable
         self._completed, self._reading = "", -1
         self._steps: dict[Layer, Step] = {}
         prepare: dict[Layer, Callable[[], Step]] = {
