@@ -83,6 +83,8 @@ class Job:
     `files` (relative path to text) are written into the process's folder before anything runs, and can be
     imported from there. With a `path`, `code` is one of them, the module at that path: it is imported under
     its name, and its namespace is the answer's. An entry point may be dotted (`Class.method`).
+    If `files` holds `path`, too, the answer completes that module: what is installed of it can be neither read
+    nor called by this job (`originals`).
 
     With no entry point the program is run as `__main__`, its output captured: once, or once for each text of
     `stdins`, each giving its standard output as one result. A run that meets anything that another one has
