@@ -76,6 +76,13 @@ def test_the_standard_library_is_mined_with_the_tests_that_cpython_names_after_a
     assert {"json/__init__.py", "json/decoder.py"} <= set(files_for(json.by_place["json/__init__.py"], json))
 
 
+def test_what_is_built_into_the_interpreter_is_not_mined():
+    tree = find_tree("stdlib")
+    reasons = {one.where: one.reason for one in tree.left_out}
+    assert reasons["importlib/_bootstrap.py"] == reasons["zipimport.py"] == "built into the interpreter"
+    assert {"textwrap.py", "json/decoder.py"} <= tree.by_place.keys()
+
+
 def test_what_is_no_source_is_an_error():
     for source in ("no_such_package_here", "/no/such/path", "os.path", "sys"):
         with pytest.raises(ProblemError, match="no such path"):

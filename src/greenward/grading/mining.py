@@ -176,11 +176,11 @@ class _Miner:
             if not found:
                 self._leave_out(one, "no test reaches it")
                 continue
-            if (first := self.seen.setdefault(one.fingerprint, one.where)) != one.where:
-                self._leave_out(one, "duplicate", f"of {first}")
-                continue
             if (place := self._readable_copy(*found[0])) is not None:
                 self._leave_out(one, "a copy can be read", f"in {place}")
+                continue
+            if (first := self.seen.setdefault(one.fingerprint, one.where)) != one.where:
+                self._leave_out(one, "duplicate", f"of {first}")
                 continue
             found = [pair for pair in found if self._is_judgeable(*pair)]
             waiting += found[:1]

@@ -83,8 +83,6 @@ class Job:
     `files` (relative path to text) are written into the process's folder before anything runs, and can be
     imported from there. With a `path`, `code` is one of them, the module at that path: it is imported under
     its name, and its namespace is the answer's. An entry point may be dotted (`Class.method`).
-    If `files` holds `path`, too, the answer completes that module: what is installed of it can be neither read
-    nor called by this job (`originals`).
 
     With no entry point the program is run as `__main__`, its output captured: once, or once for each text of
     `stdins`, each giving its standard output as one result. A run that meets anything that another one has
@@ -96,6 +94,9 @@ class Job:
     CPU time of each call, the first with the loading of the code, and `call_wall_seconds` its wall
     time; without these, only `limits` apply. `trusted` code comes from a problem, not from an answer
     (expected values are computed so): it runs where no answer has been.
+
+    If `files` holds `path`, the answer completes that module: what is installed of it can be neither read
+    nor called by this job (`originals`).
     """
 
     code: str

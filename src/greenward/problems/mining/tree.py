@@ -240,7 +240,7 @@ def _python_files(folder: Path, without: Collection[str]) -> Iterator[str | Left
             folders.clear()
         yield from (str(beneath / name) for name in sorted(names) if name.endswith(".py"))
     for error in unreadable:
-        yield LeftOut(_relative(Path(error.filename), folder), "cannot be read", error.strerror)
+        yield LeftOut(_relative(Path(error.filename), folder), "cannot be read", error.strerror or "")
 
 
 def _text(folder: Path, name: str) -> str | LeftOut:
