@@ -56,7 +56,7 @@ class LayerStack:
         self.missing: dict[Layer, str] = {}
         self.allows_processes = bool(runnable)
         self.originals: list[str] = []
-        self._import_roots = import_roots(readable)
+        self._import_roots: dict[str, bool] = {}
         self._readable, self._writable = [*readable, *runnable], writable
         self._completed, self._reading = "", -1
         self._steps: dict[Layer, Step] = {}
@@ -89,10 +89,12 @@ class LayerStack:
         if self._reading != -1:
             os.close(self._reading)
             self._reading = -1
+        readable = list(map(os.path.realpath, self._readable))
+        self._import_roots = self._import_roots or import_roots(readable)
         self._completed, self.originals = completes, find_originals(completes, self._import_roots)
         if self.originals and Layer.LANDLOCK in self:
-            readable = without(self._readable, set(map(os.path.realpath, self.originals)))
-            self._reading = landlock.make_reading_ruleset([*readable, *self._writable])
+            kept = without(readable, set(map(os.path.realpath, self.originals)))
+            self._reading = landlock.make_reading_ruleset([*kept, *self._writable])
 
     def apply(self, limits: Mapping[str, Any]) -> None:
         """Applies every layer to this process, for good. Raises `OSError`."""
