@@ -216,6 +216,10 @@ class TestAsGitReads:
         assert _git_state() == {"commit": commit, "modified": True}
         git(folder, "reset", "-q", "--hard")
         assert _git_state() == {"commit": commit, "modified": False}
+        (folder / "shop/prices.py").unlink()
+        os.mkfifo(folder / "shop/prices.py")
+        assert _git_state() == {"commit": commit, "modified": True}
+        git(folder, "checkout", "-q", "shop/prices.py")
         monkeypatch.chdir(root / "linked")
         assert _git_state() == {
             "commit": git(root / "linked", "rev-parse", "HEAD").strip(),

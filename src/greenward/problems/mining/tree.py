@@ -14,6 +14,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.message import Message
@@ -270,7 +271,11 @@ def _relative(file: Path, folder: Path) -> str:
 def _facts(stated: Any, folder: Path) -> tuple[str, str]:
     """(version, licence) by metadata; else the licence is the first line of the licence file in `folder`."""
     licence = _first_line(stated["License-Expression"] or (stated["License"] or "").partition("\n")[0])
-    for name in sorted(os.listdir(folder)) if folder.is_dir() and not licence else ():
+    names = list[str]()
+    if not licence:
+        with suppress(OSError):  # it is a file, or cannot be looked into
+            names = sorted(os.listdir(folder))
+    for name in names:
         if PurePosixPath(name).stem.upper().startswith(_LICENCE_FILES):
             licence = _first_line(_fact_text(folder, name))
             break
