@@ -51,6 +51,10 @@ class RunError(GreenwardError):
     """A run directory that cannot be written, resumed or read."""
 
 
+class RepositoryError(GreenwardError):
+    """A git repository that cannot be read, or that leads to files outside of itself."""
+
+
 class PeerError(GreenwardError):
     """Another process of the same training has failed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,6 +86,36 @@ def fix(shop: Path) -> Iterator[Callable[..., Result]]:
     yield run
     for server in servers:
         server.__exit__(None, None, None)
+
+
+def test_nothing_of_a_hostile_repository_is_run_or_followed(fix: Callable[..., Result], shop: Path) -> None:
+    outside = shop.parent / f"{shop.name}-outside"
+    outside.mkdir()
+    (outside / "secret.py").write_text("SECRET = 'the key of the user'\n")
+    trap = f"__import__('pathlib').Path({str(outside / 'trap')!r}).write_text('')\n"
+    for name in ("conftest.py", "sitecustomize.py", "pytest.py", "tests/conftest.py", "shop/yaml.py"):
+        (shop / name).write_text(f"try:\n    {trap}except OSError:\n    pass\n")
+    (shop / ".git/hooks").mkdir(parents=True)
+    run = f"touch {outside / 'trap'}"
+    (shop / ".git/config").write_text(
+        f'[core]\n\tfsmonitor = {run}\n[filter "x"]\n\tclean = {run}\n[alias]\n\tstatus = !{run}\n'
+    )
+    (shop / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (shop / ".gitattributes").write_text("* filter=x\n")
+    (shop / "shop/linked.py").symlink_to(outside / "secret.py")
+    (shop / "shop/more").symlink_to(outside)
+    (shop / "tests/test_linked.py").symlink_to(outside / "secret.py")
+    (shop / "prices.py").symlink_to(outside / "secret.py")
+    os.mkfifo(shop / "shop/pipe.py")
+    before = sorted(outside.iterdir())
+    done = fix([RIGHT], "--json", "--yes")
+    assert json.loads(done.output)["applied"] and "1 + RATE" in (shop / "shop/prices.py").read_text()
+    assert sorted(outside.iterdir()) == before
+    problem, _ = repair_problem(Path("shop/prices.py"), Path("tests"))
+    assert "the key of the user" not in str(problem)
+    for file, tests in (("prices.py", "tests"), ("shop/prices.py", "tests/test_linked.py")):
+        with pytest.raises(ProblemError, match="symbolic link"):
+            repair_problem(Path(file), Path(tests))
 
 
 def test_the_answer_that_passes_is_shown_and_applied_on_yes(fix: Callable[..., Result], shop: Path) -> None:

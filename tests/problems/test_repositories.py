@@ -12,7 +12,7 @@ from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import load_problems, load_suite
-from greenward.problems.repositories import FAILING_TESTS, shipped_repositories
+from greenward.problems.repositories import FAILING_TESTS, planted_candidates, shipped_repositories
 from greenward.recipes.build import failing_references, load_verified, reference_answer
 from openai_server import OpenAIServer
 
@@ -148,6 +148,16 @@ class TestRows:
         with pytest.raises(ProblemError, match=said):
             load_suite(rows(tmp_path, clone | change))
 
+    def test_a_clone_lies_beside_the_file_itself(self, tmp_path, clone):
+        (tmp_path / "owner__shop").rename(tmp_path / "elsewhere")
+        (tmp_path / "owner__shop").symlink_to("elsewhere")
+        (tmp_path / "data").mkdir()
+        with pytest.raises(ProblemError, match="is a symbolic link"):
+            load_suite(rows(tmp_path, clone))
+        for name in ("owner/..", "..", "owner/", "."):
+            with pytest.raises(ProblemError, match="must be owner/name"):
+                load_suite(rows(tmp_path / "data", clone | {"repo": name}))
+
     def test_a_repository_whose_tests_do_not_start_is_the_infrastructures(self, tmp_path, clone):
         broken = clone | {"instance_id": "broken-1", "FAIL_TO_PASS": ["tests.no_such_file.Test.test"]}
         with OpenAIServer(lambda prompt: "<submit>") as server, pytest.raises(SystemExit) as ended:
@@ -168,6 +178,19 @@ class TestPlanted:
         with Grader(workers=1) as grader:
             assert failing_references(found, grader) == []
             assert not any(one.passed for one in grader.grade([(one, one.buggy_code) for one in found]))
+
+    def test_links_of_a_package_are_not_followed(self, tmp_path):
+        write(tmp_path, {"secret.py": "SECRET = 1\n"})
+        folder = tmp_path / "package"
+        write(folder, {"shop/prices.py": MODULE, "shop/fees.py": HELPER, "tests/test_shop.py": TESTS})
+        (folder / "shop/linked.py").symlink_to(tmp_path / "secret.py")
+        (folder / "more").symlink_to(tmp_path)
+        found = planted_candidates(str(folder), per_module=1, seed=0)
+        assert {path for one in found for path in (*one.files, one.path)} == {
+            "shop/prices.py",
+            "shop/fees.py",
+            "tests/test_shop.py",
+        }
 
     def test_a_package_that_fails_its_own_tests_is_refused(self, tmp_path):
         write(tmp_path, {"shop/prices.py": BUGGY, "shop/fees.py": HELPER, "tests/test_shop.py": TESTS})

@@ -76,6 +76,13 @@ def test_the_standard_library_is_mined_with_the_tests_that_cpython_names_after_a
     assert {"json/__init__.py", "json/decoder.py"} <= set(files_for(json.by_place["json/__init__.py"], json))
 
 
+def test_what_is_built_into_the_interpreter_is_not_mined():
+    tree = find_tree("stdlib")
+    reasons = {one.where: one.reason for one in tree.left_out}
+    assert reasons["importlib/_bootstrap.py"] == reasons["zipimport.py"] == "built into the interpreter"
+    assert {"textwrap.py", "json/decoder.py"} <= tree.by_place.keys()
+
+
 def test_what_is_no_source_is_an_error():
     for source in ("no_such_package_here", "/no/such/path", "os.path", "sys"):
         with pytest.raises(ProblemError, match="no such path"):
@@ -96,21 +103,67 @@ def test_files_that_cannot_be_used_are_left_out_with_the_reason(tmp_path):
             "inner/b.py": "",
         },
     )
+    write(tmp_path, {"dense.py": "a\n" * 60_000, "/".join(["deep"] * 60 + ["c.py"]): ""})
     (tmp_path / "outside.py").symlink_to("/etc/hostname")
+    (tmp_path / "within.py").symlink_to("good.py")
     (tmp_path / "loop.py").symlink_to("loop.py")
     (tmp_path / "inner/again").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe.py")
     tree = find_tree(str(tmp_path))
     assert [one.shown for one in tree.files] == ["good.py", "inner/b.py"]
-    reasons = {one.where: one.reason for one in tree.left_out}
-    assert reasons.pop("loop.py") in ("cannot be read", "not a file")
-    assert reasons == {
+    assert {one.where: one.reason for one in tree.left_out} == {
+        "/".join(["deep"] * 50): "folders nested too deeply",
+        "dense.py": "file too large",
         "huge.py": "file too large",
         "latin.py": "not UTF-8",
+        "loop.py": "symbolic link",
         "my-script.py": "cannot be imported by its name",
         "outside.py": "symbolic link",
         "pipe.py": "not a file",
+        "within.py": "symbolic link",
     }
+
+
+def test_a_folder_that_cannot_be_read_is_left_out_with_the_reason(tmp_path, monkeypatch):
+    write(tmp_path, {"good.py": "", "closed/a.py": ""})
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may read everything
+    tree = find_tree(str(tmp_path))
+    assert [one.shown for one in tree.files] == ["good.py"]
+    assert tree.left_out == (LeftOut("closed", "cannot be read", "Permission denied"),)
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "COPYING.txt", "licence", "PKG-INFO"])
+def test_facts_of_a_tree_come_from_its_own_files(tmp_path, name):
+    secret = tmp_path / "secret"
+    secret.write_text("License: secret\nVersion: secret\n")
+    tree = write(tmp_path / "theirs", {"a.py": ""})
+    for target in (secret, "/dev/zero"):
+        (tree / name).symlink_to(target)
+        assert (find_tree(str(tree)).licence, find_tree(str(tree)).version) == ("", "")
+        (tree / name).unlink()
+    os.mkfifo(tree / name)
+    assert find_tree(str(tree)).licence == ""
+    (tree / name).unlink()
+    (tree / name).write_text(f"\nVersion: {'1' * 500}\x1b[2J" if name == "PKG-INFO" else f"\n {'x' * 500}\n")
+    facts = find_tree(str(tree))
+    assert len(facts.version) <= 81 and len(facts.licence) <= 81 and "\x1b" not in facts.version
+
+
+def test_the_files_of_a_tree_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("greenward.problems.mining.tree.MAX_TREE_FILES", 3)
+    write(tmp_path, {f"a{number}.py": "" for number in range(9)})
+    tree = find_tree(str(tmp_path))
+    assert len(tree.files) == 3
+    assert [(one.where, one.reason) for one in tree.left_out] == [
+        ("a3.py", "it and those behind it are too many")
+    ]
 
 
 FILE = '''\

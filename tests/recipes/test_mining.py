@@ -292,6 +292,16 @@ def test_copies_and_duplicates_count_once(tmp_path):
     assert result.left_out == {"duplicate": 1}
 
 
+def test_a_function_whose_copy_an_answer_could_read_is_left_out(tmp_path):
+    text = CALC[: CALC.index("def weak")]
+    (tmp_path / "other.py").write_text(text)
+    (tmp_path / "one.py").write_text(f"import other\n{text}")
+    result = mine_problems([str(tmp_path)], tmp_path / "out", workers=1)
+    rows = [json.loads(line) for line in (tmp_path / "out/left_out.jsonl").read_text().splitlines()]
+    assert [tuple(row.values()) for row in rows] == [("one.py:5 add", "a copy can be read", "in other.py")]
+    assert [one.task_id.partition("/")[2] for one in result.train] == ["other.add"]
+
+
 def test_what_holds_only_beside_the_runners_is_left_out(tmp_path):
     text = CALC[: CALC.index("def weak")].replace("import random", "import sys")
     beside = """

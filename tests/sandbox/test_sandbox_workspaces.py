@@ -72,6 +72,22 @@ class TestUse:
         done = workspace.exec("echo one; echo two >&2; echo three; exit 3")
         assert (done.outcome, done.exit_code, done.output) == (Outcome.COMPLETED, 3, "one\ntwo\nthree\n")
 
+    def test_what_is_installed_of_a_module_that_is_completed_cannot_be_read(self, executor):
+        files = {"statistics.py": "def median_low(data):\n    raise NotImplementedError\n"}
+        read = (
+            "python3 -c \"import os; print(len(open(os.path.dirname(os.__file__) + '/{}').read()) > 99)\"; "
+            "cat /usr/lib/python3*/{} | wc -c"
+        )
+        for completes, said in (("", "True\n"), ("statistics.py", "Permission denied")):
+            with executor.open(files, replace(LIMITS, completes=completes)) as opened:
+                assert said in opened.exec(read.format(*["statistics.py"] * 2)).output
+                assert opened.exec("python3 -c 'import statistics as s; print(s.__file__)'").output.endswith(
+                    "statistics.py\n"
+                )
+                assert opened.exec(read.format(*["random.py"] * 2)).output.startswith("True\n")
+                done = opened.exec("python3 -c 'import sys; sys.path.pop(0); import statistics'")
+                assert bool(done.exit_code) is bool(completes)
+
     def test_tests_run(self, workspace):
         test = "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual({}, 1)\n"
         workspace.write({"test_right.py": test.format(1), "test_wrong.py": test.format(2)})

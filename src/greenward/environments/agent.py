@@ -146,7 +146,8 @@ def agent_maker(
     )
 
     def make(group_id: int, problem: Problem) -> AgentDialogue:
-        workspace = executor.open(editable_files(problem), limits)
+        completes = problem.path if problem.path in (problem.files or {}) else ""
+        workspace = executor.open(editable_files(problem), replace(limits, completes=completes))
         return dialogue(group_id=group_id, problem=problem, workspace=workspace)
 
     return make

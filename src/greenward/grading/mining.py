@@ -135,6 +135,7 @@ class _Miner:
         self._numbers: dict[tuple[str, int], int] = {}  # of all functions of the tree, by place and line
         self._targets: dict[str, dict[str, int]] = defaultdict(dict)
         self._functions: dict[str, list[MaskedFunction]] = {}
+        self._copies: dict[str, list[str]] = defaultdict(list)  # the places of equal functions
         with _no_collector():
             for file in self.tree.files:
                 if not file.is_test:
@@ -151,6 +152,7 @@ class _Miner:
                 continue
             number = self._numbers[found.file.place, found.start] = len(self._numbers)
             self._targets[found.file.place][str(found.start + 1)] = number
+            self._copies[found.fingerprint].append(found.file.place)
             yield found
 
     def _leave_out(self, function: MaskedFunction, reason: str, detail: str = "") -> None:
@@ -173,6 +175,9 @@ class _Miner:
                 found.append((one, doctest_problem(one, self.tree, chars)))
             if not found:
                 self._leave_out(one, "no test reaches it")
+                continue
+            if (place := self._readable_copy(*found[0])) is not None:
+                self._leave_out(one, "a copy can be read", f"in {place}")
                 continue
             if (first := self.seen.setdefault(one.fingerprint, one.where)) != one.where:
                 self._leave_out(one, "duplicate", f"of {first}")
@@ -204,6 +209,13 @@ class _Miner:
         except ProblemError as error:
             self._leave_out(function, "cannot be judged", error.message[:200])
             return False
+
+    def _readable_copy(self, function: MaskedFunction, problem: Problem) -> str | None:
+        """Where an answer could read an equal function; None for nowhere."""
+        others = list(self._copies[function.fingerprint])
+        others.remove(function.file.place)
+        files = {*(problem.files or {}), *(problem.test_files or {})}
+        return next((place for place in others if self.tree.library or place in files), None)
 
     def _tests_of(self, function: MaskedFunction) -> tuple[str, list[str]] | None:
         """A suite, and those of its tests that concern the function most: they reach fewer others."""

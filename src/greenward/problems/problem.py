@@ -111,7 +111,8 @@ class Problem:
     tests, which are always the problem's. All are relative paths with text. `entry_point` may be a method
     (`Class.method`) then, or empty for doctests and in_process_tests. If `files` holds `path` itself, with
     the entry point unwritten, the answer is this function, to be put in its place; the prompt shows
-    `context`, what matters of the file around it, before the starter code.
+    `context`, what matters of the file around it, before the starter code, and no answer can read what is
+    installed of this module.
 
     `setup_code` runs after the answer and before the tests. `preamble` runs before the answer, in the
     same namespace; a program with a preamble may end with a top-level `return` and with any exit status,

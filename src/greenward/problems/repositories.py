@@ -7,24 +7,22 @@ Each is a repair problem of several files: `buggy_code` at `path`, the others in
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
-import subprocess
-import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
-from greenward.errors import ProblemError
+from greenward.errors import ProblemError, RepositoryError
 from greenward.problems.data_files import DATA
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
-from greenward.problems.mining.tree import module_of
+from greenward.problems.mining.tree import module_of, read_python_files
 from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import FunctionNode, parse_or_none
+from greenward.runs.repository import Repository
 
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
 PLANTED = "planted:"
@@ -34,7 +32,6 @@ _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "
 _TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
 _DIFF_PATH = re.compile(r"^\+\+\+ b/(.+?)\s*$", re.MULTILINE)
 _UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
-_GIT_SECONDS = 120
 
 
 def shipped_repositories() -> ProblemSet:
@@ -73,18 +70,28 @@ def _row_problem(row: Row) -> Problem:
     repo, commit = row.text("repo"), row.text("base_commit")
     folder = row.file.parent
     names = (repo.replace("/", "__"), repo.rpartition("/")[2])
+    if not all(re.fullmatch(r"\.*[\w-][\w.-]*", name) for name in names):
+        raise row.error("repo", "must be owner/name")
     clones = [folder / name for name in names if (folder / name).is_dir()]
     if not clones:
         raise row.error("repo", f"needs a local clone of {repo} in {folder}, called {names[0]}")
-    clone = clones[0]
-    base = _files_at(clone, commit, row)
+    if clones[0].is_symlink():
+        raise row.error("repo", f"needs a local clone of {repo}, but {clones[0]} is a symbolic link")
+    if not re.fullmatch(r"[\w./-]*\w", commit) or commit.startswith("-"):
+        raise row.error("base_commit", "must be a commit")
     patch, test_patch = row.text("patch"), str(row.values.get("test_patch") or "")
     changed, tested = _DIFF_PATH.findall(patch), _DIFF_PATH.findall(test_patch)
-    own = next((path for path in changed if path.endswith(".py") and path in base), None)
+    try:
+        with Repository(clones[0]) as repository:
+            tree = repository.commit(commit)
+            base = repository.files(tree)
+            fixed = repository.files(repository.patched(tree, patch), changed) if changed else {}
+            with_tests = repository.files(repository.patched(tree, test_patch), tested) if tested else {}
+    except RepositoryError as error:
+        raise row.error("repo", f"could not be read: {error.message}", remedy=error.remedy) from None
+    own = next((path for path in changed if path.endswith(".py") and path in {*base} & {*fixed}), None)
     if own is None:
         raise row.error("patch", "changes no Python file of the repository")
-    fixed = _patched(clone, commit, patch, changed, row)
-    with_tests = _patched(clone, commit, test_patch, tested, row) if tested else {}
     tests = {path: text for path, text in base.items() if _TEST_FILE.search(path)} | with_tests
     failing, passing = (tuple(_test_names(row, name, tests)) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
     if not failing:
@@ -106,58 +113,6 @@ def _row_problem(row: Row) -> Problem:
 
 _EXAMPLE = '{"instance_id": …, "repo": "owner/name", "base_commit": …, "patch": …, "FAIL_TO_PASS": […], …}'
 SWE_BENCH = Format("SWE-bench and SWE-Gym", _FIELDS, _EXAMPLE, _row_problem)
-
-
-def _files_at(clone: Path, commit: str, row: Row) -> dict[str, str]:
-    """The text files of a commit; links and what is not UTF-8 are left out."""
-    if not re.fullmatch(r"[0-9A-Fa-f]{4,64}|[\w./-]*\w", commit) or commit.startswith("-"):
-        raise row.error("base_commit", "must be a commit")
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(_git(clone, row, "archive", "--format=tar", commit))) as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.isreg() else None
-            if file is not None:
-                try:
-                    found[member.name] = file.read().decode("utf-8")
-                except UnicodeDecodeError:
-                    continue
-    return found
-
-
-def _patched(clone: Path, commit: str, patch: str, paths: Iterable[str], row: Row) -> dict[str, str]:
-    """The text of files after a patch of a commit, which git applies to an index of its own."""
-    index = clone / ".git" / f"greenward-{stable_hash(patch)}"
-    place = {"GIT_INDEX_FILE": str(index.resolve())}
-    try:
-        _git(clone, row, "read-tree", commit, environment=place)
-        _git(clone, row, "apply", "--cached", "-", environment=place, given=patch)
-        return {
-            path: _git(clone, row, "show", f":{path}", environment=place).decode("utf-8", "replace")
-            for path in paths
-        }
-    finally:
-        index.unlink(missing_ok=True)
-
-
-def _git(
-    clone: Path, row: Row, *arguments: str, environment: Mapping[str, str] | None = None, given: str = ""
-) -> bytes:
-    command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(clone), *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            input=given.encode("utf-8", "surrogatepass"),
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(clone)}
-            | dict(environment or {}),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise row.error("repo", f"could not be read by git: {error}") from None
-    if done.returncode:
-        reason = done.stderr.decode("utf-8", "replace").strip()[:300]
-        raise row.error("repo", f"could not be read: git {arguments[0]} in {clone}: {reason}")
-    return done.stdout
 
 
 def _test_names(row: Row, field: str, tests: Mapping[str, str]) -> Iterator[str]:
@@ -189,7 +144,10 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     (`grading.bugs`). Raises `ProblemError` for a folder without Python files or without such tests.
     """
     root = Path(folder)
-    files = dict(_python_files(root)) if root.is_dir() else {}
+    found = read_python_files(root) if root.is_dir() else ()
+    files = {
+        path: text for path, text in sorted(found, key=lambda one: one[0].split("/")) if isinstance(text, str)
+    }
     tests = {path: text for path, text in files.items() if _TEST_FILE.search(path)}
     names = tuple(name for path, text in sorted(tests.items()) for name in _unittest_names(path, text))
     if not names:
@@ -198,7 +156,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
             "files and no test.",
             remedy="Tests are methods test_… of classes in files test_*.py, or in a folder tests.",
         )
-    found = []
+    problems = []
     for path, text in sorted(files.items()):
         if path in tests:
             continue
@@ -208,7 +166,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
             continue
         changes.sort(key=lambda one: stable_hash(f"{seed}/{path}/{one.code}"))
         for number, mutant in enumerate(changes[:per_module], 1):
-            found.append(
+            problems.append(
                 Problem(
                     task_id=f"{root.name}/{path}#{number}",
                     prompt=f"A test of this package fails since a change in {path}.",
@@ -222,17 +180,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
                     tags=(REPOSITORY_TAG, MUTANT_TAG, f"{KIND_TAG}{mutant.kind}"),
                 )
             )
-    return ProblemSet(found, name=f"{PLANTED}{root.name}")
-
-
-def _python_files(root: Path) -> Iterator[tuple[str, str]]:
-    for file in sorted(root.rglob("*.py")):
-        parts = file.relative_to(root).parts
-        if file.is_file() and not file.is_symlink() and not any(part.startswith(".") for part in parts):
-            try:
-                yield "/".join(parts), file.read_text(encoding="utf-8")
-            except UnicodeDecodeError:
-                continue
+    return ProblemSet(problems, name=f"{PLANTED}{root.name}")
 
 
 def _unittest_names(path: str, text: str) -> Iterator[str]:

@@ -192,6 +192,10 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     for path in (file, tests):
         if not path.exists():
             raise ProblemError(f"{path}: there is no such file.")
+        if path.is_symlink():  # a repository could name any file of this machine so
+            raise ProblemError(
+                f"{path} is a symbolic link.", remedy=f"Name the file itself: {path.resolve()}"
+            )
     if file.is_dir() or file.suffix != ".py":
         raise ProblemError(f"{file}: expected a Python file.", remedy="Name the file that is to be repaired.")
     place = tests.resolve()

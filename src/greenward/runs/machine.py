@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import resource
-import subprocess
 import sys
 import threading
 import time
@@ -17,8 +16,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from greenward.errors import RepositoryError
+from greenward.runs.repository import Repository
+
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
 _MB = 1 << 20
+_GIT_SECONDS = 5.0
 _PACKAGES = ("greenward", "torch", "transformers", "tokenizers", "numpy", "vllm")
 
 
@@ -56,19 +59,16 @@ def _processor() -> str:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit of the folder the command runs in, and whether tracked files were changed."""
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    return {"commit": commit, "modified": bool(_git("status", "--porcelain", "--untracked-files=no"))}
-
-
-def _git(*arguments: str) -> str | None:
+    """Commit of the folder the command runs in, and whether tracked files were changed, None if unknown."""
+    modified = None
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
+        with Repository.around(Path.cwd()) as repository:
+            commit = repository.reference("HEAD")
+            with contextlib.suppress(RepositoryError):
+                modified = repository.is_modified(seconds=_GIT_SECONDS)
+    except (RepositoryError, OSError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return None if commit is None else {"commit": commit, "modified": modified}
 
 
 def probe_seconds() -> float:

@@ -85,6 +85,7 @@ class Attempt:
             "call_seconds": job.call_seconds,
             "call_wall_seconds": job.call_wall_seconds,
             "measures_calls": job.trusted,
+            "completes": job.path if job.path in job.files else "",
         }
 
     def payloads(self) -> tuple[bytes, bytes]:

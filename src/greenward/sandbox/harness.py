@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from greenward.sandbox import codec, programs, sharing
 from greenward.sandbox.frames import write_frame
 from greenward.sandbox.layers.stack import OPEN_FILES, LayerStack
+from greenward.sandbox.originals import replace_originals
 from greenward.sandbox.remote_calls import CALL_FD, RemoteFunction, builtin_base, serve_calls
 from greenward.sandbox.workspace import (
     find_modules_here,
@@ -58,6 +59,8 @@ def run_job(
     del job
     if files:
         write_files(files)
+    if limits["completes"] and layers.originals:
+        replace_originals(limits["completes"], layers.originals)
     layers.apply(limits)  # what raises here is the infrastructure's failure
     ready[0] = READY
     if len(stdins) > 1:

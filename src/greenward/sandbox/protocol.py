@@ -33,6 +33,8 @@ class CheckedLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if isinstance(value, str):
+                continue
             least = MIN_MEMORY_BYTES if name == "memory_bytes" else 0
             if not (math.isfinite(value) and value >= least and value):
                 bound = f"of at least {least}" if least else "above 0"
@@ -94,6 +96,9 @@ class Job:
     CPU time of each call, the first with the loading of the code, and `call_wall_seconds` its wall
     time; without these, only `limits` apply. `trusted` code comes from a problem, not from an answer
     (expected values are computed so): it runs where no answer has been.
+
+    If `files` holds `path`, the answer completes that module: what is installed of it can be neither read
+    nor called by this job (`originals`).
     """
 
     code: str

@@ -45,6 +45,8 @@ class WorkspaceLimits(CheckedLimits):
     `call_seconds` limits the wall and CPU time of one call, `seconds` the wall time of all calls, and
     `lifetime_seconds` the time from its opening, after which it is collected. `memory_bytes` holds for each
     process and for all together. The folder as a whole holds 16 MiB and 4096 files; more ends the workspace.
+    `completes` is the path of a module in it that commands are to complete: what is installed of a module of
+    its name cannot be read.
     """
 
     call_seconds: float = 10.0
@@ -55,6 +57,7 @@ class WorkspaceLimits(CheckedLimits):
     output_bytes: int = 64 << 10
     file_bytes: int = 4 << 20
     lifetime_seconds: float = 3600.0
+    completes: str = ""
 
 
 USUAL_LIMITS = WorkspaceLimits()
@@ -196,7 +199,7 @@ class _Home:
             "wall_seconds": limits.call_seconds, "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes, "output_bytes": limits.output_bytes,
             "result_bytes": RESULT_BYTES, "stdin_bytes": (), "call_seconds": (), "call_wall_seconds": 0.0,
-            "measures_calls": False, "processes": limits.processes,
+            "measures_calls": False, "processes": limits.processes, "completes": limits.completes,
         }  # fmt: skip
         payload = json.dumps([action, argument]).encode("ascii")
         with self._lock:

@@ -1,30 +1,41 @@
 """Finds the Python files of a source tree: a folder, a file, an installed package, the standard library.
 
-Nothing is imported or run. A file has a *place*: its path beneath its import root, which is the first folder
-upwards that is no package. Files are copied to their places when their code runs.
+Nothing is imported or run, and no link is followed. A file has a *place*: its path beneath its import root,
+which is the first folder upwards that is no package. Files are copied to their places when their code runs.
 """
 
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.message import Message
 from functools import cached_property, lru_cache
 from importlib import metadata
+from importlib.machinery import FrozenImporter
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.problems.python_source import parse
+from greenward.runs.files import read_untrusted
+from greenward.text import visible
 
 STANDARD_LIBRARY = "stdlib"
 MAX_FILE_BYTES = 1 << 20
+MAX_TOKENS = 100_000  # of a file; the syntax tree of a dense one takes up to 1.7 KB for each
+MAX_FOLDERS_DEEP = 50
+MAX_TREE_FILES, MAX_TREE_CHARS = 20_000, 256 << 20
+MAX_FACT_CHARS = 80
 _TEST_FOLDERS = {"test", "tests", "testing"}
 # Of the standard library: tests of its own, data, and what needs a terminal, a window or a network.
 _NOT_MINED = {
@@ -33,6 +44,10 @@ _NOT_MINED = {
 }  # fmt: skip
 _BUILD_FOLDERS = {"__pycache__", "build", "dist", "node_modules", "venv"}
 _LICENCE_FILES = ("LICENSE", "LICENCE", "COPYING")
+_TOKEN = re.compile(r"\w+|[^\w\s]|\n")
+_UNUSABLE = {
+    errno.ELOOP: "symbolic link", errno.EFBIG: "file too large", errno.EINVAL: "not a file",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ def module_of(place: str) -> str:
     return place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def syntax_tree(file: SourceFile) -> ast.Module:
     """The syntax tree of a file; raises as `python_source.parse` does. A few are kept: they are large."""
     return parse(file.text)
@@ -122,8 +137,7 @@ def find_tree(source: str) -> SourceTree:
         )
     if path.exists():
         folder = path if path.is_dir() else path.parent
-        stated = folder / "PKG-INFO"  # of a source distribution
-        text = stated.read_text(encoding="utf-8", errors="replace") if stated.is_file() else ""
+        text = _fact_text(folder, "PKG-INFO")  # of a source distribution
         name = path.resolve().name.removesuffix(".py")
         return _tree(name, *_facts(message_from_string(text), folder), path, folder)
     found = _installed(source)
@@ -157,18 +171,27 @@ def _installed(name: str) -> Path | None:
 def _library_tree(library: Path, part: Path | None) -> SourceTree:
     version = ".".join(map(str, sys.version_info[:3]))
     tree = _tree(STANDARD_LIBRARY, version, "PSF-2.0", part or library, library, _NOT_MINED)
-    return replace(tree, library=library)
+    # What is built into the interpreter can be read wherever it runs.
+    built_in = [
+        one
+        for one in tree.files
+        if FrozenImporter.find_spec(one.module) or one.module.startswith("importlib._bootstrap")
+    ]
+    left_out = (LeftOut(one.shown, "built into the interpreter") for one in built_in)
+    files = tuple(one for one in tree.files if one not in built_in)
+    return replace(tree, library=library, files=files, left_out=(*tree.left_out, *left_out))
 
 
 def _tree(
     name: str, version: str, licence: str, path: Path, root: Path, without: Collection[str] = ()
 ) -> SourceTree:
     files, left_out = list[SourceFile](), list[LeftOut]()
-    for file in [path] if path.is_file() else _python_files(path, without):
+    folder = path if path.is_dir() else path.parent
+    for name_within, text in read_python_files(path, without):
+        file = folder / name_within
         shown = _relative(file, root).encode(errors="surrogateescape").decode(errors="replace")
-        text = _text(file, shown)
         if isinstance(text, LeftOut):
-            left_out.append(text)
+            left_out.append(replace(text, where=shown))
             continue
         folders = file.parents
         import_root = next((one for one in folders if not (one / "__init__.py").is_file()), folders[-1])
@@ -180,33 +203,59 @@ def _tree(
     return SourceTree(name, version, licence, tuple(files), tuple(left_out))
 
 
-def _python_files(folder: Path, without: Collection[str]) -> Iterator[Path]:
-    """The Python files beneath a folder, sorted. Folders that are symbolic links are not followed."""
-    for parent, folders, names in os.walk(folder):
-        at_top = Path(parent) == folder
+def read_python_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[str, str | LeftOut]]:
+    """(path within the folder, text) of the Python files beneath a folder, sorted, or of one file.
+
+    For a file or folder that is left out, the reason is in place of the text. `without` are folders at the
+    top.
+    """
+    if path.is_file():
+        named = path.resolve()  # what the user names may be a link
+        yield path.name, _text(named.parent, named.name)
+        return
+    files = chars = 0
+    for name in _python_files(path, without):
+        text = name if isinstance(name, LeftOut) else _text(path, name)
+        if isinstance(text, str):
+            files, chars = files + 1, chars + len(text)
+            if files > MAX_TREE_FILES or chars > MAX_TREE_CHARS:
+                limits = f"of at most {MAX_TREE_FILES} files with {MAX_TREE_CHARS} characters"
+                yield str(name), LeftOut(str(name), "it and those behind it are too many", limits)
+                return
+        yield name.where if isinstance(name, LeftOut) else name, text
+
+
+def _python_files(folder: Path, without: Collection[str]) -> Iterator[str | LeftOut]:
+    """The paths of Python files beneath a folder, sorted, and of folders that cannot be looked into."""
+    unreadable: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=unreadable.append):
+        beneath = PurePosixPath(_relative(Path(parent), folder))
         folders[:] = sorted(
             one
             for one in folders
-            if not (one.startswith(".") or one in _BUILD_FOLDERS or (at_top and one in without))
-            and not Path(parent, one, "pyvenv.cfg").exists()
+            if not (one.startswith(".") or one in _BUILD_FOLDERS or (not beneath.parts and one in without))
+            and not os.path.lexists(os.path.join(parent, one, "pyvenv.cfg"))
         )
-        yield from (Path(parent, name) for name in sorted(names) if name.endswith(".py"))
+        if len(beneath.parts) == MAX_FOLDERS_DEEP and folders:
+            yield LeftOut(str(beneath), "folders nested too deeply", f"more than {MAX_FOLDERS_DEEP}")
+            folders.clear()
+        yield from (str(beneath / name) for name in sorted(names) if name.endswith(".py"))
+    for error in unreadable:
+        yield LeftOut(_relative(Path(error.filename), folder), "cannot be read", error.strerror or "")
 
 
-def _text(file: Path, shown: str) -> str | LeftOut:
+def _text(folder: Path, name: str) -> str | LeftOut:
+    """The text of a file in a folder, or why it is left out."""
     try:
-        if file.is_symlink() and not file.resolve().is_relative_to(file.parent.resolve()):
-            return LeftOut(shown, "symbolic link", f"to {os.readlink(file)}")
-        if not file.is_file():
-            return LeftOut(shown, "not a file")
-        if (size := file.stat().st_size) > MAX_FILE_BYTES:
-            return LeftOut(shown, "file too large", f"{size} bytes, of at most {MAX_FILE_BYTES}")
-        text = file.read_bytes().decode("utf-8-sig")
+        text = read_untrusted(folder, name, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return LeftOut(shown, "not UTF-8", f"{error.reason} at byte {error.start}")
-    except (OSError, RuntimeError) as error:  # a loop of symbolic links is a RuntimeError before Python 3.13
-        return LeftOut(shown, "cannot be read", getattr(error, "strerror", "") or "a loop of symbolic links")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        return LeftOut(name, "not UTF-8", f"{error.reason} at byte {error.start}")
+    except OSError as error:
+        return LeftOut(name, _UNUSABLE.get(error.errno or 0, "cannot be read"), error.strerror or "")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if next(islice(_TOKEN.finditer(text), MAX_TOKENS, None), None):
+        return LeftOut(name, "file too large", f"more than {MAX_TOKENS} names, numbers and signs")
+    return text
 
 
 def _is_test(path: PurePosixPath) -> bool:
@@ -221,10 +270,26 @@ def _relative(file: Path, folder: Path) -> str:
 
 def _facts(stated: Any, folder: Path) -> tuple[str, str]:
     """(version, licence) by metadata; else the licence is the first line of the licence file in `folder`."""
-    licence = stated["License-Expression"] or (stated["License"] or "").partition("\n")[0][:80]
-    for entry in sorted(folder.iterdir()) if folder.is_dir() and not licence else ():
-        if entry.stem.upper().startswith(_LICENCE_FILES) and entry.is_file():
-            lines = entry.read_bytes()[:2000].decode("utf-8", "replace").splitlines()
-            licence = next((line.strip()[:80] for line in lines if line.strip()), "")
+    licence = _first_line(stated["License-Expression"] or (stated["License"] or "").partition("\n")[0])
+    names = list[str]()
+    if not licence:
+        with suppress(OSError):  # it is a file, or cannot be looked into
+            names = sorted(os.listdir(folder))
+    for name in names:
+        if PurePosixPath(name).stem.upper().startswith(_LICENCE_FILES):
+            licence = _first_line(_fact_text(folder, name))
             break
-    return stated["Version"] or "", licence
+    return _first_line(stated["Version"] or ""), licence
+
+
+def _fact_text(folder: Path, name: str) -> str:
+    """The text of a file that states facts; empty for none, a link, what is no file, and a large one."""
+    try:
+        return read_untrusted(folder, name, MAX_FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _first_line(text: str) -> str:
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    return visible(line.strip(), MAX_FACT_CHARS)

@@ -17,6 +17,7 @@ from greenward.problems.mutation.operators import Replacement, replacements
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import function_named, parse, parse_or_none
 
+MAX_MUTANT_CHARS = 64 << 20
 MUTANT_TAG = "mutant"
 KIND_TAG = "bug:"
 
@@ -111,17 +112,21 @@ def mutants(source: str) -> list[Mutant]:
     """All single-bug programs, each once, in the order of the places where they differ.
 
     Their text is `normalised`; none is the normalised original, and all are valid Python. Signatures,
-    docstrings, annotations and imports stay. Raises `SyntaxError` or `ValueError` for what is not Python.
+    docstrings, annotations and imports stay. Of a long program with many places these are the first ones,
+    with `MAX_MUTANT_CHARS` in all. Raises `SyntaxError` or `ValueError` for what is not Python.
     """
     tree = parse(normalised(source))
     seen = {f"{ast.unparse(tree)}\n"}
-    found = []
+    found, left = list[Mutant](), MAX_MUTANT_CHARS
     for node, owner, field, index, names in _places_below(tree, {}):
         before = getattr(owner, field)
         for kind, replacement in replacements(node, names):
             setattr(owner, field, _replaced(before, index, replacement))
             code = f"{ast.unparse(tree)}\n"
             setattr(owner, field, before)
+            left -= len(code)
+            if left < 0:
+                return found
             # A pattern of `match`, for example, cannot hold every expression.
             if code not in seen and parse_or_none(code) is not None:
                 seen.add(code)

@@ -70,11 +70,24 @@ def make_ruleset(
     ruleset = system_call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         granted = ((READ, readable), (READ | EXECUTE, runnable), (READ_DIR, listable))
-        for rights, path in ((rights, path) for rights, paths in granted for path in paths):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                _allow_beneath(ruleset, path, rights & files)
+        for rights, paths in granted:
+            _allow(ruleset, rights & files, paths)
         for path in writable:
             _allow_beneath(ruleset, path, WRITE & files)
+    except BaseException:
+        os.close(ruleset)
+        raise
+    return ruleset
+
+
+def make_reading_ruleset(readable: Sequence[str]) -> int:
+    """A descriptor of rules that forbid nothing but to read files other than those beneath `readable`.
+
+    Raises `OSError`.
+    """
+    ruleset = system_call("landlock_create_ruleset", struct.pack("=Q", READ_FILE), 8, 0)
+    try:
+        _allow(ruleset, READ_FILE, readable)
     except BaseException:
         os.close(ruleset)
         raise
@@ -94,6 +107,13 @@ def _handled(version: int) -> tuple[int, int, int]:
     network = (version >= 4) * (BIND_TCP | CONNECT_TCP)
     scopes = (version >= 6) * (SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL)
     return files, network, scopes
+
+
+def _allow(ruleset: int, rights: int, paths: Sequence[str]) -> None:
+    """Adds a rule for each path but those that are missing or out of this user's reach."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            _allow_beneath(ruleset, path, rights)
 
 
 def _allow_beneath(ruleset: int, path: str, rights: int) -> None:

@@ -11,7 +11,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from glob import escape, glob
 from typing import Any
 
@@ -21,6 +21,7 @@ _LIBRARIES = (
 )  # fmt: skip
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _PACKAGES = ("site-packages", "dist-packages")
+_BUNDLES = ("ensurepip",)  # packages in archives, with copies of modules
 
 
 def library_paths() -> list[str]:
@@ -45,7 +46,15 @@ def without_packages(paths: Sequence[str], search_path: Iterable[str]) -> list[s
     for path in needed:
         for name in _PACKAGES:
             hidden.update((os.path.join(path, name), *glob(os.path.join(escape(path), "*", name))))
-    found, waiting = set[str](), needed
+    return without(needed, hidden)
+
+
+def without(paths: Iterable[str], hidden: Collection[str]) -> list[str]:
+    """All that lies at or beneath `paths` but what is `hidden`, as few files and folders; links are left out.
+
+    Both are real paths.
+    """
+    found, waiting = set[str](), list(paths)
     while waiting:
         path = waiting.pop()
         if path in hidden or path in found:
@@ -98,6 +107,40 @@ def keep_lists_of_modules(search_path: Iterable[str]) -> None:
         if hasattr(finder, "_fill_cache"):
             finder.find_spec("a_name_that_makes_it_look")
             finder._fill_cache = lambda: None
+
+
+def import_roots(readable: Iterable[str]) -> dict[str, bool]:
+    """Folders among `readable` that hold modules, each with whether answers may import these.
+
+    Some hold the standard library of another interpreter.
+    """
+    own = set(map(os.path.realpath, sys.path))
+    roots = dict.fromkeys(own, True)
+    for path in readable:
+        if not any(path == one or is_beneath(path, one) for one in own):
+            roots.setdefault(os.path.dirname(path), True)  # of a package
+            for depth in ("", "*"):
+                libraries = map(os.path.dirname, glob(os.path.join(escape(path), depth, "os.py")))
+                roots.update(dict.fromkeys(libraries, False))
+    return roots
+
+
+def find_originals(path: str, roots: Mapping[str, bool]) -> list[str]:
+    """Where the module can be read whose place beneath an import root is `path`; empty if it is nowhere.
+
+    These are its files, compiled ones included, archives beside it that hold copies of modules, and the
+    standard libraries of other interpreters.
+    """
+    folder, name = os.path.split(path.removesuffix(".py"))
+    found: list[str] = []
+    for root in (one for one, is_own in roots.items() if is_own):
+        for compiled in ("", "__pycache__"):
+            found += glob(os.path.join(escape(os.path.join(root, folder, compiled)), f"{escape(name)}.*"))
+    if not found:
+        return []
+    bundles = (os.path.join(root, name) for root, is_own in roots.items() for name in _BUNDLES if is_own)
+    others = (root for root, is_own in roots.items() if not is_own)
+    return [*found, *filter(os.path.exists, bundles), *others]
 
 
 def is_beneath(path: str, folder: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.layers import landlock, seccomp
-from greenward.sandbox.layers.libraries import is_beneath
+from greenward.sandbox.layers.libraries import find_originals, import_roots, is_beneath, without
 from greenward.sandbox.processes import LINUX, checked, libc, prctl
 from greenward.sandbox.programs import MOST_RUNS
 
@@ -55,6 +55,10 @@ class LayerStack:
     ) -> None:
         self.missing: dict[Layer, str] = {}
         self.allows_processes = bool(runnable)
+        self.originals: list[str] = []
+        self._import_roots: dict[str, bool] = {}
+        self._readable, self._writable = [*readable, *runnable], writable
+        self._completed, self._reading = "", -1
         self._steps: dict[Layer, Step] = {}
         prepare: dict[Layer, Callable[[], Step]] = {
             Layer.RESOURCES: lambda: limit_worker(user_tasks),
@@ -73,10 +77,31 @@ class LayerStack:
     def __contains__(self, layer: Layer) -> bool:
         return layer in self._steps
 
+    def prepare(self, limits: Mapping[str, Any]) -> None:
+        """Finds, in the worker, the `originals` of the module that an answer completes. Raises `OSError`.
+
+        The answer's process cannot read them then. What was found last is kept: answers to one problem often
+        follow one another, and hundreds of rules take milliseconds.
+        """
+        completes = limits.get("completes", "")
+        if completes in ("", self._completed):
+            return
+        if self._reading != -1:
+            os.close(self._reading)
+            self._reading = -1
+        readable = list(map(os.path.realpath, self._readable))
+        self._import_roots = self._import_roots or import_roots(readable)
+        self._completed, self.originals = completes, find_originals(completes, self._import_roots)
+        if self.originals and Layer.LANDLOCK in self:
+            kept = without(readable, set(map(os.path.realpath, self.originals)))
+            self._reading = landlock.make_reading_ruleset([*kept, *self._writable])
+
     def apply(self, limits: Mapping[str, Any]) -> None:
         """Applies every layer to this process, for good. Raises `OSError`."""
-        for step in self._steps.values():
+        for layer, step in self._steps.items():
             step(limits)
+            if layer is Layer.LANDLOCK and limits.get("completes") and self._reading != -1:
+                landlock.restrict_self(self._reading)
 
     def test(self, limits: Mapping[str, Any], in_namespaces: bool, report: int) -> NoReturn:
         """Applies the layers to this process, tries to break each one, and writes to `report` which hold.
