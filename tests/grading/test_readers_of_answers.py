@@ -81,24 +81,24 @@ HEADERS = (
     "File: {}\n```python\n" + BLOCK + "```\n",
 )
 HOSTILE = (
-    "", " ", "\0", "\ud800", "\udcff\udc80", "\ufeff" + RIGHT, "\u202e" + BLOCK, "\r\r\n\x0b\x0c\x85\u2028", "x" * 200_000,
-    "```" * 20_000, "```python\n" * 5_000, "```python\n~~~\n" * 5_000, "a:```" + " " * 50_000 + "!", "<think>" * 20_000, "</think>" * 20_000,
-    "<answer>" * 10_000, "<think>" + BLOCK, f"<think>{BLOCK}</think>", f"<think>\n{BLOCK}\n</think>\n<answer>\n{BLOCK}\n</answer>",
-    "(" * 20_000, "[" * 100_000, "{" * 5_000, "lambda:" * 2_000, "not " * 4_000, "-" * 15_000 + "1", "1 + " * 4_000 + "1", "x" + ".a" * 9_000,
+    "", " ", "\0", "\ud800", "\udcff\udc80", "\ufeff" + RIGHT, "\u202e" + BLOCK, "\r\r\n\x0b\x0c\x85\u2028", "x" * 50_000,
+    "```" * 9_000, "```python\n" * 5_000, "```python\n~~~\n" * 2_000, "a:```" + " " * 50_000 + "!", "<think>" * 5_000, "</think>" * 5_000,
+    "<answer>" * 3_000, "<think>" + BLOCK, f"<think>{BLOCK}</think>", f"<think>\n{BLOCK}\n</think>\n<answer>\n{BLOCK}\n</answer>",
+    "(" * 20_000, "[" * 30_000, "{" * 5_000, "lambda:" * 2_000, "not " * 4_000, "-" * 15_000 + "1", "1 + " * 4_000 + "1", "x" + ".a" * 9_000,
     "x = 0x" + "f" * 9_000, "x = " + "9" * 9_000, "print(1e999, -1e999j)", "f'''{\"\"\"\n\"\"\".join(x)}'''", "def double(n): return n\0",
     "if a:\n" + "".join(" " * n + "if a:\n" for n in range(1, 150)), "# coding: rot13\n", "".join(f"def f{n}(): f{n + 1}()\n" for n in range(900)),
-    "async" + " " * 50_000, "import " + "a" * 50_000 + " " * 50_000 + "!", "a" + ",a" * 20_000 + "!", "def double(n):\n" + "\t" * 50_000,
+    "async" + " " * 50_000, "import " + "a" * 20_000 + " " * 20_000 + "!", "a" + ",a" * 9_000 + "!", "def double(n):\n" + "\t" * 50_000,
     "<<<<<<< SEARCH\n", "=======\n", ">>>>>>> REPLACE\n", "<<<<<<< SEARCH\n=======\n", BLOCK[:-5], BLOCK * 1_100, BLOCK.replace("\n", "\r\n"),
     "<" * 99 + " SEARCH" + " " * 50_000 + "x", "<<<<<<< SEARCH\n=======\n>>>>>>> REPLACE\n" * 900, "a/" * 20_000 + "\n" + BLOCK,
-    HUNK, "@@ @@\n", "@@", "@@ -0,0 +1 @@\n+x", "@@ -1,999999999 +1,1 @@\n" + " \n" * 20_000, "@@ -٣,١ +١ @@\n-x\n", "\\ No newline at end of file\n", "@@ @@\n\\\n",
+    HUNK, "@@ @@\n", "@@", "@@ -0,0 +1 @@\n+x", "@@ -1,999999999 +1,1 @@\n" + " \n" * 9_000, "@@ -٣,١ +١ @@\n-x\n", "\\ No newline at end of file\n", "@@ @@\n\\\n",
     "--- a\n+++ b\n", "--- a\n+++ a\nx\n", "--- \n+++ \n" + HUNK, "Binary files a and b differ\n", "@@ @@\n" + "-a\n+a\n" * 2_000,
-    "line " + "1," * 20_000, "<answer>vulnerable" * 5_000, "<answer>safe, 1e999 %</answer>", "<answer>vulnerable CWE-" + "9" * 5_000 + "</answer>",
+    "line " + "1," * 9_000, "<answer>vulnerable" * 2_000, "<answer>safe, 1e999 %</answer>", "<answer>vulnerable CWE-" + "9" * 5_000 + "</answer>",
     "<think>line 1-999999: os.system...</think><answer>unsure</answer>", "<answer>safe, ٣٣ %</answer>",
-    "<shell>" * 10_000, "<shell>\0</shell>", "<submit>", "<apply_patch>" + BLOCK, "<tool_call>" + "[" * 100_000, '<tool_call>{"a":' * 2_000,
+    "<shell>" * 4_000, "<shell>\0</shell>", "<submit>", "<apply_patch>" + BLOCK, "<tool_call>" + "[" * 100_000, '<tool_call>{"a":' * 2_000,
     '<tool_call>{"name": "shell", "arguments": {"command": 1e999}}', '<tool_call>{"name": NaN}', '<tool_call>{"name": ["shell"]}',
     '<tool_call>{"name": "shell", "name": "submit", "arguments": null}', '<tool_call>{"name": "shell", "arguments": {"command": "\\ud800"}}',
-    '<tool_call>{"name": "shell", "arguments": {"command": ' + "9" * 5_000 + "}}", "<tool_call>" + '{"a":' * 50_000 + "1" + "}" * 50_000,
-    "\\boxed{" * 10_000, "\\boxed{}", "\\boxed{\0}", "\n# prints\n" * 5_000, "\n# prints\n\ud800", "print('{0.gi_frame}'.format(1))",
+    '<tool_call>{"name": "shell", "arguments": {"command": ' + "9" * 5_000 + "}}", "<tool_call>" + '{"a":' * 9_000 + "1" + "}" * 9_000,
+    "\\boxed{" * 10_000, "\\boxed{}", "\\boxed{\0}", "\n# prints\n" * 2_000, "\n# prints\n\ud800", "print('{0.gi_frame}'.format(1))",
     "for i in range(200):\n for j in range(200):\n  " + ";".join(["print()"] * 150), "exec(" * 90 + ")" * 90, "getattr(" * 90 + ")" * 90,
 )  # fmt: skip
 FORMATTED = tuple(header.format(name, name) for header, name in product(HEADERS, NAMES))
@@ -291,6 +291,8 @@ def read_everything(text: str) -> None:
     answers = graded(text)
     for name in PURE_TERMS:
         check_scores(scores_of(name, answers))
+    unapplied = [one for one in answers if one.code is None]
+    assert all(score is not None and score < 1.0 for score in scores_of("edit_similarity", unapplied))
 
 
 @pytest.mark.parametrize("texts", [HOSTILE, FORMATTED], ids=["texts", "names of files"])
@@ -321,14 +323,6 @@ def test_terms_that_score_many_answers_at_once_score_hostile_ones(
 @given(TEXTS)
 def test_every_reader_survives_any_text(text: str) -> None:
     read_everything(text)
-
-
-def test_an_edit_that_was_not_applied_is_never_wholly_similar() -> None:
-    for text in (*HOSTILE, *FORMATTED):
-        for answer in graded(text):
-            if answer.problem in EDITED and answer.code is None:
-                (score,) = make_reward(RewardTermConfig(name="edit_similarity")).score([answer], None)  # type: ignore[arg-type]
-                assert score is not None and score < 1.0, text[:500]
 
 
 def test_any_text_is_written_and_tokenized(tmp_path: Path, tokenizer: Any) -> None:
