@@ -96,12 +96,13 @@ class TestFolders:
     @pytest.mark.parametrize(
         ("name", "kind"), [("run_0", "run"), ("study", "runs"), ("evaluation_1", "evaluation")]
     )
-    def test_folders_of_earlier_versions_are_known(self, name, kind):
-        assert check_folder(OLD_FORMATS / name, kind) == kind
+    def test_folders_of_earlier_versions_are_known(self, tmp_path, name, kind):
+        shutil.copytree(OLD_FORMATS / name, tmp_path / name)
+        assert check_folder(tmp_path / name, kind) == kind
         others = {"run", "runs", "evaluation", "problems", "model", "report"} - {kind}
         for other in others:
             with pytest.raises(RunError, match="expected"):
-                check_folder(OLD_FORMATS / name, other)
+                check_folder(tmp_path / name, other)
 
     def test_a_sweep_of_an_earlier_version_may_hold_runs_that_failed_at_once(self, tmp_path):
         shutil.copytree(OLD_FORMATS / "run_0", tmp_path / "seed_0")

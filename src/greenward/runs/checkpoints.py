@@ -16,7 +16,7 @@ from typing import Any
 
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
-from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, write_json, writing
+from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
 from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
 
 MANIFEST = "manifest.json"
@@ -45,7 +45,7 @@ def save_checkpoint(
     """
     run.metrics.sync()
     final = run.checkpoints / step_name(step)
-    temporary = run.checkpoints / f".{final.name}.writing"
+    temporary = run.checkpoints / temporary_name(final)
     for leftover in run.checkpoints.glob(".step_*"):  # half written or half deleted when a run was killed
         shutil.rmtree(leftover, ignore_errors=True)
     with writing(str(final)):
