@@ -37,6 +37,7 @@ SINGLE_MODULES = {
     "no_signal",
     "seeding",
     "text",
+    "user_files",
     "user_text",
 }
 LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}

@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
-from greenward.runs.files import JsonRows, from_json_number, read_json
-from greenward.user_text import parse_yaml_text, with_present_names
+from greenward.runs.files import JsonRows, from_json_number, read_json, reading
+from greenward.user_files import read_file
+from greenward.user_text import MAX_YAML_CHARS, parse_yaml_text, with_present_names
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
@@ -64,7 +65,10 @@ def runs_below(path: Path) -> list[Path]:
 def read_failure(path: Path) -> str | None:
     """What the run at `path` said when it failed as a part of a sweep."""
     file = path / FAILURE
-    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
+    if not file.is_file():
+        return None
+    with reading(file):
+        return read_file(file, within=path).decode("utf-8", "replace").strip()
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -73,7 +77,8 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise RunError(f"{path} has no {CONFIG}, so it is not a run directory")
     try:
-        config = parse_yaml_text(file.read_text())
+        with reading(file):
+            config = parse_yaml_text(read_file(file, 4 * MAX_YAML_CHARS, within=path).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(config, dict):
