@@ -157,7 +157,7 @@ def test_yaml_that_stands_for_more_than_it_says_is_refused_before_it_is_built(tm
         parse_yaml_text(text)
     assert time.process_time() - began < 5
     (tmp_path / "recipe.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="recipe.yaml") as raised:
+    with pytest.raises(ConfigError, match=r"recipe\.yaml") as raised:
         load_recipe(tmp_path / "recipe.yaml")
     in_one_line(raised)
 

@@ -1,4 +1,4 @@
-"""Opens files that others wrote: regular ones only, of bounded size, by no link that leads out of a folder."""
+"""Opens files of others: regular ones only, of bounded size, by no link that leads out of a folder."""
 
 from __future__ import annotations
 
@@ -70,12 +70,15 @@ def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
 
 
 @contextmanager
-def of_expected_form(what: object, error: type[GreenwardError]) -> Iterator[None]:
-    """Turns what code raises for data of another structure (`UNEXPECTED`) into an `error` about `what`."""
+def expecting(form: str, path: Path | str, error: type[GreenwardError]) -> Iterator[None]:
+    """Turns what code raises for data of another structure (`UNEXPECTED`) into an `error` that names `path`.
+
+    `form` says what was expected there.
+    """
     try:
         yield
     except UNEXPECTED as fault:
         raise error(
-            f"{what} is not of the expected form ({type(fault).__name__}: {str(fault)[:200]}).",
-            remedy="A file in it is damaged, or was not written by greenward. Restore it, or leave it out.",
+            f"{path}: not {form} ({type(fault).__name__}: {' '.join(str(fault).split())[:200]}).",
+            remedy="A file is damaged, or something else than greenward wrote it.",
         ) from fault

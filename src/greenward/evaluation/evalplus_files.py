@@ -212,7 +212,7 @@ def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Itera
         for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
             if not file.stem.isdecimal():
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
-            program = read_text(file)
+            program = read_text(file, within=path)
             yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program))
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from greenward.errors import SandboxError
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.runs.files import from_json_number
 
 SampleKey = tuple[str, int]  # task id, number of the sample
 MAX_FAILED_TESTS = 100  # suites have problems with thousands of tests
@@ -134,14 +136,19 @@ class EvaluationRow:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EvaluationRow:
-        """The inverse of `to_json`. Raises `KeyError` or `ValueError` for a row of another form.
+        """The inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for a row of another form.
 
         Rows of earlier versions have neither `tokens` nor `success`, which follows from the status.
         """
         status = Status(row["status"])
         row = {"tokens": None} | dict(row) | {"status": status, "success": success_of(status)}
         values = {field.name: row[field.name] for field in fields(cls)}
-        return cls(**values | {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")})
+        values |= {name: from_json_number(values[name]) for name in ("seconds", "cpu_seconds")}
+        values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
+        for name, kind in _kinds(cls).items():
+            if not isinstance(values[name], kind):
+                raise TypeError(f"{name} is {str(values[name])[:60]!r}")
+        return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"status": self.status.value}
@@ -154,6 +161,15 @@ class EvaluationRow:
     def fraction_passed(self) -> float:
         """The share of the problem's tests that passed."""
         return self.tests_passed / self.tests if self.tests else 0.0
+
+
+@cache
+def _kinds(record: type) -> dict[str, Any]:
+    """What `isinstance` takes for the type of each field that is no tuple; an integer is a float, too."""
+    hints = get_type_hints(record).items()
+    return {
+        name: (float, int) if kind is float else kind for name, kind in hints if get_origin(kind) is not tuple
+    }
 
 
 class EvaluationRows:

@@ -16,6 +16,7 @@ from typing import Any
 
 from greenward.diagnostics.readers import protobuf
 from greenward.diagnostics.readers.log import Format, Log, Row, flat
+from greenward.user_files import MAX_DOCUMENT_BYTES, read_file
 from greenward.user_text import parse_json_text
 
 _BLOCK, _HEADER = 32768, 7
@@ -77,7 +78,7 @@ def _items(message: bytes, number: int) -> Row:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
-    content = path.read_bytes()
+    content = read_file(path, MAX_DOCUMENT_BYTES, within=path.parent)
     if not content.startswith(_MAGIC):
         notes.append(f"{path.name}: not a file of W&B; it was left out")
         return

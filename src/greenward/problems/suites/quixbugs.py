@@ -59,13 +59,13 @@ def load_quixbugs(folder: str | Path) -> ProblemSet:
 
 
 def _problem(folder: Path, name: str) -> Problem:
-    reference = read_text(folder / CORRECT / f"{name}.py")
+    reference = read_text(folder / CORRECT / f"{name}.py", within=folder)
     problem = Problem(
         task_id=f"QuixBugs/{name}",
         prompt="One line of this program is wrong.",
         entry_point=name,
         reference=reference,
-        buggy_code=read_text(folder / BUGGY / f"{name}.py"),
+        buggy_code=read_text(folder / BUGGY / f"{name}.py", within=folder),
     )
     cases = folder / JSON_CASES / f"{name}.json"
     if cases.is_file():
@@ -81,13 +81,13 @@ def _problem(folder: Path, name: str) -> Problem:
             tests_left_out=len(rows) - len(in_time),
             cpu_seconds=_CPU_SECONDS.get(name, 0.0),
         )
-    module = parse(read_text(folder / PYTEST / f"test_{name}.py"))
+    module = parse(read_text(folder / PYTEST / f"test_{name}.py", within=folder))
     set_up, programs = _split_pytest_file(module)
     if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
         return replace(
             problem,
             in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
-            setup_code=read_text(folder / PYTEST / "node.py"),
+            setup_code=read_text(folder / PYTEST / "node.py", within=folder),
             tags=("graph",),
         )
     return replace(problem, checks=programs, check_setup_code=set_up, tags=("graph",))
