@@ -35,6 +35,7 @@ SINGLE_MODULES = {
     "intervals",
     "logistic",
     "no_signal",
+    "records",
     "seeding",
     "text",
     "user_files",

@@ -53,7 +53,7 @@ def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> Bin
 def read_file(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES, *, within: Path | None = None) -> bytes:
     """The content of a file that `open_file` opens. Raises `OSError` as that does."""
     with open_file(path, most_bytes, within=within) as file:
-        return file.read(most_bytes)
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def leads_out(path: Path, folder: Path) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from hashlib import sha256
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 from greenward.errors import SandboxError
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.records import check_types
 from greenward.runs.files import from_json_number
 
 SampleKey = tuple[str, int]  # task id, number of the sample
@@ -145,10 +145,9 @@ class EvaluationRow:
         values = {field.name: row[field.name] for field in fields(cls)}
         values |= {name: from_json_number(values[name]) for name in ("seconds", "cpu_seconds")}
         values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
-        for name, kind in _kinds(cls).items():
-            if not isinstance(values[name], kind):
-                raise TypeError(f"{name} is {str(values[name])[:60]!r}")
-        return cls(**values)
+        read = cls(**values)
+        check_types(read)
+        return read
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"status": self.status.value}
@@ -161,15 +160,6 @@ class EvaluationRow:
     def fraction_passed(self) -> float:
         """The share of the problem's tests that passed."""
         return self.tests_passed / self.tests if self.tests else 0.0
-
-
-@cache
-def _kinds(record: type) -> dict[str, Any]:
-    """What `isinstance` takes for the type of each field that is no tuple; an integer is a float, too."""
-    hints = get_type_hints(record).items()
-    return {
-        name: (float, int) if kind is float else kind for name, kind in hints if get_origin(kind) is not tuple
-    }
 
 
 class EvaluationRows:

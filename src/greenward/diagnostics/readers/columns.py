@@ -16,7 +16,7 @@ from greenward.runs.files import OVERFLOWED, from_json_number
 
 _STEP_LIMIT = 2**62
 _MOST_NAMES = 4000
-_MOST_CELLS = 1 << 25  # of steps and names together, unless most of them have a value
+_MOST_CELLS = 1 << 24  # of steps and names together, unless most of them have a value
 _LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
 

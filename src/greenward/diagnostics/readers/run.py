@@ -34,9 +34,9 @@ def read_run_signals(
         RunError: a file of a run directory that cannot be read.
     """
     path = Path(run)
-    found = find_log(path, pick)
-    log = Log(found.format.name)
     try:
+        found = find_log(path, pick)
+        log = Log(found.format.name)
         rows = found.format.rows(list(found.files), found.name, log)
         columns = Columns.of(rows, found.format.step_keys)
     except OSError as error:

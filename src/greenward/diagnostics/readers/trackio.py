@@ -41,9 +41,7 @@ def _query(path: Path, table: str, query: str, *values: Any) -> Iterator[tuple[A
             if not re.match(r"create\s+table\b", made, re.IGNORECASE) or any(
                 hidden for *_, hidden in columns
             ):
-                raise DiagnosticsError(
-                    f"{path} has no table of {table} as Trackio makes it"
-                )
+                raise DiagnosticsError(f"{path} has no table of {table} as Trackio makes it")
             for row in database.execute(query, values):
                 chars -= sum(len(cell) for cell in row if isinstance(cell, (str, bytes)))
                 if chars < 0:
