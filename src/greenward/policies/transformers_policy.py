@@ -26,6 +26,7 @@ from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import Decoding
 from greenward.policies.scoring import score_logits
+from greenward.user_files import UNEXPECTED
 
 
 class TransformersPolicy(Policy):
@@ -42,8 +43,8 @@ class TransformersPolicy(Policy):
                 remedy="pip install 'greenward[hf]'",
             ) from error
         try:
-            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        except (OSError, ValueError, RuntimeError) as error:
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        except (OSError, RuntimeError, ImportError, *UNEXPECTED) as error:
             raise CheckpointError(f"expected a causal language model in {folder}, found: {error}") from error
 
     @property
