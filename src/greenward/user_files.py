@@ -73,10 +73,12 @@ def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
 def expecting(form: str, path: Path | str, error: type[GreenwardError]) -> Iterator[None]:
     """Turns what code raises for data of another structure (`UNEXPECTED`) into an `error` that names `path`.
 
-    `form` says what was expected there.
+    `form` says what was expected there. An `OSError` becomes an `error`, too.
     """
     try:
         yield
+    except OSError as fault:
+        raise error(f"{fault.filename or path} cannot be read: {fault.strerror or fault}.") from fault
     except UNEXPECTED as fault:
         raise error(
             f"{path}: not {form} ({type(fault).__name__}: {' '.join(str(fault).split())[:200]}).",

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from greenward.user_files import UNEXPECTED
 
-MAX_WORK = 1_000_000  # rounds of loops, calls, and each thousand characters made, in rendering once
+MAX_WORK = 250_000  # rounds of loops, calls, and each thousand characters made, in rendering once
 MAX_SIZE = 10_000_000  # of the conversation, and of any text, list or number (in bits) on the way
 _WIDTH = re.compile(r"\d{7,}|%[^a-zA-Z%]*\*")  # in a format of text
 _MULTIPLIES = frozenset({"replace", "join"})  # the lengths of their arguments

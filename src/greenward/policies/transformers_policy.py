@@ -45,7 +45,9 @@ class TransformersPolicy(Policy):
         try:
             return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
         except (OSError, RuntimeError, ImportError, *UNEXPECTED) as error:
-            raise CheckpointError(f"expected a causal language model in {folder}, found: {error}") from error
+            raise CheckpointError(
+                f"expected a causal language model in {folder}, found: {str(error)[:500]}"
+            ) from error
 
     @property
     def max_positions(self) -> int:
