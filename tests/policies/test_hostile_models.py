@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import time
+from contextlib import suppress
 
 import pytest
 from jinja2 import TemplateError
@@ -65,7 +66,7 @@ def test_no_value_in_a_config_raises_or_takes_memory(saved):
             path.write_text(sound)
     assert refused > 50
     for key in json.loads(sound):
-        for value in ([], -1, 2**61):
+        for value in ([], 2**61):
             edit(path, **{key: value})
             loads(saved)
             path.write_text(sound)
@@ -149,10 +150,8 @@ HEADERS = {
 def test_headers_of_safetensors(saved, tmp_path, header, size):
     with_header(saved / "model.safetensors", header, size=size)
     assert not loads(saved)
-    try:
+    with suppress(CheckpointError):
         diff_checkpoints(saved, saved)
-    except CheckpointError:
-        pass
 
 
 def test_an_index_names_files_beside_it_only(saved, tmp_path):
@@ -227,7 +226,7 @@ BOMBS = {
     "{{ f(40) }}",
     "a loop in itself": "{% for x in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
     "a repeated text": "{{ 'x' * 10**9 }}",
-    "a large number": "{{ 10 ** 10 ** 10 }}",
+    "a large number": "{{ 10 ** 1000000000 }}",
     "a wide text": "{{ 'x'|center(1000000000) }}{{ 'x'.ljust(1000000000) }}",
     "a wide format": "{{ '%1000000000d' % 1 }}",
     "a wide format of another kind": "{{ '{:1000000000}'.format(1) }}",

@@ -186,13 +186,10 @@ class Tokenizer:
     @classmethod
     def _read(cls, folder: Path) -> Tokenizer:
         path = folder / "tokenizer.json"
+        content = read_file(path, within=boundary(folder))
         try:
-            backend = tokenizers.Tokenizer.from_buffer(read_file(path, within=boundary(folder)))
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-        except (
-            BaseException
-        ) as error:  # tokenizers raises bare Exception, and BaseException where Rust panics
+            backend = tokenizers.Tokenizer.from_buffer(content)
+        except BaseException as error:  # tokenizers raises Exception, and BaseException where Rust panics
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise CheckpointError(f"expected a tokenizer in {path}, found: {error}") from error

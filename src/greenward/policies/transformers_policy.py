@@ -26,7 +26,6 @@ from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import Decoding
 from greenward.policies.scoring import score_logits
-from greenward.user_files import UNEXPECTED
 
 
 class TransformersPolicy(Policy):
@@ -44,7 +43,7 @@ class TransformersPolicy(Policy):
             ) from error
         try:
             return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-        except (OSError, RuntimeError, ImportError, *UNEXPECTED) as error:
+        except Exception as error:  # transformers raises the errors of many libraries
             raise CheckpointError(
                 f"expected a causal language model in {folder}, found: {str(error)[:500]}"
             ) from error
