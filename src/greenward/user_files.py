@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ParamSpec, TypeVar
 
 from greenward.errors import GreenwardError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MAX_DOCUMENT_BYTES = 256 << 20  # of a file that is parsed as a whole
 MAX_LOG_BYTES = 4 << 30  # of a file that is read row by row
@@ -69,17 +73,37 @@ def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
             line = file.readline(most_bytes)
 
 
+def expects(
+    form: str, error: type[GreenwardError], *others: type[Exception]
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """`expecting` as a decorator, of a function whose first argument is the path, or several paths."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def decorated(*args: P.args, **kwargs: P.kwargs) -> T:
+            first = next(iter((*args, *kwargs.values())))
+            paths = (first,) if isinstance(first, (str, Path)) else first
+            with expecting(form, ", ".join(map(str, paths)), error, *others):
+                return function(*args, **kwargs)
+
+        return decorated
+
+    return decorate
+
+
 @contextmanager
-def expecting(form: str, path: Path | str, error: type[GreenwardError]) -> Iterator[None]:
+def expecting(
+    form: str, path: Path | str, error: type[GreenwardError], *others: type[Exception]
+) -> Iterator[None]:
     """Turns what code raises for data of another structure (`UNEXPECTED`) into an `error` that names `path`.
 
-    `form` says what was expected there. An `OSError` becomes an `error`, too.
+    `form` says what was expected there. An `OSError` becomes an `error`, too, and so do `others`.
     """
     try:
         yield
     except OSError as fault:
         raise error(f"{fault.filename or path} cannot be read: {fault.strerror or fault}.") from fault
-    except UNEXPECTED as fault:
+    except (*UNEXPECTED, *others) as fault:
         raise error(
             f"{path}: not {form} ({type(fault).__name__}: {' '.join(str(fault).split())[:200]}).",
             remedy="A file is damaged, or something else than greenward wrote it.",

@@ -25,6 +25,7 @@ from greenward.errors import ProblemError
 from greenward.problems.json_rows import read_text
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
 from greenward.problems.python_source import parse
+from greenward.user_files import expects
 from greenward.user_text import parse_json_text
 
 BUGGY, CORRECT = "python_programs", "correct_python_programs"
@@ -39,6 +40,7 @@ _SLOW: Mapping[str, Callable[..., bool]] = {
 _CPU_SECONDS = {"levenshtein": 40.0}
 
 
+@expects("QuixBugs", ProblemError)
 def load_quixbugs(folder: str | Path) -> ProblemSet:
     """The 40 programs. `starter_code` is empty: the program in `buggy_code` is to be written anew.
 
