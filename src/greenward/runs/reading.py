@@ -7,7 +7,6 @@ leaves out what cannot be read and notes it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import yaml
 
 from greenward.errors import RunError
-from greenward.runs.files import JsonRows, from_json_number, read_json, reading
+from greenward.runs.files import OVERFLOWED, JsonRows, from_json_number, read_json, reading
 from greenward.user_files import UNEXPECTED, read_file
 from greenward.user_text import MAX_YAML_CHARS, parse_yaml_text, with_present_names
 
@@ -269,7 +268,7 @@ def _estimates(found: Any) -> dict[str, dict[str, Any]]:
     for name, estimate in found.items() if isinstance(found, dict) else ():
         if isinstance(estimate, dict):
             bounds = {key: from_json_number(estimate.get(key)) for key in ("value", "low", "high")}
-            if all(isinstance(bound, (int, float)) and math.isfinite(bound) for bound in bounds.values()):
+            if all(isinstance(bound, (int, float)) and abs(bound) <= OVERFLOWED for bound in bounds.values()):
                 kept[name] = {**estimate, **bounds}
     return kept
 
