@@ -238,8 +238,8 @@ def read_text(path: Path, *, within: Path | None = None) -> str:
                 content = packed.read(most + 1)
             if len(content) > most:
                 raise ProblemError(
-                    f"{path}: unpacks to more than {most >> 20} MiB, which is suspicious for its size.",
-                    remedy="If you trust it, unpack it yourself (gunzip) and give the unpacked file.",
+                    f"{path}: unpacks to more than {most >> 20} MiB, which is suspicious for its size. "
+                    "If you trust it, unpack it yourself (gunzip) and give the unpacked file."
                 )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
