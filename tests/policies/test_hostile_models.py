@@ -53,7 +53,6 @@ def test_no_value_in_a_config_raises_or_takes_memory(saved):
     assert loads(saved)
     refused = 0
     for key in (
-        "model_type",
         "hidden_size",
         "num_hidden_layers",
         "num_key_value_heads",
@@ -65,11 +64,10 @@ def test_no_value_in_a_config_raises_or_takes_memory(saved):
             refused += not loads(saved)
             path.write_text(sound)
     assert refused > 50
-    for key in json.loads(sound):
-        for value in ([], 2**61):
-            edit(path, **{key: value})
-            loads(saved)
-            path.write_text(sound)
+    for place, key in enumerate(json.loads(sound)):  # some of them are read by transformers then, slowly
+        edit(path, **{key: [] if place % 2 else 2**61})
+        loads(saved)
+        path.write_text(sound)
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     for wrong in ("x", [1], {"rope_type": []}, scaling, {**scaling, "original_max_position_embeddings": "x"}):
         edit(path, rope_scaling=wrong)
@@ -118,6 +116,14 @@ def test_no_value_in_a_tokenizer_raises(saved):
     for text in ("", "[]", "{}", "\0" * 100, "[" * 100_000):
         path.write_text(text)
         assert not loads(saved)
+
+
+def test_a_pattern_that_backtracks_without_end_is_an_error_of_the_model(saved, capfd):
+    path = saved / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pre_tokenizer": split}))
+    with pytest.raises(CheckpointError, match="cannot encode"):
+        Tokenizer.load(saved).encode("a" * 40 + "b")
 
 
 def with_header(path, header, data=b"\0" * 64, size=None):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ class Tokenizer:
         Lone surrogates, which JSON can hold and UTF-8 cannot, count as question marks.
         """
         text = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with _without_panics(f"the tokenizer cannot encode a text of {len(text)} characters"):
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
@@ -187,12 +189,8 @@ class Tokenizer:
     def _read(cls, folder: Path) -> Tokenizer:
         path = folder / "tokenizer.json"
         content = read_file(path, within=boundary(folder))
-        try:
+        with _without_panics(f"expected a tokenizer in {path}"):
             backend = tokenizers.Tokenizer.from_buffer(content)
-        except BaseException as error:  # tokenizers raises Exception, and BaseException where Rust panics
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
-            raise CheckpointError(f"expected a tokenizer in {path}, found: {error}") from error
         backend.no_truncation()
         backend.no_padding()
         config = read_json(folder / "tokenizer_config.json", missing_ok=True)
@@ -237,6 +235,20 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     backend.train_from_iterator(texts, trainer)
     return Tokenizer(backend, eos_ids=[0], pad_id=1)  # the trainer numbers special tokens first
+
+
+@contextmanager
+def _without_panics(failure: str) -> Iterator[None]:
+    """Turns what tokenizers raises into a `CheckpointError`: bare Exception, BaseException where Rust panics.
+
+    It panics for a pattern that backtracks without end, for example.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise CheckpointError(f"{failure}: {str(error)[:500]}") from error
+        raise
 
 
 def boundary(folder: Path) -> Path:
