@@ -14,7 +14,7 @@ def check_types(record: Any) -> None:
 
     Integers count as floats, booleans as no numbers.
     """
-    for name, kind in _kinds(type(record)).items():
+    for name, kind in _kinds(type(record)).items():  # type: ignore[arg-type]  # a class is hashable
         if not _is(value := getattr(record, name), kind):
             raise TypeError(f"{name}: expected {kind}, found {str(value)[:60]!r}")
 

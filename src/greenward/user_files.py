@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import BinaryIO, ParamSpec, TypeVar
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from greenward.errors import GreenwardError
 
@@ -81,7 +81,7 @@ def expects(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def decorated(*args: P.args, **kwargs: P.kwargs) -> T:
-            first = next(iter((*args, *kwargs.values())))
+            first: Any = next(iter((*args, *kwargs.values())))
             paths = (first,) if isinstance(first, (str, Path)) else first
             with expecting(form, ", ".join(map(str, paths)), error, *others):
                 return function(*args, **kwargs)
@@ -103,7 +103,7 @@ def expecting(
         yield
     except OSError as fault:
         raise error(f"{fault.filename or path} cannot be read: {fault.strerror or fault}.") from fault
-    except (*UNEXPECTED, *others) as fault:
+    except UNEXPECTED + others as fault:
         raise error(
             f"{path}: not {form} ({type(fault).__name__}: {' '.join(str(fault).split())[:200]}).",
             remedy="A file is damaged, or something else than greenward wrote it.",

@@ -58,14 +58,15 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
 
-        def filtered(value: nodes.Expr, by: str) -> nodes.Filter:
+        def filtered(value: Any, by: str) -> nodes.Filter:
             return nodes.Filter(value, by, [], [], None, None, lineno=value.lineno)
 
         for loop in list(template.find_all(nodes.For)):
             loop.iter = filtered(loop.iter, _EACH)
         for texts in list(template.find_all(nodes.Concat)):
             texts.nodes = [filtered(nodes.List(texts.nodes, lineno=texts.lineno), _JOINED)]
-        return template.set_environment(self)
+        template.set_environment(self)
+        return template
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:

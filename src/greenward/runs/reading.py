@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -30,7 +30,7 @@ MAX_STEP = 10**12
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
 
 
-def is_step(value: Any) -> bool:
+def is_step(value: Any) -> TypeGuard[int]:
     """Whether a value from a file can be the number of a step."""
     return type(value) is int and 0 <= value < MAX_STEP
 
