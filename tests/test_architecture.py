@@ -34,8 +34,10 @@ SINGLE_MODULES = {
     "intervals",
     "logistic",
     "no_signal",
+    "records",
     "seeding",
     "text",
+    "user_files",
     "user_text",
 }
 LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}

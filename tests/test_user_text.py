@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from greenward.config.loading import parse_recipe
+from greenward.config.loading import load_recipe, parse_recipe
 from greenward.errors import CheckpointError, ConfigError, GreenwardError, ProblemError, RunError
 from greenward.evaluation.evalplus_files import read_samples
 from greenward.policies.tokenizer import read_json as read_model_json
@@ -17,10 +18,11 @@ from greenward.problems.json_format import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.recipes.supervised_data import read_pairs
 from greenward.reports.study import read_study
-from greenward.runs.files import read_json, read_jsonl
+from greenward.runs.files import JsonRows, read_json, read_jsonl
 from greenward.runs.lock import RunLock
 from greenward.runs.reading import read_config
-from greenward.user_text import MAX_NESTING, parse_json_text, parse_yaml_text
+from greenward.user_files import lines, open_file, read_file
+from greenward.user_text import MAX_NESTING, MAX_YAML_CHARS, parse_json_text, parse_yaml_text
 
 DEEP = {
     "lists": "[" * 5000 + "]" * 5000,
@@ -134,3 +136,66 @@ def test_a_lock_left_by_a_run_is_taken_again(tmp_path):
     for _ in range(2):
         RunLock(tmp_path).release()
     assert Path(tmp_path, ".lock").read_text() == f"pid {os.getpid()}\n"
+
+
+MERGES = {
+    "merge keys of merge keys": "a0: &a0 {x: 1, y: 2}\n"
+    + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
+    "aliases as a key": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    + "? *a29\n: 1",
+    "digits": "a: " + "9" * 200_000,
+    "a time of many parts": "a: 1" + ":1" * 100_000,
+    "a long text": "a: '" + "x" * (MAX_YAML_CHARS + 1) + "'",
+}
+
+
+@pytest.mark.parametrize("text", MERGES.values(), ids=MERGES)
+def test_yaml_that_stands_for_more_than_it_says_is_refused_before_it_is_built(tmp_path, text):
+    began = time.process_time()
+    with pytest.raises(yaml.YAMLError):
+        parse_yaml_text(text)
+    assert time.process_time() - began < 5
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"recipe\.yaml") as raised:
+        load_recipe(tmp_path / "recipe.yaml")
+    in_one_line(raised)
+
+
+def test_anchors_and_merge_keys_of_recipes_are_read_as_pyyaml_reads_them():
+    text = "base: &b {x: 1, y: [1, 2]}\nmore: {<<: *b, x: 3}\nboth: {<<: [*b, {z: 4}], u: *b}"
+    assert parse_yaml_text(text) == yaml.safe_load(text)
+
+
+def test_a_file_of_a_stranger_is_a_regular_file_in_its_folder(tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (tmp_path / "mine.json").write_text('{"secret": 1}')
+    (folder / "own.json").write_text("{}")
+    (folder / "link.json").symlink_to("own.json")
+    (folder / "out.json").symlink_to(tmp_path / "mine.json")
+    os.mkfifo(folder / "fifo.json")
+    assert read_file(folder / "link.json", within=folder) == b"{}"
+    assert read_file(folder / "out.json") == b'{"secret": 1}'  # a path that the user gave
+    for name, reason in (
+        ("out.json", "leads out"),
+        ("fifo.json", "no regular file"),
+        ("absent.json", "No such"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            read_file(folder / name, within=folder)
+    with pytest.raises(OSError, match="no regular file"):
+        read_file(Path("/dev/zero"))
+    with pytest.raises(OSError, match="at most 1"):
+        read_file(folder / "own.json", 1)
+    for name in ("out.json", "fifo.json"):
+        with pytest.raises(RunError, match=name):
+            read_json(folder / name)
+        with pytest.raises(RunError, match=name):
+            list(JsonRows(folder / name, lenient=True))
+
+
+def test_a_line_without_an_end_is_cut(tmp_path):
+    (tmp_path / "file").write_bytes(b"abcdef\nab\nabc\n\nabcdefgh")
+    with open_file(tmp_path / "file", 100) as file:
+        assert list(lines(file, 4)) == [b"abcd", b"ab\n", b"abc\n", b"\n", b"abcd"]

@@ -1,25 +1,28 @@
 """Parsers for the JSON and YAML of users: plain data of bounded depth and size, or an error of the format.
 
 A text can be valid and still exhaust its reader: unclosed brackets fill the stack of a parser, a YAML alias
-can contain itself, and a few aliases of aliases stand for billions of values.
+can contain itself, and a few aliases or merge keys (`<<`) stand for billions of values.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from itertools import chain
+from typing import Any, NoReturn
 
 import yaml
 
 MAX_NESTING = 100
-MAX_VALUES = 1_000_000  # of a YAML document, each alias counted as what it stands for
+MAX_YAML_CHARS = 1 << 18
+MAX_VALUES = 100_000  # of a YAML document, each alias and merge key counted as what it stands for
+MAX_DIGITS = 4300  # of a number in a YAML document, as Python has it for integers
 
 RENAMED_KEYS = {("warm_start", "misconception_rate"): "error_rate"}
 """Keys of recipes of earlier versions, by section and key, and their present names."""
 
 _TOO_DEEP = f"nested more than {MAX_NESTING} levels deep"
-_CONTAINERS = (list, tuple, dict)  # a tuple is an entry of YAML's `!!omap`
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def parse_json_text(text: str | bytes) -> Any:
@@ -45,9 +48,7 @@ def parse_json_text(text: str | bytes) -> Any:
 def parse_yaml_text(text: str) -> Any:
     """The data of a YAML text, as PyYAML's safe loader builds it, except that `1e-4` is a number.
 
-    Raises `yaml.YAMLError` for what is not YAML, is nested more than `MAX_NESTING` levels deep, contains
-    itself, stands for more than `MAX_VALUES` values, names a key twice in one section, or holds a scalar
-    that cannot be what its tag says.
+    Raises `yaml.YAMLError` as `compose_yaml` does, and for a scalar that cannot be what its tag says.
     """
     return construct_yaml(compose_yaml(text))
 
@@ -63,17 +64,28 @@ def with_present_names(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """The node tree of a YAML text, whose marks give lines. Raises `yaml.YAMLError`."""
-    return _BoundedLoader(text).get_single_node()
+    """The node tree of a YAML text, whose marks give lines.
+
+    Raises `yaml.YAMLError` for what is not YAML, has more than `MAX_YAML_CHARS` characters, is nested more
+    than `MAX_NESTING` levels deep, contains itself, stands for more than `MAX_VALUES` values, names a key
+    twice in one section, or has a key that is no scalar.
+    """
+    if len(text) > MAX_YAML_CHARS:
+        raise yaml.MarkedYAMLError(
+            problem=f"it has {len(text)} characters; at most {MAX_YAML_CHARS} are read"
+        )
+    node = _BoundedLoader(text).get_single_node()
+    if node is not None:
+        _measure(node, {})
+    return node
 
 
 def construct_yaml(node: yaml.Node | None) -> Any:
-    """The data of a node tree. Raises `yaml.YAMLError` as `parse_yaml_text` does."""
+    """The data of a node tree of `compose_yaml`. Raises `yaml.YAMLError` as `parse_yaml_text` does."""
     if node is None:
         return None
     try:
         value = _BoundedLoader("").construct_document(node)
-        check_nesting(value, most_values=MAX_VALUES)
     except yaml.YAMLError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -100,6 +112,8 @@ class _BoundedLoader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key must be a text", problem_mark=key.start_mark)
             line = lines.setdefault(str(key.value), key.start_mark.line + 1)
             if line <= key.start_mark.line:
                 problem = f"the key {key.value!r} occurs twice (first on line {line})"
@@ -109,33 +123,46 @@ class _BoundedLoader(yaml.SafeLoader):
 
 _BoundedLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
 
 
-def check_nesting(value: Any, containers: int = MAX_NESTING + 1, *, most_values: int | None = None) -> None:
-    """Raises `ValueError` for containers nested too deep or within themselves, and for too many values.
+def _measure(node: yaml.Node, measured: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """(values that a node stands for, levels of containers in it). Raises `yaml.YAMLError` beyond the limits.
 
-    `containers` is how many there can be at most, if that is known.
+    An alias is the node that it names, which stands earlier in the text and was `measured` before; one that
+    is being measured (None) contains itself.
     """
-    if containers <= MAX_NESTING:
-        return
-    measured: dict[int, tuple[int, int]] = {}
 
-    def measure(outer: Any, depth: int) -> tuple[int, int]:
-        """The number of values in a container, and its levels."""
-        if depth > MAX_NESTING:
-            raise ValueError(_TOO_DEEP)
-        if id(outer) not in measured:
-            entries = outer.values() if isinstance(outer, dict) else outer
-            inner = [measure(entry, depth + 1) for entry in entries if isinstance(entry, _CONTAINERS)]
-            values = len(outer) + sum(values for values, _ in inner)
-            measured[id(outer)] = values, 1 + max((levels for _, levels in inner), default=0)
-        return measured[id(outer)]
+    def refuse(problem: str) -> NoReturn:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
-    values, levels = measure(value, 1) if isinstance(value, _CONTAINERS) else (1, 0)
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag in _NUMBER_TAGS and len(node.value) > MAX_DIGITS:
+            refuse(f"a number of {len(node.value)} digits; at most {MAX_DIGITS} are read")
+        return 1, 0
+    if id(node) in measured:
+        return measured[id(node)] or refuse("it contains itself")
+    measured[id(node)] = None
+    is_mapping = isinstance(node, yaml.MappingNode)
+    inner = [
+        _measure(one, measured) for one in (chain.from_iterable(node.value) if is_mapping else node.value)
+    ]
+    values, levels = 1 + sum(one for one, _ in inner), 1 + max((deep for _, deep in inner), default=0)
     if levels > MAX_NESTING:
-        raise ValueError(_TOO_DEEP)
-    if most_values is not None and values > most_values:
-        raise ValueError(f"its aliases stand for more than {most_values} values")
+        refuse(_TOO_DEEP)
+    if values > MAX_VALUES:
+        refuse(f"its aliases and merge keys stand for more than {MAX_VALUES} values")
+    measured[id(node)] = values, levels
+    return values, levels
+
+
+def check_nesting(value: Any, containers: int) -> None:
+    """Raises `ValueError` for lists and objects of JSON nested too deep. There are at most `containers`."""
+    level, depth = [value], 0
+    while containers > MAX_NESTING and (level := [one for one in level if isinstance(one, (list, dict))]):
+        if (depth := depth + 1) > MAX_NESTING:
+            raise ValueError(_TOO_DEEP)
+        entries = (one.values() if isinstance(one, dict) else one for one in level)
+        level = list(chain.from_iterable(entries))

@@ -250,3 +250,15 @@ def test_a_long_cell_of_a_table_is_wrapped_and_a_short_one_is_not():
     report = Report("kind", "title", "headline", sections=(section("s", table),))
     cells = [attrs for tag, attrs in Page(render_html(report)).tags if tag == "td"]
     assert [cell.get("class") for cell in cells] == [None, "long", None, None]
+
+
+def test_markup_and_escapes_in_any_text_of_a_table_are_shown_as_they_are():
+    hostile = "[link=https://evil.example][red]x[/red]\x1b[31m"
+    table = Table(hostile, (hostile, hostile), ((hostile, hostile),), hostile)
+    report = Report(kind="k", title=hostile, headline=hostile, sections=(section(hostile, table),))
+    console = Console(file=io.StringIO(), width=400, force_terminal=True)
+    print_report(report, console)
+    shown = console.file.getvalue()
+    assert shown.count("[link=https://evil.example][red]x[/red]") >= 7
+    assert "\x1b]8;" not in shown
+    assert "\x1b[31m" not in shown

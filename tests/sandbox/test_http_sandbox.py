@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from executor_contract import EXPECTED, are_right, statuses, successors
 from fusion_server import FusionServer
 
 from greenward.errors import ConfigError, SandboxError
-from greenward.sandbox import remote
+from greenward.sandbox import http_server, remote, wire
 from greenward.sandbox.http_executor import HttpExecutor
 from greenward.sandbox.http_server import SandboxServer
 from greenward.sandbox.job_server import JobServer
@@ -203,6 +204,118 @@ def test_an_announced_length_is_not_waited_for_without_the_token(token_url):
     connection.endheaders()
     assert connection.getresponse().status == 401
     connection.close()
+
+
+@pytest.fixture
+def flooded(jobs):
+    """A server with few places, and what opens connections to it that are closed in the end."""
+    server, url = started(jobs, token=TOKEN, max_connections=32, head_seconds=1.0, max_body_bytes=1 << 16)
+    opened = []
+
+    def connect(text=b""):
+        connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=20)
+        opened.append(connection)
+        connection.sendall(text)
+        return connection
+
+    yield url, connect
+    for connection in opened:
+        connection.close()
+    server.shutdown()
+    server.server_close()
+
+
+def is_closed(connection):
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True  # else `recv` has timed out
+
+
+def test_slow_connections_without_a_token_keep_nobody_out(flooded):
+    url, connect = flooded
+    program = {"code": "print(1)", "language": "python"}
+    with HttpExecutor([url], TOKEN) as executor:  # has a connection before the flood and keeps it
+        flood = [connect(b"POST /run_code HTTP/1.1\r\nX: ") for _ in range(300)]
+        begun = time.monotonic()
+        assert are_right(executor.run(successors(3)), 3)
+        assert post(f"{url}/run_code", program, Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert time.monotonic() - begun < 30  # 75 s, when each slow connection was waited for
+    assert all(map(is_closed, flood))
+
+
+def test_a_head_that_comes_in_drops_has_a_deadline(flooded):
+    _, connect = flooded
+    connection = connect(b"POST /run_code HTTP/1.1\r\n")
+    begun = time.monotonic()
+    try:
+        while time.monotonic() - begun < 20:
+            connection.sendall(b"X: y\r\n")
+            time.sleep(0.05)
+    except ConnectionError:
+        pass
+    assert time.monotonic() - begun < 15
+
+
+def test_a_body_that_does_not_come_has_a_deadline(flooded, monkeypatch):
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.3)
+    head = f"POST /run_code HTTP/1.1\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"
+    assert is_closed(flooded[1](f"{head}Content-Length: 50\r\n\r\n{{".encode()))
+    # A length beyond the limit is drained for that long only.
+    assert is_closed(flooded[1](f"{head}Content-Length: 9{'0' * 16}\r\n\r\n{{".encode()))
+
+
+MALFORMED = [None, "x", -1, 2**61, 1e308, float("nan"), [], {}, [[]], ["x"], {"x": 1}, "x" * 100_000]
+
+
+def test_malformed_jobs_get_one_clear_error(jobs):
+    request = wire.write_request([wire.write_job(job)[0] for job in successors(1)])
+    assert jobs.answer(request)["results"]
+    (job,) = request["jobs"]
+    limits = job["limits"]
+    wrong = [{"version": wire.version(), "jobs": value} for value in [*MALFORMED, [None], [1]] if value != []]
+    wrong += [{**request, "version": value} for value in MALFORMED]
+    for name in job:
+        wrong += [{**request, "jobs": [{**job, name: value}]} for value in MALFORMED]
+        wrong.append({**request, "jobs": [{key: value for key, value in job.items() if key != name}]})
+    wrong += [
+        {**request, "jobs": [{**job, "limits": {**limits, name: value}}]}
+        for name in limits
+        for value in (None, "x", -1, float("nan"), [], {})
+    ]
+    refused = 0
+    for one in [*MALFORMED, *wrong]:
+        try:
+            wire.read_request(one)
+        except SandboxError as error:
+            assert len(str(error)) < 1000
+            refused += 1
+    assert refused > len(wrong) / 2
+
+
+def test_malformed_replies_are_those_of_a_lost_host(jobs):
+    request = wire.write_request([wire.write_job(job)[0] for job in successors(1)])
+    reply = json.loads(json.dumps(jobs.answer(request)))
+    assert wire.read_reply(reply, 1).results[0].outcome is Outcome.COMPLETED
+    (result,) = reply["results"]
+    (call,) = result["results"]
+    wrong = [{**reply, name: value} for name in reply for value in MALFORMED]
+    wrong += [{**reply, "results": [{**result, name: value}]} for name in result for value in MALFORMED]
+    wrong += [
+        {**reply, "results": [{**result, "results": [{**call, name: value}]}]}
+        for name in call
+        for value in MALFORMED
+    ]
+    for one in [*MALFORMED, *wrong, {"error": None}, {"error": [1, [2]]}]:
+        try:
+            (found,) = wire.read_reply(one, 1).results
+        except (SandboxError, ValueError):
+            continue
+        assert isinstance(found.error_message + found.stdout + found.stderr, str)
+        assert found.cpu_seconds >= 0 <= found.wall_seconds
+        assert all(isinstance(one.returned, bool) for one in found.results)
 
 
 def test_more_jobs_than_may_be_in_flight_wait_and_come_back_right(jobs):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from greenward.config.dqn import AgentConfig
 from greenward.environments.token_mdp import features
 from greenward.environments.token_mdp.embeddings import WORDS
 from greenward.errors import CheckpointError, GreenwardError
+from greenward.user_files import expecting
 
 WEIGHTS = "q_network.pt"
 
@@ -290,7 +292,10 @@ class DQNAgent(Stateful):
         file = Path(folder) / WEIGHTS
         if not file.is_file():
             raise CheckpointError(f"{folder} has no {WEIGHTS}: it is no checkpoint of kind dqn.")
-        self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
+        with expecting(
+            "the weights of a Q-network", file, CheckpointError, RuntimeError, EOFError, UnpicklingError
+        ):
+            self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
 
 
 def learn_environment(

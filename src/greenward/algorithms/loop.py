@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from types import FrameType
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.tracker_sinks import MetricSink
 from greenward.runs.trackers import evaluation_values, sample_rows, suite_group
 from greenward.seeding import seed_everything
+from greenward.user_files import expecting
 
 STATE_FILE = "trainer.pt"
 
@@ -312,4 +314,5 @@ def load_trainer_state(checkpoint: Path) -> dict[str, Any]:
             f"{checkpoint} holds a model but no {STATE_FILE}: training cannot be resumed from it.",
             remedy="Start a new run with model.id set to this folder.",
         )
-    return torch.load(file, map_location="cpu", weights_only=True)
+    with expecting("the state of a training", file, CheckpointError, RuntimeError, EOFError, UnpicklingError):
+        return torch.load(file, map_location="cpu", weights_only=True)

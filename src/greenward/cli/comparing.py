@@ -38,13 +38,21 @@ def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
     Without `sample`, the first answer that failed, else the first. Raises `RunError` for a folder without
     an evaluation and for a task or sample that it does not hold, naming the nearest.
     """
-    from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES, read_rows
+    from greenward.evaluation.folder import RESULTS
+    from greenward.user_files import expecting
 
     if not (folder / RESULTS).is_file():
         raise RunError(
             f"{folder} holds no evaluation ({RESULTS}).",
             remedy="Give the folder that `greenward eval` or `greenward grade` wrote to.",
         )
+    with expecting("the files of an evaluation", folder, RunError):
+        return _text_of(folder, task_id, sample)
+
+
+def _text_of(folder: Path, task_id: str, sample: int | None) -> str:
+    from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES, read_rows
+
     row, of_task = _chosen(folder, read_rows(folder / RESULTS), task_id, sample)
     answer = _first(folder / SAMPLES, task_id=task_id, sample=row.sample)
     prompt = _first(folder / PROMPTS, task_id=task_id).get("prompt", "")

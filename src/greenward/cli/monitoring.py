@@ -104,7 +104,7 @@ def _view(signals: RunSignals, headline: str) -> Any:
         if values := signals.series(name)[1].tolist():
             first, last = (value_text(value, "number") for value in (values[0], values[-1]))
             label, line = visible(signals.theirs.get(name, name), 40), Text(spark_line(values, 40), "cyan")
-            table.add_row(label, first, line, last)
+            table.add_row(Text(label), first, line, last)
     title = f"{signals.path.name}, step {signals.steps[-1]:,}"
     return Group(Text(visible(title), "bold"), Text(visible(headline)), table)
 

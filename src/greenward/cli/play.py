@@ -272,7 +272,7 @@ def _print_match(title: str, results: Sequence[RoleResult]) -> None:
     table = Table("", box=SIMPLE_HEAD, pad_edge=False)
     for result in results:
         void = f", {result.void} void" if result.void else ""
-        table.add_column(f"as {result.role} ({result.games} games{void})", justify="right")
+        table.add_column(Text(f"as {result.role} ({result.games} games{void})"), justify="right")
     for key in ("won", "drawn", "lost", "illegal"):
         label = "  by an illegal move" if key == "illegal" else key
         shares = [result.estimates.get(key) for result in results]

@@ -21,6 +21,7 @@ from greenward.cli.arguments import (
     run_argument,
     show_report,
 )
+from greenward.text import visible
 
 _FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
 _STEPS = click.option("--steps", type=COUNT, help="The last step of a replay.  [default: past the onset]")
@@ -105,14 +106,17 @@ def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
     from greenward.diagnostics.proof import bisect_settings
 
     with tempfile.TemporaryDirectory() as temporary:
-        found = bisect_settings(run, output or Path(temporary), say=click.echo, **chosen)
+        found = bisect_settings(
+            run, output or Path(temporary), say=lambda text: click.echo(visible(text)), **chosen
+        )
     cure = found.cure
     if not found.returns:
         click.echo("CANNOT TELL: the fault does not return when the run is repeated unchanged.")
     elif cure is None:
         click.echo(f"NO SINGLE SETTING cures {found.fault.name}; {len(found.trials)} were tried.")
     else:
-        click.echo(f"CURED by {cure.key}: {cure.value} caused {found.fault.name}, {cure.reference} does not.")
+        cured = f"CURED by {cure.key}: {cure.value} caused {found.fault.name}, {cure.reference} does not."
+        click.echo(visible(cured))
     raise SystemExit(0 if cure is not None else 1)
 
 

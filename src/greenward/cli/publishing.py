@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from greenward.cli.arguments import run_argument
+from greenward.text import visible
 
 
 @click.command()
@@ -32,10 +33,10 @@ def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) 
     sizes = {name: file.stat().st_size for name, file in pushed.files.items()}
     sizes[hub.CARD] = len(pushed.card.encode())
     for name, size in sizes.items():
-        click.echo(f"{size:>15,}  {name}")
+        click.echo(visible(f"{size:>15,}  {name}"))
     click.echo(f"{sum(sizes.values()):>15,}  bytes in all, of {pushed.checkpoint}")
     if pushed.url:
         click.echo(f"Sent to {pushed.repo}: {pushed.url}")
     else:
-        click.echo(f"\n{pushed.card}")
+        click.echo(visible(f"\n{pushed.card}"))
         click.echo(f"Nothing was sent to {pushed.repo} ({'private' if pushed.private else 'public'}).")

@@ -19,6 +19,8 @@ from greenward.config.presets import with_preset
 from greenward.config.recipe import KINDS, RECIPE, AnyRecipe, is_from_random_weights
 from greenward.config.source import RecipeText, describe, key_path, leaves
 from greenward.errors import ConfigError
+from greenward.user_files import read_file
+from greenward.user_text import MAX_YAML_CHARS
 
 PRETRAINED = "pretrained"
 """The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
@@ -45,7 +47,9 @@ def load_recipe(
     """
     file = find_recipe(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_file(file, 4 * MAX_YAML_CHARS).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}).") from None
     recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()

@@ -52,6 +52,7 @@ from greenward.config.sections import (
 )
 from greenward.config.tracking import TrackingConfig
 from greenward.errors import ConfigError
+from greenward.user_files import read_file
 from greenward.user_text import parse_yaml_text
 
 # Learning rates of a pretrained model where the recipe gives none.
@@ -334,7 +335,7 @@ def is_from_random_weights(model_id: str) -> bool:
             return False
         seen.add(run)
         try:
-            config = parse_yaml_text((run / "config.yaml").read_text(encoding="utf-8"))
+            config = parse_yaml_text(read_file(run / "config.yaml", within=run).decode("utf-8"))
             earlier = config["model"]["id"]
         except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
             return False  # not a run of greenward

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from greenward.errors import CheckpointError
 from greenward.reports.document import Fact, Report, Table, section
 from greenward.runs.files import to_json
+from greenward.user_files import UNEXPECTED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +43,7 @@ def open_weights(path: Path) -> dict[str, Callable[[], Tensor]]:
     """
     from safetensors import SafetensorError, safe_open
 
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    files = [path] if path.is_file() else [one for one in sorted(path.glob("*.safetensors")) if one.is_file()]
     if not files:
         raise CheckpointError(f"{path} holds no safetensors file")
     found: dict[str, Callable[[], Tensor]] = {}
@@ -50,7 +51,7 @@ def open_weights(path: Path) -> dict[str, Callable[[], Tensor]]:
         try:
             opened = safe_open(file, framework="pt")
             found |= {name: partial(opened.get_tensor, name) for name in sorted(opened.keys())}
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, *UNEXPECTED) as error:
             raise CheckpointError(f"{file} is not a sound safetensors file: {str(error)[:200]}") from None
     return found
 

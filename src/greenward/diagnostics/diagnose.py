@@ -16,7 +16,9 @@ from greenward.diagnostics.reward_health import TOPICS, unanswered_question
 from greenward.diagnostics.rollout_tests import dominant_answer, flaky_grades, length_bias
 from greenward.diagnostics.signal_tests import ALPHA, Result, Thresholds, late_mean, late_part
 from greenward.diagnostics.signals import GREEDY_PASS_RATE, RunSignals
+from greenward.errors import DiagnosticsError
 from greenward.runs.reading import evaluated_suites
+from greenward.user_files import expects
 
 OVERESTIMATION, STALENESS, EPSILON = "q/overestimation", "replay/staleness", "epsilon"
 COMMONEST = "programs/most_common"
@@ -61,6 +63,7 @@ def topics_of(suites: Iterable[str]) -> list[Topic]:
     return [*TOPICS, evaluation_topic(None), *map(evaluation_topic, suites), ANSWERS, Q_LEARNING, ROLLOUTS]
 
 
+@expects("the files of a run", DiagnosticsError)
 def diagnose_run(
     path: Path,
     *,

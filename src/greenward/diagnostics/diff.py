@@ -49,6 +49,7 @@ from greenward.diagnostics.signals import (
 from greenward.errors import DiagnosticsError
 from greenward.reports.document import Onset
 from greenward.runs.metrics import TIMING_PREFIXES
+from greenward.user_files import expects
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
@@ -103,6 +104,7 @@ class RunDiff:
     notes: tuple[str, ...]
 
 
+@expects("the files of a run", DiagnosticsError)
 def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunDiff:
     """Compare two run directories on `signals` (names or aliases); all common ones if none are given.
 

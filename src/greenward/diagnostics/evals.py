@@ -27,6 +27,7 @@ from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, 
 from greenward.errors import DiagnosticsError
 from greenward.runs.reading import evaluated_suites
 from greenward.runs.trackers import tracker_name
+from greenward.user_files import expects
 
 CODE = "code"
 QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
@@ -104,6 +105,7 @@ def evaluation_topic(suite: str | None) -> Topic:
     return Topic("held_out", "Held-out problems", (hacking, regression, gap, contamination))
 
 
+@expects("the files of a run", DiagnosticsError)
 def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Diagnosis:
     """Diagnose what the run at `path` learned.
 

@@ -70,7 +70,7 @@ def compare_scores(a: Path, b: Path) -> RewardDrift:
 
 
 def _scores(path: Path) -> dict[str, float]:
-    rows = JsonRows(path, lenient=True)
+    rows = JsonRows(path.resolve(), lenient=True)  # a link that the user named may lead anywhere
     return {
         str(row["prompt"]): float(row["score"])
         for row in rows

@@ -13,6 +13,8 @@ from greenward.diagnostics.findings import Diagnosis
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import ALPHA, Thresholds, beyond, late_share, moves_to
 from greenward.diagnostics.signals import GRADIENT, PASS_RATE, REWARD, THROUGHPUT, TRUNCATED, RunSignals
+from greenward.errors import DiagnosticsError
+from greenward.user_files import expects
 
 GRADIENTS = Topic(
     "gradient_drift_card",
@@ -108,6 +110,7 @@ COMPUTE = Topic(
 TOPICS = (GRADIENTS, CALIBRATION, REWARDS, POLICY, COMPUTE)
 
 
+@expects("the files of a run", DiagnosticsError)
 def diagnose_reward_health(
     path: Path,
     *,

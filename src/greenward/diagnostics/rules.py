@@ -15,7 +15,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 
 from greenward.config.sections import ConfigSection
 from greenward.errors import DiagnosticsError
-from greenward.user_text import parse_yaml_text
+from greenward.user_files import read_file
+from greenward.user_text import MAX_YAML_CHARS, parse_yaml_text
 
 
 class Webhook(ConfigSection):
@@ -124,7 +125,7 @@ def load_rules(name: str) -> Rules:
             f"there are no rules {name!r}", remedy=f"Presets: {', '.join(PRESETS)}; or a YAML file."
         )
     try:
-        found = parse_yaml_text(path.read_text(encoding="utf-8", errors="replace"))
+        found = parse_yaml_text(read_file(path, 4 * MAX_YAML_CHARS).decode("utf-8", "replace"))
         return Rules.model_validate(found or {})
     except yaml.YAMLError as error:
         raise DiagnosticsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None

@@ -28,6 +28,7 @@ from greenward.grading.verdict import Status
 from greenward.intervals import Estimate, paired_difference, pass_at_k, rate
 from greenward.runs.files import read_json
 from greenward.runs.reading import by_problem, read_evaluations
+from greenward.user_files import expecting
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
 # Settings that do not change the expected score.
@@ -179,18 +180,15 @@ def read_evaluation(path: Path) -> StoredEvaluation:
     Raises `RunError` for a path that is none of these, a row of another form, and an answer that occurs
     twice.
     """
-    try:
+    with expecting("of the form of an evaluation", path, RunError):
         return _read(path)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise RunError(f"{path}: a row is not of the form of an evaluation ({what}).") from None
 
 
 def _read(path: Path) -> StoredEvaluation:
     if path.is_dir():
         for name in (RESULTS, EVALPLUS_RESULTS):
             if (path / name).is_file():
-                return read_evaluation(path / name)
+                return _of_file(path / name)
         evaluations = read_evaluations(path)
         if not evaluations:
             raise RunError(
@@ -201,6 +199,10 @@ def _read(path: Path) -> StoredEvaluation:
         return _of_record(path, evaluations[-1])
     if not path.is_file():
         raise RunError(f"{path}: there is no such file or folder.")
+    return _of_file(path.resolve())  # a link that the user named may lead anywhere
+
+
+def _of_file(path: Path) -> StoredEvaluation:
     if path.suffix == ".jsonl":
         settings = read_json(path.parent / SETTINGS) or {}
         rows = ((row.task_id, row.sample, _counts(row.success)) for row in read_rows(path))

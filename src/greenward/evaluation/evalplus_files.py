@@ -26,6 +26,7 @@ from greenward.grading.reward_terms import defines
 from greenward.grading.verdict import Status
 from greenward.problems.json_rows import BadRow, Row, read_text, refuse
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.user_files import expects
 from greenward.user_text import parse_json_text
 
 Extract = Literal["auto", "always", "never"]
@@ -42,6 +43,7 @@ def demand_samples(path: Path) -> None:
         raise ProblemError(f"{path}: there is no such file or folder of answers.", remedy=_REMEDY)
 
 
+@expects("a file of answers", ProblemError)
 def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refuse) -> list[Sample]:
     """The answers in a file or folder, in its order.
 
@@ -212,7 +214,7 @@ def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Itera
         for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
             if not file.stem.isdecimal():
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
-            program = read_text(file)
+            program = read_text(file, within=path)
             yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program))
 
 

@@ -24,6 +24,7 @@ from greenward.problems.problem import ProblemSet
 from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows
 from greenward.runs.lock import RunLock
 from greenward.runs.output import check_folder, claim_folder
+from greenward.user_files import expecting
 
 SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
 PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
@@ -58,8 +59,9 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
             found = read_jsonl(self.path / name)
             if found.torn is not None:  # what a killed writer left would spoil the next line
                 write_rows(self.path / name, found.rows)
-        samples = (Sample.from_json(row, problems) for row in read_jsonl(self.path / SAMPLES).rows)
-        self.samples = {sample.key: sample for sample in samples}
+        with expecting("the samples of an evaluation", self.path / SAMPLES, RunError):
+            samples = [Sample.from_json(row, problems) for row in read_jsonl(self.path / SAMPLES).rows]
+            self.samples = {sample.key: sample for sample in samples}
         rows = read_rows(self.path / RESULTS)
         self.rows = {row.key: row for row in rows if row.success is not None and row.key in self.samples}
         if len(self.rows) < len(rows):
@@ -68,8 +70,9 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
     def add_session(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Records the versions and the machine of this session; returns all sessions so far."""
         record = read_json(self.path / PROVENANCE) or {"sessions": []}
-        sessions: list[dict[str, Any]] = record["sessions"]
-        sessions.append(dict(facts))
+        with expecting("a list of sessions", self.path / PROVENANCE, RunError):
+            sessions: list[dict[str, Any]] = record["sessions"]
+            sessions.append(dict(facts))
         self.write(PROVENANCE, record)
         return sessions
 
@@ -117,7 +120,5 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 def read_rows(path: Path) -> list[EvaluationRow]:
     """The rows of a `results.jsonl`; a torn last line is left out. Raises `RunError`."""
-    try:
+    with expecting("the results of an evaluation", path, RunError):
         return [EvaluationRow.from_json(row) for row in read_jsonl(path).rows]
-    except (KeyError, ValueError, TypeError) as error:
-        raise RunError(f"{path}: not the results of an evaluation ({error!r}).") from None

@@ -11,6 +11,8 @@ from greenward.errors import SandboxError
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.records import check_types
+from greenward.runs.files import from_json_number
 
 SampleKey = tuple[str, int]  # task id, number of the sample
 MAX_FAILED_TESTS = 100  # suites have problems with thousands of tests
@@ -134,14 +136,18 @@ class EvaluationRow:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EvaluationRow:
-        """The inverse of `to_json`. Raises `KeyError` or `ValueError` for a row of another form.
+        """The inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for a row of another form.
 
         Rows of earlier versions have neither `tokens` nor `success`, which follows from the status.
         """
         status = Status(row["status"])
         row = {"tokens": None} | dict(row) | {"status": status, "success": success_of(status)}
         values = {field.name: row[field.name] for field in fields(cls)}
-        return cls(**values | {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")})
+        values |= {name: from_json_number(values[name]) for name in ("seconds", "cpu_seconds")}
+        values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
+        read = cls(**values)
+        check_types(read)
+        return read
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"status": self.status.value}

@@ -248,7 +248,7 @@ def read_merged(folder: Path, base: Path) -> Any:
             f"expected the weights of an adapter in {folder / WEIGHTS_FILE}, found no such file"
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
         return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]

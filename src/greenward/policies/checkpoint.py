@@ -20,9 +20,11 @@ from torch import Tensor
 
 from greenward.errors import CheckpointError
 from greenward.policies.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
-from greenward.policies.tokenizer import Tokenizer, read_json
+from greenward.policies.tokenizer import Tokenizer, boundary, read_json
+from greenward.records import check_types
 from greenward.runs.output import replace_folder
 from greenward.runs.reading import is_run
+from greenward.user_files import UNEXPECTED, expecting, leads_out
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ADAPTER_CONFIG = "adapter_config.json"
@@ -32,6 +34,11 @@ _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
     "intermediate_size": "intermediate_size", "max_positions": "max_position_embeddings",
     "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta", "tied_embeddings": "tie_word_embeddings",
 }  # fmt: skip
+_REQUIRED = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings",
+)  # fmt: skip
+_TOO_LARGE = 1 << 31  # for any number of a shape
 
 
 def local_folder(model_id: str) -> Path | None:
@@ -119,47 +126,58 @@ def holding(name: str, folder: Path) -> Path:
 def read_shape(folder: Path) -> DecoderShape | None:
     """The decoder's shape from config.json; None where that asks for what the decoder does not compute."""
     config = read_json(folder / "config.json")
-    _, rope_kind = _rope_of(config)
-    computed = (
-        config.get("model_type") in _ARCHITECTURES
-        and rope_kind in ("default", "llama3")
-        and config.get("hidden_act", "silu") == "silu"
-        and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
-        and "quantization_config" not in config
-    )
+    with expecting("the config of a model", folder / "config.json", CheckpointError):
+        _, rope_kind = _rope_of(config)
+        computed = (
+            config.get("model_type") in _ARCHITECTURES
+            and rope_kind in ("default", "llama3")
+            and config.get("hidden_act", "silu") == "silu"
+            and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
+            and "quantization_config" not in config
+        )
     return shape_of(config, folder) if computed else None
 
 
 def shape_of(config: Mapping[str, Any], folder: Path) -> DecoderShape:
     """The shape that config.json gives under the names that most decoders use.
 
-    Raises `CheckpointError`, naming `folder`, where one is missing.
+    Raises `CheckpointError`, naming `folder`, where one is missing or no shape has its value.
     """
-    family, (rope, rope_kind) = config.get("model_type"), _rope_of(config)
-    try:
-        heads = config["num_attention_heads"]
-        defaults = {
+    with expecting("the config of a model", folder / "config.json", CheckpointError):
+        family, (rope, rope_kind) = config.get("model_type"), _rope_of(config)
+        given = {key: value for key, value in {**config, **rope}.items() if value is not None}
+        if missing := [key for key in _REQUIRED if key not in given]:
+            raise CheckpointError(f"expected the key {missing[0]!r} in {folder / 'config.json'}, found none")
+        heads = given["num_attention_heads"]
+        values = {
             "num_key_value_heads": heads,
-            "head_dim": config["hidden_size"] // heads,
+            "head_dim": given["hidden_size"] // heads,
             "rms_norm_eps": 1e-6,
             "rope_theta": 10000.0,
             "tie_word_embeddings": False,
+            **given,
         }
-        given = {key: value for key, value in {**config, **rope}.items() if value is not None}
-        values = defaults | given
         scaling = {f.name: rope[f.name] for f in fields(RopeScaling) if rope_kind == "llama3"}
-        return DecoderShape(
+        shape = DecoderShape(
             **{ours: values[theirs] for ours, theirs in _SHAPE_KEYS.items()},
             rope_scaling=RopeScaling(**scaling) if scaling else None,
             qk_norm=family == "qwen3",
             qkv_bias=family == "qwen2",
         )
-    except KeyError as error:
-        raise CheckpointError(f"expected the key {error} in {folder / 'config.json'}, found none") from error
+        for record in (shape, shape.rope_scaling):
+            if record is not None:
+                check_types(record)
+                for name, value in vars(record).items():
+                    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                    if is_number and not 0 < value < _TOO_LARGE:
+                        raise ValueError(f"{name} is {value}")
+        if shape.heads % shape.kv_heads or shape.head_dim % 2:
+            raise ValueError(f"{shape.heads} heads of {shape.head_dim}, {shape.kv_heads} of keys")
+    return shape
 
 
 def _rope_of(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return rope, rope.get("rope_type", rope.get("type", "default"))
 
 
@@ -210,6 +228,20 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
+def demand_weights(shape: DecoderShape, folder: Path) -> None:
+    """Raises `CheckpointError` if the weights in `folder` are too small for `shape`."""
+    wide = (shape.heads + shape.kv_heads) * 2 * shape.head_dim  # queries, keys, values and the output
+    layer = shape.hidden_size * (wide + 3 * shape.intermediate_size + 2)
+    embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+    parameters = shape.layers * layer + embeddings
+    size = sum(path.stat().st_size for path in _weight_files(folder) if path.is_file())
+    if parameters > size:
+        raise CheckpointError(
+            f"{folder / 'config.json'} asks for {parameters:,} parameters; the weights have {size:,} bytes",
+            remedy="the config is of another model, or the weights are cut short: fetch both again",
+        )
+
+
 @torch.no_grad()
 def load_weights(decoder: Decoder, folder: Path) -> None:
     """Fill the decoder from a folder's safetensors, one file or sharded.
@@ -248,7 +280,10 @@ def _weight_files(folder: Path) -> list[Path]:
     if single.is_file():
         return [single]
     if index.is_file():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+        with expecting("an index of weights", index, CheckpointError):
+            names = sorted(set(read_json(index).get("weight_map", {}).values()))
+            if outside := [name for name in names if Path(name).name != name]:
+                raise CheckpointError(f"{index} names {outside[0]!r:.80}, which is no file beside it")
         return [folder / name for name in names]
     found = sorted(path.name for path in folder.glob("*.bin"))
     raise CheckpointError(
@@ -260,11 +295,13 @@ def _weight_files(folder: Path) -> list[Path]:
 def _tensors_of(path: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
     if not path.is_file():
         raise CheckpointError(f"expected weights in {path}, found no such file")
+    if leads_out(path, boundary(path.parent)):
+        raise CheckpointError(f"{path} is a link that leads out of its folder")
     try:
         with safe_open(path, framework="pt") as file:
             for name in sorted(wanted.intersection(file.keys())):
                 yield name, file.get_tensor(name)
-    except SafetensorError as error:
+    except (SafetensorError, OSError, *UNEXPECTED) as error:
         raise CheckpointError(
             f"expected whole safetensors in {path}, found {path.stat().st_size} bytes that are not: {error}",
             remedy="the file is cut short or damaged: fetch or write it again",

@@ -95,6 +95,8 @@ class Policy(Sampler):
             model = TransformersPolicy.read(folder) if merged is None else merged
             policy: Policy = TransformersPolicy(model.to(target), tokenizer, dtype=numbers)
         else:
+            if merged is None:
+                checkpoint.demand_weights(shape, folder)
             decoder = Decoder(shape, compute_dtype=numbers)
             if merged is None:
                 checkpoint.load_weights(decoder, folder)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from functools import cached_property, lru_cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from greenward.errors import CheckpointError
+from greenward.policies.chat_template import render
+from greenward.user_files import expecting, read_file
 from greenward.user_text import parse_json_text
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
+_MOST_IDS = 1 << 31
 _ANSWER = "the assistant's answer"  # stands for it while a template is rendered
 
 # A newline takes the indentation after it, a word its leading space: short Python is then about one
@@ -70,7 +71,8 @@ class Tokenizer:
 
         Lone surrogates, which JSON can hold and UTF-8 cannot, count as question marks.
         """
-        return self.backend.encode(_encodable(text), add_special_tokens=add_special_tokens).ids
+        with _without_panics(f"the tokenizer cannot encode a text of {len(text)} characters"):
+            return self.backend.encode(_encodable(text), add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
@@ -114,7 +116,8 @@ class Tokenizer:
                 remedy="set model.prompt_style to completion, or use an instruction-tuned model",
             )
         try:
-            return _compile(self.chat_template).render(
+            return render(
+                self.chat_template,
                 messages=list(messages),
                 add_generation_prompt=add_generation_prompt,
                 tools=list(tools) or None,
@@ -178,10 +181,15 @@ class Tokenizer:
                 f"expected a tokenizer in {path}, found no such file",
                 remedy="save the model's tokenizer beside it (AutoTokenizer.save_pretrained)",
             )
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises bare Exception
-            raise CheckpointError(f"expected a tokenizer in {path}, found: {error}") from error
+        with expecting("a tokenizer", folder, CheckpointError):
+            return cls._read(folder)
+
+    @classmethod
+    def _read(cls, folder: Path) -> Tokenizer:
+        path = folder / "tokenizer.json"
+        content = read_file(path, within=boundary(folder))
+        with _without_panics(f"expected a tokenizer in {path}"):
+            backend = tokenizers.Tokenizer.from_buffer(content)
         backend.no_truncation()
         backend.no_padding()
         config = read_json(folder / "tokenizer_config.json", missing_ok=True)
@@ -196,8 +204,12 @@ class Tokenizer:
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         template_file = folder / "chat_template.jinja"
         if template_file.is_file():
-            template = template_file.read_text(encoding="utf-8")
+            template = read_file(template_file, within=boundary(folder)).decode("utf-8")
         eos_ids = list(dict.fromkeys(id_ for id_ in named if id_ is not None))
+        if not all(type(id_) is int and 0 <= id_ < _MOST_IDS for id_ in eos_ids):
+            raise TypeError(f"eos_token_id is {str(eos_ids)[:60]}")
+        if not isinstance(template, str | None):
+            raise TypeError(f"chat_template is {str(template)[:60]!r}")
         return cls(backend, eos_ids=eos_ids, pad_id=pad, bos_id=begin, chat_template=template)
 
 
@@ -228,33 +240,36 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+@contextmanager
+def _without_panics(failure: str) -> Iterator[None]:
+    """Turns what tokenizers raises into a `CheckpointError`: bare Exception, BaseException where Rust panics.
+
+    It panics for a pattern that backtracks without end, for example.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise CheckpointError(f"{failure}: {str(error)[:500]}") from error
+        raise
+
+
+def boundary(folder: Path) -> Path:
+    """The folder that links in a model folder may not leave. In the hub's cache they lead to its blobs."""
+    return folder.parent.parent if folder.parent.name == "snapshots" else folder
+
+
 def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     """The object in a JSON file of a model folder."""
     if missing_ok and not path.is_file():
         return {}
     try:
-        found = parse_json_text(path.read_text(encoding="utf-8"))
+        found = parse_json_text(read_file(path, within=boundary(path.parent)).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"expected a JSON object in {path}, found: {error}") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"expected a JSON object in {path}, found a {type(found).__name__}")
     return found
-
-
-@lru_cache(maxsize=8)
-def _compile(source: str) -> Template:
-    """A chat template with the functions that `transformers` gives it."""
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(source)
 
 
 def _token_id(backend: tokenizers.Tokenizer, token: Any) -> int | None:

@@ -42,9 +42,11 @@ class TransformersPolicy(Policy):
                 remedy="pip install 'greenward[hf]'",
             ) from error
         try:
-            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"expected a causal language model in {folder}, found: {error}") from error
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        except Exception as error:  # transformers raises the errors of many libraries
+            raise CheckpointError(
+                f"expected a causal language model in {folder}, found: {str(error)[:500]}"
+            ) from error
 
     @property
     def max_positions(self) -> int:

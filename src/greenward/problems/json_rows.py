@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import gzip
+import io
 import json
 import keyword
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +21,16 @@ from typing import Any, NoReturn, TypeVar
 from greenward.errors import ProblemError
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.python_source import parse
+from greenward.user_files import UNEXPECTED, read_file
 from greenward.user_text import check_nesting
 
 T = TypeVar("T")
 
+MAX_BYTES = 4 << 30  # of a file of problems
+MAX_UNPACKED_BYTES = 64 << 20  # of a compressed file, whatever its size
+MAX_UNPACKED_RATIO = 100  # unpacked bytes for each byte of a larger one
+
 _WHITESPACE = " \t\r\n"
-# What reading a row may raise that has an unexpected structure.
-_UNEXPECTED = (
-    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
-)  # fmt: skip
 
 
 class BadRow(ProblemError):
@@ -76,7 +79,7 @@ class Row:
         """A text that can name a Python function."""
         value = self.text(field)
         if not value.isidentifier() or keyword.iskeyword(value):
-            raise self.error(field, f"must be the name of a Python function, found {value!r}")
+            raise self.error(field, f"must be the name of a Python function, found {value!r:.80}")
         return value
 
     def python(
@@ -187,7 +190,7 @@ def read_problems(
                 by_id[problem.task_id] = row, problem
         except BadRow as error:
             on_bad(error)
-        except _UNEXPECTED as error:
+        except UNEXPECTED as error:
             what = f"{type(error).__name__}: {error}"
             on_bad(BadRow(f"{row.file}, {row.place}: not of the expected form ({what})."))
     if format.pair is not None:
@@ -221,12 +224,23 @@ def _join_pairs(by_id: dict[str, tuple[Row, Problem]], pair: Pair, on_bad: Calla
             by_id |= {task_id: (row, made[0]), other_id: (other_row, made[1])}
 
 
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, decompressed if its name ends in `.gz`. Raises `ProblemError`."""
+def read_text(path: Path, *, within: Path | None = None) -> str:
+    """The text of a UTF-8 file, decompressed if its name ends in `.gz`.
+
+    Raises `ProblemError`, also for a file that unpacks to more than `MAX_UNPACKED_BYTES` and more than
+    `MAX_UNPACKED_RATIO` times its size, and for a link that leads out of the folder `within`.
+    """
     try:
-        content = path.read_bytes()
+        content = read_file(path, MAX_BYTES, within=within)
         if path.suffix == ".gz":
-            content = gzip.decompress(content)
+            most = max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * len(content))
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+                content = packed.read(most + 1)
+            if len(content) > most:
+                raise ProblemError(
+                    f"{path}: unpacks to more than {most >> 20} MiB, which is suspicious for its size. "
+                    "If you trust it, unpack it yourself (gunzip) and give the unpacked file."
+                )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProblemError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
@@ -302,8 +316,7 @@ def _finite(text: str) -> float:
 def _with_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice!r} occurs twice, so that one of the two values would be lost")
     return found
 

@@ -63,7 +63,8 @@ def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
         if shape := read_shape(folder):
             return shape, True
         config = read_json(folder / "config.json")
-        return shape_of(config.get("text_config") or config, folder), False
+        inner = config.get("text_config")
+        return shape_of(inner if isinstance(inner, dict) and inner else config, folder), False
     except GreenwardError:
         return None
 

@@ -47,11 +47,10 @@ class FoundModel:
     def max_positions(self) -> int | None:
         """The longest prompt and answer together, in tokens, where the model's config says it."""
         config: Mapping[str, Any] = read_json(checkpoint.holding("config.json", self.folder) / "config.json")
-        config = config.get("text_config") or config
-        for key in ("max_position_embeddings", "n_positions", "n_ctx"):
-            if isinstance(config.get(key), int):
-                return int(config[key])
-        return None
+        inner = config.get("text_config")
+        config = inner if isinstance(inner, dict) and inner else config
+        given = (config.get(key) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
+        return next((number for number in given if type(number) is int and number > 0), None)
 
     def to_json(self) -> dict[str, Any]:
         """What a result says of its model."""

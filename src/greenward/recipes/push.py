@@ -9,6 +9,7 @@ from greenward.errors import CheckpointError, ConfigError, RunError
 from greenward.reports.model_card import model_card
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.keys import load_keys
+from greenward.user_files import read_file
 
 CARD = "README.md"
 # What a model folder on the Hub holds. Everything else in a checkpoint stays here: the trainer's state.
@@ -48,7 +49,7 @@ def push(
         raise CheckpointError(f"{folder} holds a link that leads out of it; only whole checkpoints are sent.")
     written = folder / CARD
     card = (
-        written.read_text(encoding="utf-8")
+        read_file(written, within=folder).decode("utf-8", "replace")
         if written.is_file()
         else model_card(Path(run), checkpoint_step(folder))
     )

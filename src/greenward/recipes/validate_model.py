@@ -126,7 +126,9 @@ def _compare(found: FoundModel, ours: _Answers) -> tuple[bool, str]:
         raise ConfigError(
             "validate-model needs transformers, which is not installed.", remedy="pip install 'greenward[hf]'"
         ) from error
-    model: Any = AutoModelForCausalLM.from_pretrained(found.folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        found.folder, dtype=torch.float32, trust_remote_code=False
+    )
     model.to(ours.device).eval()
     logits_off = logprobs_off = 0.0
     greedy = tokens = 0

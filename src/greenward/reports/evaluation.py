@@ -25,6 +25,7 @@ from greenward.reports.figures import (
 )
 from greenward.reports.games import game_blocks, is_game
 from greenward.runs.files import JsonRows, read_json
+from greenward.user_files import expects
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
@@ -45,6 +46,7 @@ def is_evaluation(path: Path) -> bool:
     return (path / RESULTS).is_file() and (path / SUMMARY).is_file()
 
 
+@expects("the files of an evaluation", RunError)
 def evaluation_report(path: Path) -> Report:
     """The report of the evaluation at `path`. Raises `RunError` if there is none that is finished."""
     summary = None

@@ -14,6 +14,7 @@ from greenward.errors import RunError
 from greenward.runs.files import from_json_number, read_json
 from greenward.runs.keys import without_keys
 from greenward.runs.reading import evaluation_files, read_config, read_sessions
+from greenward.user_files import expects, read_file
 
 # Of the data that recipes name; a prefix such as `bugs:` and a part such as `:test` are left out.
 LICENCES = {
@@ -31,6 +32,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _LICENCE = re.compile(r"^license:\s*(\S+)\s*$", re.MULTILINE)
 
 
+@expects("the files of a run", RunError, jinja2.TemplateError)
 def model_card(run: Path, step: int) -> str:
     """The card of the checkpoint after `step` steps of the run at `run`, in Markdown with metadata.
 
@@ -64,7 +66,7 @@ def model_card(run: Path, step: int) -> str:
         sessions=_readable(read_sessions, run) or [],
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
     )
-    return without_keys(card)
+    return without_keys(card.encode("utf-8", "replace").decode())
 
 
 def _metrics(run: Path, step: int) -> Iterator[tuple[str, str, str, str, int]]:
@@ -106,7 +108,7 @@ def _licence_of_data(name: str) -> str:
 def _licence_of(model: str) -> str | None:
     """The licence that the card in the folder of a base model names."""
     try:
-        found = _LICENCE.search((Path(model) / "README.md").read_text(encoding="utf-8", errors="replace"))
+        found = _LICENCE.search(read_file(Path(model) / "README.md").decode("utf-8", "replace"))
     except OSError:
         return None
     return found[1] if found else None

@@ -18,11 +18,13 @@ from greenward.reports.results import Results, compare, evaluations_at, paired_d
 from greenward.reports.study import Study, failures, read_study
 from greenward.reports.training_charts import TRAINING_CURVES, Drawn, evaluation_chart, metric_series
 from greenward.runs.reading import WITHOUT_EFFECT, flattened, is_run, read_summary, runs_below
+from greenward.user_files import expects
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
 
 
+@expects("the files of runs", RunError)
 def overlay_report(paths: Sequence[Path]) -> Report:
     """The report of several runs or studies; differences are those to the first.
 
@@ -58,6 +60,7 @@ def combinations(path: Path) -> list[Path]:
     return sorted((one for one in path.glob("*=*") if one.is_dir()), key=lambda one: _in_order(one.name))
 
 
+@expects("the files of a sweep", RunError)
 def sweep_report(path: Path) -> Report:
     """The report of the sweep at `path`, whose folders are runs or studies named for their settings.
 

@@ -76,7 +76,7 @@ def _print_table(console: Console, table: document.Table) -> None:
     fits = sum(1 + max(map(len, column)) for column in cells) <= console.width
     for index, column in enumerate(table.columns):
         style = None if index else "cyan"
-        shown.add_column(visible(column), style=style, no_wrap=fits and index > 0, overflow="fold")
+        shown.add_column(Text(visible(column)), style=style, no_wrap=fits and index > 0, overflow="fold")
     for row in table.rows:
         style = "dim" if row[0].startswith(" ") else None
         shown.add_row(*(Text(visible(cell).replace(" %", "%")) for cell in row), style=style)

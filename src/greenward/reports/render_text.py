@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
 from greenward.reports import document
+from greenward.runs.files import dump_json
 from greenward.text import visible
 
 
@@ -42,7 +42,8 @@ def render_json(report: document.Report) -> str:
             for section in report.sections
         ],
     }
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    # A lone surrogate, which UTF-8 has not, becomes its escape in JSON.
+    return dump_json(record, indent=1).encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 def inline(text: str) -> str:

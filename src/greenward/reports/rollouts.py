@@ -27,6 +27,7 @@ from greenward.reports.render_html import render_html
 from greenward.runs.files import write_atomically
 from greenward.runs.output import claim_folder
 from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
+from greenward.user_files import expecting
 
 MAX_PAGES = 50  # of HTML, which are all written
 
@@ -90,14 +91,15 @@ class Rollouts:
         every: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
         self._rewards: dict[str, dict[str, tuple[float, int]]] = {}  # sum and number by status and role
-        for _, row in self._rows():
-            every[_status(row)] += 1
-            if wanted.matches(row):
-                self._statuses[_status(row)] += 1
-                of_status = self._rewards.setdefault(_status(row), {})
-                for role, reward in _numbers(row, "rewards").items():
-                    total, count = of_status.get(role, (0.0, 0))
-                    of_status[role] = total + reward, count + 1
+        with expecting("the rollouts of a run", path, RunError):
+            for _, row in self._rows():
+                every[_status(row)] += 1
+                if wanted.matches(row):
+                    self._statuses[_status(row)] += 1
+                    of_status = self._rewards.setdefault(_status(row), {})
+                    for role, reward in _numbers(row, "rewards").items():
+                        total, count = of_status.get(role, (0.0, 0))
+                        of_status[role] = total + reward, count + 1
         self._every = every  # whether or not they are wanted
         self.matching = self._statuses.total()
         self.pages = max(1, -(-self.matching // page_size))
@@ -108,7 +110,8 @@ class Rollouts:
             raise RunError(f"there is no page {page}: the {self.matching} answers fill {self.pages}")
         first = (page - 1) * self._page_size
         wanted = (_task(step, row) for step, row in self._rows() if self._wanted.matches(row))
-        shown = tuple(islice(wanted, first, first + self._page_size))
+        with expecting("the rollouts of a run", self._path, RunError):
+            shown = tuple(islice(wanted, first, first + self._page_size))
         of = f" of {self._wanted}" if str(self._wanted) else ""
         headline = f"{self.matching:,} of {self._every.total():,} answers{of}"
         if shown:

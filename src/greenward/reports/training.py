@@ -11,6 +11,7 @@ from statistics import fmean
 
 import yaml
 
+from greenward.errors import RunError
 from greenward.reports.document import (
     NOTHING,
     AnsweredTask,
@@ -58,6 +59,7 @@ from greenward.reports.study import Evaluation, Study, finite_values, read_study
 from greenward.reports.token_programs import program_sections
 from greenward.reports.training_charts import held_out_charts, step_charts, suite_charts, warm_start_charts
 from greenward.runs.reading import RecordedRun
+from greenward.user_files import expects
 
 NEGLIGIBLE_SECONDS = 0.05
 _SHOWN_OF: Mapping[str, tuple[int, Tone]] = {
@@ -68,6 +70,7 @@ _SHOWN_OF: Mapping[str, tuple[int, Tone]] = {
 _OUTCOMES = {(False, True): "fixed", (False, False): "still failing", (True, False): "broken"}
 
 
+@expects("the files of a run", RunError)
 def training_report(path: str | Path) -> Report:
     """The report of the run or study at `path`. Raises `RunError` when there is neither."""
     study = read_study(path)

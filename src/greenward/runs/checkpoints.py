@@ -18,6 +18,7 @@ from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
 from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
+from greenward.user_files import expecting, leads_out
 
 MANIFEST = "manifest.json"
 PINNED = "pinned.json"
@@ -172,22 +173,29 @@ def verify(path: str | Path) -> None:
 
     Raises `CheckpointError` naming a file that is missing, cut short or changed.
     """
-    for name, expected in _manifest(Path(path))["files"].items():
-        file = Path(path) / name
+    with expecting("the manifest of a checkpoint", Path(path) / MANIFEST, CheckpointError):
+        files = {
+            Path(path) / name: (int(one["bytes"]), str(one["sha256"]))
+            for name, one in _manifest(Path(path))["files"].items()
+        }
+    for file, (bytes_saved, digest) in files.items():
+        if leads_out(file, Path(path)):
+            raise CheckpointError(f"{file} is outside of the checkpoint")
         if not file.is_file():
             raise CheckpointError(f"{file} is missing; the checkpoint is not whole")
         size = file.stat().st_size
-        if size != expected["bytes"]:
-            found = f"expected {expected['bytes']:,} bytes, found {size:,}; it was cut short or changed"
+        if size != bytes_saved:
+            found = f"expected {bytes_saved:,} bytes, found {size:,}; it was cut short or changed"
             raise CheckpointError(f"{file}: {found}", remedy=_DAMAGED)
-        if sha256_of([file]) != expected["sha256"]:
+        if sha256_of([file]) != digest:
             found = f"its content is not what was saved (SHA-256 differs from {MANIFEST})"
             raise CheckpointError(f"{file}: {found}", remedy=_DAMAGED)
 
 
 def checkpoint_step(path: str | Path) -> int:
     """The step after which `path` was saved. Raises `CheckpointError` without a readable manifest."""
-    return int(_manifest(Path(path))["step"])
+    with expecting("the manifest of a checkpoint", Path(path) / MANIFEST, CheckpointError):
+        return int(_manifest(Path(path))["step"])
 
 
 def _manifest(path: Path) -> dict[str, Any]:

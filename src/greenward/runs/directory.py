@@ -322,7 +322,9 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_atomically(target / CONFIG, text.encode())
         if step:
-            shutil.copytree(checkpoint, target / CHECKPOINTS / checkpoint.name, copy_function=_link)
+            shutil.copytree(
+                checkpoint, target / CHECKPOINTS / checkpoint.name, copy_function=_link, symlinks=True
+            )
             for name in (METRICS, PREDICTIONS):
                 rows = [
                     row for row in JsonRows(run / name, lenient=True) if row.get("step", step + 1) <= step

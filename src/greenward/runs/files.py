@@ -22,6 +22,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from greenward.errors import RunError
+from greenward.user_files import MAX_LOG_BYTES, lines, open_file, read_file
 from greenward.user_text import parse_json_text
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -40,6 +41,15 @@ def writing(what: str) -> Iterator[None]:
             reason = "the disk is full"
             remedy = "Free some space and go on with --resume; what was written before is intact."
         raise RunError(f"cannot write {what}: {reason}", remedy=remedy) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `RunError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None:
@@ -238,11 +248,13 @@ class JsonRows:
 
     `torn` is the unfinished last line once all rows were taken, None when there is none. A missing file has
     no rows. Raises `RunError` for a broken line that is not the last one; a `lenient` reader leaves out what
-    is no JSON object and counts it in `broken`.
+    is no JSON object and counts it in `broken`. Both raise it for what is no file, is too long, or is a link
+    that leads out of `within`, which is the folder of the file unless it is given.
     """
 
-    def __init__(self, path: Path, *, lenient: bool = False) -> None:
+    def __init__(self, path: Path, *, lenient: bool = False, within: Path | None = None) -> None:
         self.path = path
+        self._within = within or path.parent
         self.torn: str | None = None
         self.broken = 0
         self._lenient = lenient
@@ -251,8 +263,8 @@ class JsonRows:
         if not self.path.exists():
             return
         last: tuple[int, bytes] | None = None
-        with open(self.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with reading(self.path), open_file(self.path, MAX_LOG_BYTES, within=self._within) as file:
+            for number, line in enumerate(lines(file), start=1):
                 if last is not None and not self._lenient:
                     raise RunError(
                         f"{self.path}, line {last[0]}: expected a JSON object, found {last[1][:80]!r}"
@@ -276,11 +288,15 @@ def read_jsonl(path: Path) -> Lines:
     return Lines(tuple(rows), rows.torn)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read one JSON object; None when there is no such file. Raises `RunError` for anything else in it."""
+def read_json(path: Path, *, within: Path | None = None) -> dict[str, Any] | None:
+    """Read one JSON object; None when there is no such file.
+
+    Raises `RunError` for anything else in it, and as `JsonRows` does.
+    """
     if not path.exists():
         return None
-    record = _json_object(path.read_bytes())
+    with reading(path):
+        record = _json_object(read_file(path, within=within or path.parent))
     if record is None:
         raise RunError(f"{path}: expected a JSON object", remedy="Delete the file, or restore it.")
     return record

@@ -25,6 +25,7 @@ from greenward.runs.files import (
     write_rows,
     writing,
 )
+from greenward.runs.reading import is_step
 
 TIMING_PREFIXES = ("time/", "perf/")
 PREDICTIONS = "predictions.jsonl"
@@ -51,7 +52,11 @@ class StepFile:
         lines = read_jsonl(path)
         if lines.torn is not None:
             write_rows(path, lines.rows)
-        self.last_step: int | None = lines.rows[-1]["step"] if lines.rows else None
+        self.last_step: int | None = None
+        for number, row in enumerate(lines.rows, start=1):
+            if not is_step(row.get("step")):
+                raise RunError(f"{path}, row {number}: expected a step, found {str(row.get('step'))[:60]!r}")
+            self.last_step = row["step"]
 
     def truncate_after(self, step: int) -> None:
         """Drop every row newer than `step`, atomically; the rows before keep their bytes' meaning."""
@@ -127,7 +132,7 @@ def read_predictions(run: Path, newest: int | None = None) -> Predictions:
     for number, row in enumerate(JsonRows(run / PREDICTIONS), start=1):
         step, predicted, passed = row.get("step"), row.get("predicted"), row.get("passed")
         if not (
-            isinstance(step, int)
+            is_step(step)
             and _are_numbers(predicted)
             and _are_numbers(passed)
             and len(predicted) == len(passed)

@@ -7,25 +7,32 @@ leaves out what cannot be read and notes it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
 from greenward.errors import RunError
-from greenward.runs.files import JsonRows, from_json_number, read_json
-from greenward.user_text import parse_yaml_text, with_present_names
+from greenward.runs.files import OVERFLOWED, JsonRows, from_json_number, read_json, reading
+from greenward.user_files import UNEXPECTED, read_file
+from greenward.user_text import MAX_YAML_CHARS, parse_yaml_text, with_present_names
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
+MAX_STEP = 10**12
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
+
+
+def is_step(value: Any) -> TypeGuard[int]:
+    """Whether a value from a file can be the number of a step."""
+    return type(value) is int and 0 <= value < MAX_STEP
 
 
 def step_name(step: int) -> str:
@@ -64,7 +71,10 @@ def runs_below(path: Path) -> list[Path]:
 def read_failure(path: Path) -> str | None:
     """What the run at `path` said when it failed as a part of a sweep."""
     file = path / FAILURE
-    return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
+    if not file.is_file():
+        return None
+    with reading(file):
+        return read_file(file, within=path).decode("utf-8", "replace").strip()
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -73,7 +83,8 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise RunError(f"{path} has no {CONFIG}, so it is not a run directory")
     try:
-        config = parse_yaml_text(file.read_text())
+        with reading(file):
+            config = parse_yaml_text(read_file(file, 4 * MAX_YAML_CHARS, within=path).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(config, dict):
@@ -121,7 +132,7 @@ def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any
 
     Their rows are grouped by problem (`by_problem`).
     """
-    records = (read_json(file) for _, of, file in evaluation_files(path) if of == suite)
+    records = (read_json(file, within=path) for _, of, file in evaluation_files(path) if of == suite)
     return [by_problem(record) for record in records if record is not None]
 
 
@@ -167,7 +178,7 @@ def read_rollouts(
     """
     for step, file in steps_in(path / ROLLOUTS):
         if (first_step is None or step >= first_step) and (last_step is None or step <= last_step):
-            for row in JsonRows(file):
+            for row in JsonRows(file, within=path):
                 yield step, row
 
 
@@ -199,13 +210,13 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
     def lenient(read: Any, file: Path, argument: Any) -> Any:
         try:
             return read(argument) if file.exists() else None
-        except RunError:
+        except (RunError, *UNEXPECTED):
             notes.append(f"{_short(file)} cannot be read and was left out.")
             return None
 
     evaluations: dict[str | None, list[Mapping[str, Any]]] = {None: []}
     for _, suite, file in evaluation_files(path):
-        if (record := lenient(read_json, file, file)) is None:
+        if (record := lenient(partial(read_json, within=path), file, file)) is None:
             continue
         if (evaluation := sound_evaluation(record)) is not None:
             evaluations.setdefault(suite, []).append(evaluation)
@@ -225,7 +236,7 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
 def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
     source = JsonRows(path, lenient=True)
     rows = list(source)
-    kept = [row for row in rows if isinstance(row.get("step"), int)]
+    kept = [row for row in rows if is_step(row.get("step"))]
     if left_out := len(rows) - len(kept) + source.broken:
         notes.append(f"{_short(path)}: {left_out} line(s) cannot be read and were left out.")
     return tuple({key: from_json_number(value) for key, value in row.items()} for row in kept)
@@ -236,7 +247,7 @@ def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
     Kept are the metrics and rates that are estimates, and the rows that count the answers to a problem.
     """
-    if not isinstance(record.get("metrics"), dict) or not isinstance(record.get("step"), int):
+    if not isinstance(record.get("metrics"), dict) or not is_step(record.get("step")):
         return None
     found = by_problem(record)
     rows = found["rows"] if isinstance(found.get("rows"), list) else ()
@@ -257,7 +268,7 @@ def _estimates(found: Any) -> dict[str, dict[str, Any]]:
     for name, estimate in found.items() if isinstance(found, dict) else ():
         if isinstance(estimate, dict):
             bounds = {key: from_json_number(estimate.get(key)) for key in ("value", "low", "high")}
-            if all(isinstance(bound, (int, float)) and math.isfinite(bound) for bound in bounds.values()):
+            if all(isinstance(bound, (int, float)) and abs(bound) <= OVERFLOWED for bound in bounds.values()):
                 kept[name] = {**estimate, **bounds}
     return kept
 

@@ -98,7 +98,7 @@ class HttpHost:
         found = self._client.request("POST", RUN_CODE_PATH, payload, seconds=seconds + _SPARE_SECONDS)
         try:
             theirs, reply = json.loads(base64.b64decode(found["files"]["reply.json"]))
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             raise HostLost(f"the sandbox did not run as a program there: {str(found)[-500:]}") from None
         if theirs != nonce:
             raise HostLost("the reply is not that of the sandbox that was sent there")

@@ -11,9 +11,12 @@ import binascii
 import hmac
 import ipaddress
 import json
+import math
 import re
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,18 +33,74 @@ MAX_JOBS = 1024  # accepted and not finished
 MAX_CONNECTIONS = 256
 MAX_RUN_SECONDS = 300.0
 OUTPUT_BYTES = 1 << 20
-_IDLE_SECONDS = 60.0  # a connection that sends nothing for so long is closed
+HEAD_SECONDS = 10.0  # from the opening of a connection to the end of its first head, with the token
+_IDLE_SECONDS = 60.0  # a connection that sends or takes nothing for so long is closed
+_BODY_SECONDS, _BODY_BYTES_PER_SECOND = 30.0, 1 << 18  # a body must come within both together
 _RETRY_AFTER = "1"
+
+
+class _Connections:
+    """The open connections, the oldest first, and when each must have gone on.
+
+    There are at most `most`. A client that has given the token is trusted; the oldest other one makes room
+    for a new one, so that clients who never say anything keep nobody out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        self._trusted: set[socket.socket] = set()
+
+    def admit(self, connection: socket.socket, seconds: float) -> bool:
+        """Takes in a connection, whose client has so many seconds to be trusted; False where all are."""
+        with self._lock:
+            if len(self._deadlines) >= self._most:
+                oldest = next((one for one in self._deadlines if one not in self._trusted), None)
+                if oldest is None:
+                    return False
+                self._end(oldest)
+            self._deadlines[connection] = time.monotonic() + seconds
+            return True
+
+    def trust(self, connection: socket.socket, seconds: float = math.inf) -> None:
+        """Trusts a client from now on, and gives it so many seconds for what it does next."""
+        with self._lock:
+            if connection in self._deadlines:
+                self._trusted.add(connection)
+                self._deadlines[connection] = time.monotonic() + seconds
+
+    def end_late_ones(self) -> None:
+        """Ends the connections whose time is over; their threads then see that nothing more comes."""
+        now = time.monotonic()
+        with self._lock:
+            for connection in [one for one, deadline in self._deadlines.items() if deadline < now]:
+                self._end(connection)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._forget(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        self._forget(connection)
+        with suppress(OSError):  # it has just been closed
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._deadlines.pop(connection, None)
+        self._trusted.discard(connection)
 
 
 class SandboxServer(ThreadingHTTPServer):
     """Serves the jobs of `jobs` until `shutdown`. Raises `ConfigError` for an address that cannot be used.
 
     `token` is asked of every request, as a bearer token or as the password of basic authentication (a
-    client that knows only URLs: `http://any:TOKEN@host`); it may be missing on the loopback only.
+    client that knows only URLs: `http://any:TOKEN@host`); it may be missing on the loopback only. A client
+    has `head_seconds` to give it. Where all of `max_connections` are taken, the oldest one without a token is
+    closed for a new one.
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -53,6 +112,8 @@ class SandboxServer(ThreadingHTTPServer):
         max_jobs: int = MAX_JOBS,
         max_body_bytes: int = MAX_BODY_BYTES,
         memory_bytes: int = 1 << 30,
+        max_connections: int = MAX_CONNECTIONS,
+        head_seconds: float = HEAD_SECONDS,
     ) -> None:
         if not token and not _is_loopback(host):
             raise ConfigError(
@@ -63,7 +124,7 @@ class SandboxServer(ThreadingHTTPServer):
         self.max_jobs, self.max_body_bytes = max_jobs, max_body_bytes
         self.is_closing = False
         self._running, self._lock = 0, threading.Lock()
-        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.connections, self._head_seconds = _Connections(max_connections), head_seconds
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -82,16 +143,18 @@ class SandboxServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serves a connection in a thread of its own; too many are closed at once."""
-        if self._connections.acquire(blocking=False):
+        if self.connections.admit(request, self._head_seconds):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.remove(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """What `serve_forever` does between two connections."""
+        self.connections.end_late_ones()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves early is no event."""
@@ -131,6 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
+        if not self.close_connection:
+            self.server.connections.trust(self.connection, _IDLE_SECONDS)
 
     def log_message(self, *_: Any) -> None:
         """Nothing is logged: paths and names of clients are theirs."""
@@ -148,14 +213,19 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,18}", length):
             raise _Refused(411, "Content-Length is needed")
-        if (rest := int(length)) > self.server.max_body_bytes:
+        most = self.server.max_body_bytes
+        seconds = _BODY_SECONDS + min(int(length), 2 * most) / _BODY_BYTES_PER_SECOND
+        self.server.connections.trust(self.connection, seconds)
+        if (rest := int(length)) > most:
             while rest > 0 and (read := self.rfile.read(min(rest, 1 << 20))):
                 rest -= len(read)  # a client reads the answer when it has sent everything
-            raise _Refused(
-                413, f"the body has {length} bytes; at most {self.server.max_body_bytes} are accepted"
-            )
+            raise _Refused(413, f"the body has {length} bytes; at most {most} are accepted")
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            raise ConnectionAbortedError  # it was ended, by the client or for its time
+        self.server.connections.trust(self.connection)
         try:
-            return json.loads(self.rfile.read(int(length)))
+            return json.loads(body)
         except (ValueError, RecursionError):
             raise _Refused(400, "the body is not JSON") from None
 

@@ -146,10 +146,14 @@ class RayWorker:
         except WorkerLost as error:
             self.kill()
             raise WorkerNotStarted(f"an actor for workspaces did not start: {error}.") from None
-        if "failure" in reply:
-            raise (NoNamespaces if reply["no_namespaces"] else WorkerNotStarted)(reply["failure"])
-        self.pid, self.missing, self.node_id = reply["pid"], reply["missing"], reply["node_id"]
-        self.layers = tuple(map(Layer, reply["layers"]))
+        try:
+            if "failure" in reply:
+                raise (NoNamespaces if reply["no_namespaces"] else WorkerNotStarted)(reply["failure"])
+            self.pid, self.missing, self.node_id = reply["pid"], reply["missing"], reply["node_id"]
+            self.layers = tuple(map(Layer, reply["layers"]))
+        except (TypeError, ValueError, LookupError) as error:
+            self.kill()
+            raise WorkerNotStarted(f"an actor does not speak as one of greenward does ({error!r}).") from None
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The report on one command. Raises `WorkerLost`."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from greenward import __version__
 from greenward.errors import SandboxError
+from greenward.records import check_types, is_duration
 from greenward.sandbox.codec import PlainDataError, decode, decode_untrusted, encode
 from greenward.sandbox.isolation import Isolation, Layer
 from greenward.sandbox.protocol import MAX_JOB_CHARS, Call, CallResult, Job, Limits, Outcome, RunResult
@@ -35,7 +36,7 @@ class Reply:
 def source_files() -> dict[str, bytes]:
     """All of greenward that the sandbox imports, by path from the folder that holds the package."""
     package = Path(__file__).parent.parent
-    modules = (package / f"{name}.py" for name in ("__init__", "closing", "errors"))
+    modules = (package / f"{name}.py" for name in ("__init__", "closing", "errors", "records"))
     files = [*modules, *sorted(package.glob("sandbox/**/*.py"))]
     return {str(file.relative_to(package.parent)): file.read_bytes() for file in files}
 
@@ -128,16 +129,11 @@ def _texts(job: Job) -> list[str]:
 def _read_job(calls: list[str], limits: Json, files: Json, changes: Json, **parts: Any) -> Job:
     inputs = (decode(call) for call in calls)
     arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
-    job = Job(
-        **_tuples(parts),
-        calls=arguments,
-        limits=Limits(**limits),
-        files=dict(files),
-        changes=dict(changes),
-    )
+    mappings = {"limits": Limits(**limits), "files": dict(files), "changes": dict(changes)}
+    job = Job(**_tuples(parts), **mappings, calls=arguments)
+    for record in (job, job.limits):
+        check_types(record)
     job.check_files()
-    if not all(isinstance(text, str) for text in _texts(job)):
-        raise TypeError("code, tests and inputs of a job are texts")
     return job
 
 
@@ -148,4 +144,10 @@ def _write_result(result: RunResult) -> Json:
 
 def _read_result(results: list[Json], outcome: str, **parts: Any) -> RunResult:
     calls = tuple(CallResult(**one | {"value": decode_untrusted(one["value"])}) for one in results)
-    return RunResult(Outcome(outcome), calls, **_tuples(parts))
+    result = RunResult(Outcome(outcome), calls, **_tuples(parts))
+    for record in (result, *calls):
+        check_types(record)
+    times = (result.cpu_seconds, result.wall_seconds, result.waiting_seconds or 0.0, *result.call_seconds)
+    if not all(map(is_duration, times)):
+        raise ValueError("a time is no finite number from 0 on")
+    return result

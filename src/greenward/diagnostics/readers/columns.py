@@ -16,6 +16,7 @@ from greenward.runs.files import OVERFLOWED, from_json_number
 
 _STEP_LIMIT = 2**62
 _MOST_NAMES = 4000
+_MOST_CELLS = 1 << 24  # of steps and names together, unless most of them have a value
 _LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
 
@@ -70,8 +71,12 @@ class Columns(NamedTuple):
             found[name] = taken, numbers
         in_order = np.array(written, np.int64)
         steps, places = np.unique(in_order, return_inverse=True)
+        found, too_sparse = _dense_enough(found, len(steps))
         values, recorded, repeated = _aligned(len(steps), places, found)
         notes = {
+            f"{too_sparse} name(s) with the fewest values were left out: the log has {len(steps)} steps": (
+                too_sparse
+            ),
             f"{left_out} row(s) without a step were left out": left_out,
             "no row has a step; rows are counted": counted,
             f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
@@ -80,6 +85,23 @@ class Columns(NamedTuple):
             "the steps were not in order and were sorted": bool(np.any(np.diff(in_order) < 0)),
         }
         return cls(steps, values, recorded, [note for note, applies in notes.items() if applies])
+
+
+def _dense_enough(
+    columns: dict[str, tuple[Steps, Floats]], steps: int
+) -> tuple[dict[str, tuple[Steps, Floats]], int]:
+    """The fullest columns, as many as can be aligned without more empty cells than `_MOST_CELLS`, and how
+    many are left out. A small log could else ask for any memory, by names that each have a step of their own.
+    """
+    by_size = sorted(columns, key=lambda name: -len(columns[name][0]))
+    cells = values = 0
+    kept = set()
+    for name in by_size:
+        cells, values = cells + steps, values + len(columns[name][0])
+        if cells - values > _MOST_CELLS:
+            break
+        kept.add(name)
+    return {name: columns[name] for name in columns if name in kept}, len(columns) - len(kept)
 
 
 def _aligned(

@@ -16,6 +16,7 @@ from greenward.diagnostics.readers.tensorboard import TENSORBOARD
 from greenward.diagnostics.readers.trackio import TRACKIO
 from greenward.diagnostics.readers.wandb_file import WANDB, run_id
 from greenward.errors import DiagnosticsError
+from greenward.user_files import MAX_LOG_BYTES, leads_out, open_file
 
 # The best first: a folder of a run with files of several formats is read by the first of them.
 FORMATS = (GREENWARD, HF_TRAINER, SB3, WANDB, TRACKIO, TENSORBOARD, JSON_LINES, CSV, PARQUET, STDOUT, JSON)
@@ -48,7 +49,7 @@ def find_log(path: Path, pick: str | None = None) -> Found:
     """
     if not path.exists():
         raise DiagnosticsError(f"{path}: there is no such file or folder")
-    found = _in_file(path) if path.is_file() else _in_folder(path)
+    found = _in_folder(path) if path.is_dir() else _in_file(path)
     if pick is not None:
         chosen = [one for one in found if one.name == pick]
         if not chosen:
@@ -72,17 +73,18 @@ def _names(found: list[Found]) -> str:
 
 
 def _in_file(path: Path) -> list[Found]:
+    real = path.resolve()  # a link that the user named may lead anywhere
     for form in FORMATS:
         if re.fullmatch(form.file_names, path.name) and _has_magic(path, form):
-            return _runs(form, [path], path.name)
-    with open(path, "rb") as file:
+            return _runs(form, [real], path.name)
+    with open_file(path, MAX_LOG_BYTES) as file:
         head = file.read(64)
     for form in FORMATS:
         if form.magic and head.startswith(form.magic):
-            return _runs(form, [path], path.name)
+            return _runs(form, [real], path.name)
     if re.fullmatch(r".*\.(db|sqlite3?|wandb|parquet)", path.name):
         raise DiagnosticsError(f"{path} is not what its name says: its first bytes are {head[:8]!r}")
-    return _runs(JSON_LINES if head.lstrip().startswith(b"{") else STDOUT, [path], path.name)
+    return _runs(JSON_LINES if head.lstrip().startswith(b"{") else STDOUT, [real], path.name)
 
 
 def _in_folder(folder: Path) -> list[Found]:
@@ -136,7 +138,7 @@ def _has_magic(path: Path, form: Format) -> bool:
     if not form.magic:
         return True
     try:
-        with open(path, "rb") as file:
+        with open_file(path, MAX_LOG_BYTES) as file:
             return file.read(len(form.magic)) == form.magic
     except OSError:
         return False
@@ -144,7 +146,7 @@ def _has_magic(path: Path, form: Format) -> bool:
 
 def _files(folder: Path) -> Iterator[Path]:
     """The files below `folder`, the nearest first; links that lead out of it are not followed."""
-    root, level, seen = folder.resolve(), [folder], 0
+    level, seen = [folder], 0
     for _ in range(_DEPTH):
         inner: list[Path] = []
         for place in level:
@@ -157,7 +159,7 @@ def _files(folder: Path) -> Iterator[Path]:
                 if seen > _MOST_ENTRIES:
                     return
                 path = Path(entry.path)
-                if entry.is_symlink() and not path.resolve().is_relative_to(root):
+                if entry.is_symlink() and leads_out(path, folder):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith("."):

@@ -16,12 +16,12 @@ from greenward.diagnostics.readers.log import STEP_KEYS, Format, Log, Row, flat
 from greenward.errors import DiagnosticsError, RunError
 from greenward.runs.files import JsonRows, read_json
 from greenward.runs.reading import CONFIG, METRICS, read_config, read_sessions
+from greenward.user_files import read_file
 from greenward.user_text import parse_json_text
 
 # Planted faults are the truth that diagnostics are measured against: they must find it themselves.
 _HIDDEN = "faults"
 _STATE = "trainer_state.json"
-_MOST_BYTES = 1 << 30
 
 
 def _greenward_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
@@ -80,10 +80,8 @@ def _document_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 
 def _document(path: Path, notes: list[str]) -> Any:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError("it is too large")
-        return parse_json_text(path.read_bytes())
-    except ValueError:
+        return parse_json_text(read_file(path, within=path.parent))
+    except (OSError, ValueError):
         notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out")
         return None
 

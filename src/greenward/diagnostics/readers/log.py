@@ -65,7 +65,7 @@ def flat(row: Row) -> Row:
     def collect(values: Mapping[str, Any], prefix: str, depth: int) -> None:
         for key, value in values.items():
             if isinstance(value, dict):
-                if depth < _MAX_DEPTH:
+                if depth < _MAX_DEPTH and len(prefix) + len(key) <= MAX_NAME:
                     container = key in ("data", "metrics", "logs", "history") and not prefix
                     collect(value, prefix if container else f"{prefix}{key}/", depth + 1)
             else:

@@ -17,11 +17,13 @@ from greenward.diagnostics.readers.rollouts import find_rollouts, numbered
 from greenward.diagnostics.signals import RunSignals
 from greenward.errors import DiagnosticsError
 from greenward.text import visible
+from greenward.user_files import expects
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_?|step_)(\d{1,15})")
 _SHOWN = 12
 
 
+@expects("the log of a run", DiagnosticsError)
 def read_run_signals(
     run: str | Path, *, mapping: Mapping[str, str] | None = None, pick: str | None = None
 ) -> RunSignals:
@@ -34,9 +36,9 @@ def read_run_signals(
         RunError: a file of a run directory that cannot be read.
     """
     path = Path(run)
-    found = find_log(path, pick)
-    log = Log(found.format.name)
     try:
+        found = find_log(path, pick)
+        log = Log(found.format.name)
         rows = found.format.rows(list(found.files), found.name, log)
         columns = Columns.of(rows, found.format.step_keys)
     except OSError as error:

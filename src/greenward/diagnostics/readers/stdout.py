@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from greenward.diagnostics.readers.log import Format, Log, Row, number_in
+from greenward.user_files import MAX_LOG_BYTES, lines, open_file
 
 _NUMBER = r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)"
 _TRL = re.compile(rf"['\"]([^'\"]{{1,256}})['\"]:\s*['\"]?({_NUMBER})['\"]?")
-_VERL = re.compile(rf"([\w/@.-]{{1,256}}):(?:np\.\w+\()?({_NUMBER})")
-_LINE = 100_000  # characters that are looked at
+_VERL = re.compile(rf"(?<![\w/@.-])([\w/@.-]{{1,256}}):(?:np\.\w+\()?({_NUMBER})")
+_LINE = 100_000  # bytes that are looked at
 
 
 def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     step = 0
     for path in files:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                for part in line[:_LINE].split("\r"):
+        with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
+            for line in lines(file, _LINE):
+                for part in line.decode("utf-8", "replace").split("\r"):
                     text = part.strip()
                     if "step:" in text and " - " in text:
                         row: Row = {name: number_in(value) for name, value in _VERL.findall(text)}

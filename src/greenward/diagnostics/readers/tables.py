@@ -6,32 +6,38 @@ import csv
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from greenward.diagnostics.readers.log import STEP_KEYS, Format, Log, Row, number_in
+from greenward.diagnostics.readers.log import MAX_CELL, STEP_KEYS, Format, Log, Row, number_in
 from greenward.errors import DiagnosticsError
+from greenward.user_files import MAX_LOG_BYTES, UNEXPECTED, lines, open_file
 
+_LEAST_ROWS = 100_000  # of a parquet file of any size
+_MOST_VALUES = 1 << 24
+_LEAST_UNPACKED, MAX_RATIO = 64 << 20, 100
+_BATCH_BYTES = 256 << 20
 _CSV_STEPS = ("time/total_timesteps", "time/iterations", *STEP_KEYS)  # the first two are SB3's
 
 
 def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     for path in files:
         broken = 0
-        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            head = file.readline()
+        with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
+            delimiter = max("\t;,", key=file.readline(MAX_CELL).decode("utf-8", "replace").count)
             file.seek(0)
-            delimiter = max("\t;,", key=head.count)
-            lines = csv.reader((line.replace("\0", "") for line in file), delimiter=delimiter)
+            texts = (line.decode("utf-8", "replace").replace("\0", "") for line in lines(file, MAX_CELL))
+            rows = csv.reader(texts, delimiter=delimiter)
             columns: list[str] = []
             while True:
                 try:
-                    cells = next(lines, None)
+                    cells = next(rows, None)
                 except csv.Error:
                     broken += 1
                     continue
                 if cells is None:
                     break
                 if not columns:
-                    columns = _headings(cells, path)
+                    columns = _headings([cell.removeprefix("\ufeff") for cell in cells], path)
                 elif len(cells) == len(columns):
                     yield {name: number_in(cell) for name, cell in zip(columns, cells, strict=True) if cell}
                 elif cells:
@@ -48,6 +54,31 @@ def _headings(cells: list[str], path: Path) -> list[str]:
     return [cell.strip().rpartition(" - ")[2] or cell.strip() for cell in cells]
 
 
+def _rows_at_once(path: Path, file: Any) -> int:
+    """How many rows of a parquet file to read at once.
+
+    By run lengths and dictionaries a few bytes stand for any number of rows or values: what the footer says
+    is compared with the size of the file. Raises `DiagnosticsError`.
+    """
+    footer, size = file.metadata, path.stat().st_size
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    for what, found, most in (
+        ("rows", footer.num_rows, _LEAST_ROWS + size),
+        ("values in a column", max((one.num_values for one in chunks), default=0), _MOST_VALUES),
+        (
+            "bytes, unpacked",
+            sum(max(one.total_uncompressed_size, 0) for one in chunks),
+            max(_LEAST_UNPACKED, MAX_RATIO * size),
+        ),
+    ):
+        if not 0 <= found <= most:
+            raise DiagnosticsError(f"{path} says that it has {found} {what}; at most {most} are read")
+    # A value of a dictionary may be as long as the dictionary, and stand in each row.
+    texts = (one.total_uncompressed_size for one in chunks if one.physical_type.endswith("BYTE_ARRAY"))
+    return max(1, min(1024, _BATCH_BYTES // max(1, *texts, 1)))
+
+
 def _parquet_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     return chain.from_iterable(map(parquet_rows, files))
 
@@ -61,10 +92,13 @@ def parquet_rows(path: Path) -> Iterator[Row]:
             f"{path} is a parquet file, which needs pyarrow", remedy="pip install pyarrow"
         ) from None
     try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
+        with (
+            open_file(path, MAX_LOG_BYTES, within=path.parent) as source,
+            parquet.ParquetFile(source, thrift_string_size_limit=1 << 24) as file,
+        ):
+            for batch in file.iter_batches(batch_size=_rows_at_once(path, file)):
                 yield from batch.to_pylist()
-    except (ArrowException, OSError, ValueError) as error:
+    except (ArrowException, OSError, *UNEXPECTED) as error:
         raise DiagnosticsError(f"{path} cannot be read as parquet: {str(error)[:200]}") from None
 
 

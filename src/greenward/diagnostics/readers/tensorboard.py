@@ -13,6 +13,7 @@ from typing import Any
 
 from greenward.diagnostics.readers import protobuf
 from greenward.diagnostics.readers.log import Format, Log, Row
+from greenward.user_files import MAX_LOG_BYTES, open_file
 
 _FLOAT, _DOUBLE = 1, 2  # tensor.proto: DataType
 _MOST_BYTES = 64 << 20  # of one record; scalars take fewer than 200
@@ -43,7 +44,7 @@ def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
         while head := file.read(12):
             if len(head) == 12:
                 size, crc = struct.unpack("<QI", head)

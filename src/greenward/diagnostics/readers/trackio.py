@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,37 +15,65 @@ from greenward.errors import DiagnosticsError
 from greenward.user_text import parse_json_text
 
 _MAGIC = b"SQLite format 3\0"
+# Of SQLite's virtual machine: reading a row takes some dozens, and a row at least some dozen bytes.
+_LEAST_WORK, _WORK_PER_BYTE, _TICK = 200_000, 20, 1000
 
 
-def _query(path: Path, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query. Raises `DiagnosticsError` for what is no database of Trackio."""
+def _query(path: Path, table: str, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows of a query of one table. Raises `DiagnosticsError` for what is no database of Trackio.
+
+    A database can hold programs (views, virtual tables, generated columns), and pages that name one another.
+    A plain table is asked for, whose cells are stored as they are; the steps of work and the characters
+    that are read are bounded by the size of the file.
+    """
+    size = sum(one.stat().st_size for one in (path, path.with_name(f"{path.name}-wal")) if one.is_file())
+    work, chars = _LEAST_WORK + _WORK_PER_BYTE * size, size
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            tables = database.execute("select name from sqlite_master where type = 'table'")
-            if ("metrics",) not in tables.fetchall():
-                raise DiagnosticsError(f"{path} has no table of metrics, so it is no database of Trackio")
-            yield from database.execute(query, values)
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second of a damaged schema that sqlite cites
+            if sys.version_info >= (3, 11):
+                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL)
+            ticks = iter(range(work // _TICK))
+            database.set_progress_handler(lambda: next(ticks, None) is None, _TICK)
+            database.execute("pragma trusted_schema = off")
+            found = "select sql from sqlite_master where type = 'table' and name = ?"
+            (made,) = database.execute(found, (table,)).fetchone() or ("",)
+            columns = database.execute(f"pragma table_xinfo({table})").fetchall()
+            if not re.match(r"create\s+table\b", made, re.IGNORECASE) or any(
+                hidden for *_, hidden in columns
+            ):
+                raise DiagnosticsError(f"{path} has no table of {table} as Trackio makes it")
+            for row in database.execute(query, values):
+                chars -= sum(len(cell) for cell in row if isinstance(cell, (str, bytes)))
+                if chars < 0:
+                    raise DiagnosticsError(f"{path} gives more than it holds, so it is damaged")
+                yield row
+    except (
+        sqlite3.Error,
+        OSError,
+        UnicodeDecodeError,
+    ) as error:  # the last of a damaged schema that sqlite cites
         raise DiagnosticsError(f"{path} cannot be read as a database of Trackio: {error}") from None
 
 
 def _runs(path: Path) -> list[str]:
     """The names of the runs, in the order of their first rows."""
-    found = _query(path, "select run_name from metrics group by run_name order by min(rowid)")
+    found = _query(path, "metrics", "select run_name from metrics group by run_name order by min(rowid)")
     return [str(name) for (name,) in found]
 
 
 def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     for path in files:
         try:
-            found = list(_query(path, "select config from configs where run_name = ? limit 1", run))
+            found = list(
+                _query(path, "configs", "select config from configs where run_name = ? limit 1", run)
+            )
             log.config = _json(found[0][0]) if found else None
         except DiagnosticsError:
             log.notes.append(f"{path.name}: there is no table of configs")
     query = "select step, metrics from metrics where run_name = ? and length(metrics) < ? order by rowid"
     broken = 0
     for path in files:
-        for step, cell in _query(path, query, run, MAX_CELL):
+        for step, cell in _query(path, "metrics", query, run, MAX_CELL):
             values = _json(cell)
             if values is None:
                 broken += 1

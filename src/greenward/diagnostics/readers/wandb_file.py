@@ -16,9 +16,11 @@ from typing import Any
 
 from greenward.diagnostics.readers import protobuf
 from greenward.diagnostics.readers.log import Format, Log, Row, flat
+from greenward.user_files import MAX_LOG_BYTES, open_file
 from greenward.user_text import parse_json_text
 
 _BLOCK, _HEADER = 32768, 7
+_MOST_PARTS = 2048  # of a record, each at most a block
 _MAGIC = b":W&B"
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _WHOLE, _FIRST, _LAST = 1, 2, 4
@@ -77,41 +79,44 @@ def _items(message: bytes, number: int) -> Row:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
-    content = path.read_bytes()
-    if not content.startswith(_MAGIC):
-        notes.append(f"{path.name}: not a file of W&B; it was left out")
-        return
-    at, wrong, torn = _HEADER, 0, False
+    wrong, torn = 0, False
     parts: list[bytes] = []
-    while at < len(content):
-        left = _BLOCK - at % _BLOCK
-        if left < _HEADER:  # what remains of a block is filled with zeros
-            at += left
-            continue
-        if at + _HEADER > len(content):
-            torn = True
-            break
-        crc, size, kind = struct.unpack_from("<IHB", content, at)
-        data = content[at + _HEADER : at + _HEADER + size]
-        if kind == 0 and size == 0 and crc == 0:  # padding
-            at += left
-            continue
-        if len(data) < size:
-            torn = True
-            break
-        at += _HEADER + size
-        if zlib.crc32(data, zlib.crc32(bytes([kind]))) != crc:
-            wrong += 1
-            parts = []
-            if size > left:  # the length cannot be right either
-                at = (at // _BLOCK + 1) * _BLOCK
-            continue
-        if kind in (_WHOLE, _FIRST):
-            parts = []
-        parts.append(data)
-        if kind in (_WHOLE, _LAST):
-            yield b"".join(parts)
-            parts = []
+    with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
+        if not file.read(_HEADER).startswith(_MAGIC):
+            notes.append(f"{path.name}: not a file of W&B; it was left out")
+            return
+        at = _HEADER
+        while head := file.read(min(_HEADER, left := _BLOCK - at % _BLOCK)):
+            if left < _HEADER:  # what remains of a block is filled with zeros
+                at += left
+                continue
+            if len(head) < _HEADER:
+                torn = True
+                break
+            crc, size, kind = struct.unpack("<IHB", head)
+            if kind == 0 and size == 0 and crc == 0:  # padding
+                at = file.seek(at + left)
+                continue
+            data = file.read(size)
+            if len(data) < size:
+                torn = True
+                break
+            at += _HEADER + size
+            if zlib.crc32(data, zlib.crc32(bytes([kind]))) != crc:
+                wrong += 1
+                parts = []
+                if size > left:  # the length cannot be right either
+                    at = file.seek((at // _BLOCK + 1) * _BLOCK)
+                continue
+            if kind in (_WHOLE, _FIRST):
+                parts = []
+            parts.append(data)
+            if len(parts) > _MOST_PARTS:
+                wrong += 1
+                parts = []
+            if kind in (_WHOLE, _LAST):
+                yield b"".join(parts)
+                parts = []
     if wrong:
         notes.append(f"{path.name}: {wrong} record(s) with a wrong checksum were left out")
     if torn:

@@ -114,7 +114,7 @@ def apps_rows(folder: Path) -> Iterator[Row]:
         values: dict[str, Any] = {"problem_id": entry.name}
         for name in ("question.txt", "starter_code.py", "input_output.json", "solutions.json"):
             if (entry / name).is_file():
-                values[name.partition(".")[0]] = read_text(entry / name)
+                values[name.partition(".")[0]] = read_text(entry / name, within=folder)
         yield Row(entry, number, 1, values)
 
 

@@ -25,6 +25,7 @@ from greenward.errors import ProblemError
 from greenward.problems.json_rows import read_text
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
 from greenward.problems.python_source import parse
+from greenward.user_files import expects
 from greenward.user_text import parse_json_text
 
 BUGGY, CORRECT = "python_programs", "correct_python_programs"
@@ -39,6 +40,7 @@ _SLOW: Mapping[str, Callable[..., bool]] = {
 _CPU_SECONDS = {"levenshtein": 40.0}
 
 
+@expects("QuixBugs", ProblemError)
 def load_quixbugs(folder: str | Path) -> ProblemSet:
     """The 40 programs. `starter_code` is empty: the program in `buggy_code` is to be written anew.
 
@@ -59,13 +61,13 @@ def load_quixbugs(folder: str | Path) -> ProblemSet:
 
 
 def _problem(folder: Path, name: str) -> Problem:
-    reference = read_text(folder / CORRECT / f"{name}.py")
+    reference = read_text(folder / CORRECT / f"{name}.py", within=folder)
     problem = Problem(
         task_id=f"QuixBugs/{name}",
         prompt="One line of this program is wrong.",
         entry_point=name,
         reference=reference,
-        buggy_code=read_text(folder / BUGGY / f"{name}.py"),
+        buggy_code=read_text(folder / BUGGY / f"{name}.py", within=folder),
     )
     cases = folder / JSON_CASES / f"{name}.json"
     if cases.is_file():
@@ -81,13 +83,13 @@ def _problem(folder: Path, name: str) -> Problem:
             tests_left_out=len(rows) - len(in_time),
             cpu_seconds=_CPU_SECONDS.get(name, 0.0),
         )
-    module = parse(read_text(folder / PYTEST / f"test_{name}.py"))
+    module = parse(read_text(folder / PYTEST / f"test_{name}.py", within=folder))
     set_up, programs = _split_pytest_file(module)
     if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
         return replace(
             problem,
             in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
-            setup_code=read_text(folder / PYTEST / "node.py"),
+            setup_code=read_text(folder / PYTEST / "node.py", within=folder),
             tags=("graph",),
         )
     return replace(problem, checks=programs, check_setup_code=set_up, tags=("graph",))

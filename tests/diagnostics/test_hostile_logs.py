@@ -1,0 +1,238 @@
+"""Logs of strangers that are small and ask for much: one error or a note each, in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+import time
+import tracemalloc
+from contextlib import closing, contextmanager, suppress
+
+import numpy as np
+import pytest
+
+from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.readers.tensorboard import _masked_crc
+from greenward.errors import DiagnosticsError, GreenwardError
+
+SECONDS, BYTES = 10.0, 200 << 20  # far more than is needed
+
+
+@contextmanager
+def bounded():
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        yield
+        assert time.process_time() - began < SECONDS
+        assert tracemalloc.get_traced_memory()[1] < BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def database(path, *statements):
+    with closing(sqlite3.connect(path)) as made:
+        for statement in statements:
+            made.execute(statement)
+        made.commit()
+    return path
+
+
+CONFIGS = "create table configs (run_name text, config text)"
+METRICS = "create table metrics (run_name text, step integer, metrics text)"
+COUNT = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 300000000)"
+LONG = "hex(zeroblob(50000000))"
+DATABASES = {
+    "a view": [f"create view metrics as {COUNT} select 'a' as run_name, i as step, '{{}}' as metrics from n"],
+    "a generated column": [
+        f"create table metrics (run_name text, step integer, metrics text as ({LONG}))",
+        "insert into metrics values ('a', 1)",
+    ],
+    "a virtual table": ["create virtual table metrics using fts5(run_name, step)"],
+    "a config that is a view": [
+        METRICS,
+        "insert into metrics values ('a', 1, '{\"loss\": 1}')",
+        f"create view configs as select 'a' as run_name, {LONG} as config",
+    ],
+}
+
+
+@pytest.mark.parametrize("statements", DATABASES.values(), ids=DATABASES)
+def test_a_database_that_is_a_program_is_not_run(tmp_path, statements):
+    path = database(tmp_path / "runs.db", *statements)
+    with bounded():
+        try:
+            run = read_run_signals(path)
+        except DiagnosticsError as error:
+            assert "no table of metrics" in str(error)
+        else:
+            assert "there is no table of configs" in " ".join(run.notes)
+
+
+def test_pages_that_name_one_another_end(tmp_path):
+    """Every inner page of the table's tree names the next one a hundred times: 100^5 rows in six pages."""
+    size, levels, fan_out = 4096, 5, 100
+    path = database(
+        tmp_path / "runs.db",
+        f"pragma page_size = {size}",
+        METRICS,
+        "insert into metrics values ('a', 1, '{\"loss\": 1}')",
+    )
+    content = bytearray(path.read_bytes())
+    root = next(
+        number
+        for number in range(2, len(content) // size + 1)
+        if content[(number - 1) * size] == 13 and b'{"loss"' in content[(number - 1) * size : number * size]
+    )
+    leaf = bytes(content[(root - 1) * size : root * size])
+    pages = [bytearray(leaf)]
+    first = len(content) // size + 1
+    for level in range(levels):
+        below = first + level
+        page = bytearray(size)
+        cells = b"".join(struct.pack(">I", below) + b"\x01" for _ in range(fan_out))
+        start = size - len(cells)
+        page[:12] = struct.pack(">BHHHBI", 5, 0, fan_out, start, 0, below)
+        page[start:] = cells
+        for index in range(fan_out):
+            struct.pack_into(">H", page, 12 + 2 * index, start + 5 * index)
+        pages.append(page)
+    content[(root - 1) * size : root * size] = pages.pop()
+    content += b"".join(pages)
+    struct.pack_into(">I", content, 28, len(content) // size)
+    path.write_bytes(content)
+    with bounded(), pytest.raises(DiagnosticsError, match=r"runs\.db"):
+        read_run_signals(path)
+
+
+PRINTED = {
+    "a long word": "step: - " + "x" * 90_000,
+    "words of 300 characters": "step: - " + ("x" * 300 + " ") * 300,
+    "quotes": "{'" + "'a" * 45_000 + "}",
+    "an open quote": "{'" + ("'" + "x" * 300) * 300 + "}",
+    "spaces": "{'a':" + " " * 90_000 + "}",
+    "digits": "step:" + "9" * 90_000 + " - ",
+    "points": "{'a': 1" + ".1" * 45_000 + "}",
+    "carriage returns": "step:1 - \r" * 9000,
+}
+
+
+@pytest.mark.parametrize("line", PRINTED.values(), ids=PRINTED)
+def test_printed_lines_take_linear_time(tmp_path, line):
+    path = tmp_path / "train.log"
+    path.write_text(f"{line}\n" * 10 + "step:1 - loss:0.5\n")
+    began = time.process_time()
+    read_run_signals(path)
+    assert time.process_time() - began < 3  # 27 s per line of 1 MB, if it is quadratic
+
+
+def test_names_in_printed_lines_are_still_read(tmp_path):
+    (tmp_path / "a.log").write_text(
+        "step:1 - actor/entropy:0.6 - critic/score/mean:np.float64(0.25) - x@y:1\n"
+    )
+    run = read_run_signals(tmp_path / "a.log")
+    assert {name: float(values[0]) for name, values in run.values.items()} == {
+        "entropy": 0.6,
+        "reward/mean": 0.25,
+        "x@y": 1.0,
+    }
+
+
+TEXTS = {
+    "long outer names": json.dumps({"step": 1, "o" * 200_000: {f"i{n}": n for n in range(2000)}}),
+    "a deep row": '{"step": 1, "a": ' + '{"a":' * 5000 + "1" + "}" * 5001,
+    "an endless number": '{"step": 1, "loss": ' + "9" * 100_000 + "}",
+    "an endless step": '{"step": ' + "9" * 4000 + ', "loss": 1}',
+    "no object": "[1, 2]\n3\nnull",
+    "utf-16": '{"step": 1, "loss": 2}\n'.encode("utf-16"),
+    "zeros": b"\0" * 100_000,
+    "not utf-8": b'{"step": 1, "loss": "\xff\xfe"}',
+    "a key twice": '{"step": 1, "step": 2, "loss": NaN, "loss": Infinity}',
+    "other types": '{"step": [], "loss": {}}\n{"step": "x"}\n{"step": true}\n{"step": 1e400, "loss": []}',
+    "names that each have a step": "\n".join(f'{{"step": {n}, "n{n % 4000}": 1}}' for n in range(30_000)),
+}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "other.jsonl", "trainer_state.json", "a.csv", "a.txt"])
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_hostile_text_in_any_log(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with bounded(), suppress(GreenwardError):
+        read_run_signals(tmp_path / name)
+
+
+def event(size, content=b"", crc=None):
+    head = struct.pack("<Q", size)
+    return head + struct.pack("<I", _masked_crc(head) if crc is None else crc) + content
+
+
+RECORDS = {
+    "a length of 2^63": event(1 << 63),
+    "a length of 60 MB": event(60 << 20, b"x"),
+    "a wrong checksum": event(1, b"x0000", crc=1),
+    "lengths inside": event(3, b"\x2a\xff\x7f" + b"0000"),
+    "groups": event(2, b"\x0b\x0b" + b"0000"),
+    "varints": event(12, b"\xff" * 12 + b"0000"),
+}
+
+
+@pytest.mark.parametrize("content", RECORDS.values(), ids=RECORDS)
+def test_lengths_in_event_files_and_in_files_of_wandb_are_checked(tmp_path, content):
+    (tmp_path / "events.out.tfevents.1").write_bytes(content * 2)
+    (tmp_path / "run-a.wandb").write_bytes(b":W&B\x00\x00\x00" + content * 2)
+    for path in tmp_path.iterdir():
+        with bounded(), pytest.raises(DiagnosticsError):
+            read_run_signals(path)
+
+
+def test_special_files_and_links_that_lead_out_are_not_read(tmp_path):
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"step": 1, "loss": 2}\n')
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.mkfifo(theirs / "metrics.jsonl")
+    (theirs / "other.jsonl").symlink_to(secret)
+    with pytest.raises(DiagnosticsError, match="no metrics"):
+        read_run_signals(theirs)
+    (theirs / "metrics.jsonl").unlink()
+    (theirs / "metrics.jsonl").symlink_to(secret)
+    with pytest.raises(DiagnosticsError, match="no metrics"):
+        read_run_signals(theirs)
+    (theirs / "metrics.jsonl").unlink()
+    (theirs / "metrics.jsonl").write_text('{"step": 1, "loss": 3}\n')
+    (theirs / "config.yaml").symlink_to(secret)
+    with pytest.raises(GreenwardError, match="leads out"):
+        read_run_signals(theirs)
+    (tmp_path / "mine.jsonl").symlink_to(secret)  # the user may name a link
+    assert read_run_signals(tmp_path / "mine.jsonl").values["loss"].tolist() == [2]
+    with pytest.raises(DiagnosticsError, match="regular file"):
+        read_run_signals("/dev/zero")
+
+
+def test_a_parquet_file_that_stands_for_more_than_it_holds_is_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tables = {
+        "rows": arrow.table({"step": arrow.array(np.ones(3_000_000, np.int64))}),
+        "values": arrow.table(
+            {
+                "step": [1],
+                "list": arrow.ListArray.from_arrays(
+                    [0, 20_000_000], arrow.array(np.ones(20_000_000, np.int8))
+                ),
+            }
+        ),
+        "unpacked": arrow.table({"step": list(range(9)), "text": ["x" * 9_000_000] * 9}),
+    }
+    for what, table in tables.items():
+        path = tmp_path / f"{what}.parquet"
+        parquet.write_table(table, path, compression="zstd", use_dictionary=what != "unpacked")
+        with bounded(), pytest.raises(DiagnosticsError, match=what):
+            read_run_signals(path)
+    # A dictionary of one long text, which each row holds.
+    sound = arrow.table({"step": list(range(3000)), "text": ["x" * 100_000] * 3000, "loss": [0.5] * 3000})
+    parquet.write_table(sound, tmp_path / "sound.parquet", compression="zstd")
+    del sound
+    assert len(read_run_signals(tmp_path / "sound.parquet").steps) == 3000
