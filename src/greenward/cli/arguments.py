@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from greenward import interruption
+
 if TYPE_CHECKING:
     from greenward.reports.document import Report
-
-EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -147,7 +147,7 @@ def resume_command_on_interrupt(
             resume += f" (by the launcher, with {count} processes)"
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"Interrupted. Continue with: {resume}", err=True)
-        raise SystemExit(EXIT_INTERRUPTED) from None
+        raise SystemExit(interruption.EXIT_CODE) from None
 
 
 def folder_option(name: str, help_text: str) -> Decorator:

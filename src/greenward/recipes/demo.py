@@ -19,8 +19,8 @@ from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, ArmProgress, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, show_report
 from greenward.reports.study import max_lost_share, read_study
+from greenward.runs.directory import has_steps
 from greenward.runs.progress import Progress
-from greenward.runs.reading import is_run
 
 RECIPE = "quickstart"
 REJECTION_RECIPE = "rejection_sampling"
@@ -44,7 +44,7 @@ def demo(
     failed seed said, after the other seeds were stopped cleanly, and `SandboxError` when all finished but
     the infrastructure lost more than 2 % of the answers in an evaluation.
     """
-    if not resume and any(is_run(output / f"seed_{seed}") for seed in seeds):
+    if not resume and any(has_steps(output / f"seed_{seed}") for seed in seeds):
         raise RunError(
             f"{output} already holds a demo.",
             remedy=f"See it by `greenward report {output}`, go on with an interrupted one by --resume, "

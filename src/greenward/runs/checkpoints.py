@@ -34,6 +34,7 @@ def save_checkpoint(
     spaced: int = 0,
     *,
     keep_best: bool = False,
+    waits_for_disk: bool = True,
 ) -> Path:
     """Save a checkpoint, which `write` puts into an empty folder, and keep the newest `keep` ones.
 
@@ -41,9 +42,12 @@ def save_checkpoint(
     `keep_best`, the one that `find_checkpoint` calls the best stays, too.
 
     The metrics written so far are forced to disk first, so that a checkpoint never stands without the rows
-    before it. Raises `RunError` when the file system refuses; earlier checkpoints are untouched.
+    before it. Without `waits_for_disk` nothing is forced to disk, and the checkpoint before is kept in any
+    case: should the power fail, the manifest tells a damaged one. Raises `RunError` when the file system
+    refuses; earlier checkpoints are untouched.
     """
-    run.metrics.sync()
+    if waits_for_disk:
+        run.metrics.sync()
     final = run.checkpoints / step_name(step)
     temporary = run.checkpoints / f".{final.name}.writing"
     for leftover in run.checkpoints.glob(".step_*"):  # half written or half deleted when a run was killed
@@ -52,7 +56,7 @@ def save_checkpoint(
         try:
             temporary.mkdir()
             write(temporary)
-            _seal(temporary, step)
+            _seal(temporary, step, waits_for_disk=waits_for_disk)
             if final.exists():
                 remove_tree(final)
             os.replace(temporary, final)
@@ -70,9 +74,10 @@ def save_checkpoint(
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
         os.replace(link, run.checkpoints / LAST)
-        fsync(run.checkpoints)
+        if waits_for_disk:
+            fsync(run.checkpoints)
     best = _best(run.path) if keep_best else None
-    older = steps_in(run.checkpoints)[: -max(keep, 1)]
+    older = steps_in(run.checkpoints)[: -max(keep, 1 if waits_for_disk else 2)]
     kept = {*pinned_checkpoints(run.path), *_spaced([one for one, _ in older], step, spaced)}
     for one, path in older:
         if one not in kept and path.name != best:
@@ -200,14 +205,15 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _seal(folder: Path, step: int) -> None:
-    """Force every file to disk and write the manifest."""
+def _seal(folder: Path, step: int, *, waits_for_disk: bool) -> None:
+    """Write the manifest, once every file was forced to disk if it `waits_for_disk`."""
     entries = sorted(folder.rglob("*"))
     files = {}
     for file in filter(Path.is_file, entries):
-        fsync(file)
+        if waits_for_disk:
+            fsync(file)
         name = file.relative_to(folder).as_posix()
         files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of([file])}
     write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
-    for inner in filter(Path.is_dir, entries):
+    for inner in filter(Path.is_dir, entries) if waits_for_disk else ():
         fsync(inner)
