@@ -40,6 +40,7 @@ class _Work:
 
 
 _works: list[_Work] = []  # the innermost last
+_heeded: set[int] = set()  # the signals that were handled here since the outermost block began
 _requested = False
 _last_interrupt = float("-inf")  # when Ctrl-C was handled in the main thread
 _show: Callable[[str], None] | None = None
@@ -76,15 +77,17 @@ def stoppable(
     previous, watch = {}, None
     if threading.current_thread() is threading.main_thread():
         watch = None if _works else _Watch(ends_process)
+        _heeded.update(signals)
         previous = {number: signal.signal(number, _handle) for number in signals}
     _works.append(work)
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        work.may_stop = _nowhere
         if watch is not None:
             watch.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         _works.remove(work)
         if not _works:
             _requested = False
@@ -99,6 +102,10 @@ def shown_by(show: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _show = before
+
+
+def _nowhere() -> bool:
+    return False
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
@@ -119,6 +126,7 @@ class _Watch:
     def __init__(self, ends_process: bool) -> None:
         global _last_interrupt
         _last_interrupt = float("-inf")
+        _heeded.clear()
         self._ends_process = ends_process
         self._heard, self._written = os.pipe()
         os.set_blocking(self._written, False)
@@ -137,7 +145,7 @@ class _Watch:
         heard: float | None = None  # the first signal
         while numbers := os.read(self._heard, 64):
             for number in numbers:
-                if signal.getsignal(number) is not _handle:  # somebody else's
+                if number not in _heeded:
                     continue
                 now = time.monotonic()
                 if heard is None:
