@@ -1,14 +1,14 @@
-"""Ctrl-C at random moments: the time to its acknowledgment and to the end, and whether the work resumes exactly.
+"""Ctrl-C at random moments: how soon it is acknowledged, how soon all ends, and whether it resumes exactly.
 
     python benchmarks/interruption.py --what train --model FOLDER [--moments 30] [--seed 0] [--json FILE]
 
-Each moment is a command of its own (`train`, `eval`, `grade` or `demo`) in a process group of its own. When its
-imports are over, which its first line says, it runs for a random part of the time that the whole command takes.
-Then the group gets SIGINT, as from a terminal. Measured are the seconds until "Stopping" is read and until
-the process has ended. The same command goes on, and another random part later it gets SIGINT twice, 0.2 seconds
-apart: the seconds from the second one to the end. It goes on once more, to its end, and what it has written
-must equal what a command without interruption wrote. `demo`, whose arms beside GRPO train for a time and not
-for a number of steps, is compared by its warm start and GRPO.
+Each moment is a command of its own (`train`, `eval`, `grade` or `demo`) in a process group of its own. When
+its imports are over, which its first line says, it runs for a random part of the time that the whole command
+takes. Then the group gets SIGINT, as from a terminal. Measured are the seconds until "Stopping" is read and
+until the process has ended. The same command goes on, and another random part later it gets SIGINT twice, 0.2
+seconds apart: the seconds from the second one to the end. It goes on once more, to its end, and what it has
+written must equal what a command without interruption wrote. `demo`, whose arms beside GRPO train for a time
+and not for a number of steps, is compared by its warm start and GRPO.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def prepared(what: str, model: Path, folder: Path) -> Work:
                      "test_cases": [[1, 1 + number], [5, 5 + number]]})  # fmt: skip
         for answer in range(ANSWERS):
             pause = SLOWEST * (number * ANSWERS + answer) / (PROBLEMS * ANSWERS)
-            code = f"import time\ndef {name}(n):\n    time.sleep({pause / 2})\n    return n + {number % (answer + 1)}\n"
+            body = f"    time.sleep({pause / 2})\n    return n + {number % (answer + 1)}\n"
+            code = f"import time\ndef {name}(n):\n{body}"
             answers.append({"task_id": name, "solution": code})
     suite, samples = folder / "suite.json", folder / "answers.jsonl"
     suite.write_text(json.dumps(rows), encoding="utf-8")
@@ -287,13 +288,18 @@ def main() -> int:
             shutil.rmtree(folder)
             took = time.monotonic() - began
             shown = " ".join(f"{name} {_shown(getattr(moment, name))}" for name in LIMITS)
-            print(f"{number:3} at {moment.after:5.1f} s: {shown}  ({took:.0f} s)  {'; '.join(moment.wrong)}", flush=True)
+            print(
+                f"{number:3} at {moment.after:5.1f} s: {shown}  ({took:.0f} s)  {'; '.join(moment.wrong)}",
+                flush=True,
+            )
     record: dict[str, Any] = {"what": options.what, "moments": [vars(one) for one in moments]}
     for name, limit in LIMITS.items():
         found = [seconds for one in moments if (seconds := getattr(one, name)) is not None]
         worst, median = max(found, default=None), statistics.median(found) if found else None
         record[name] = {"worst": worst, "median": median, "limit": limit, "count": len(found)}
-        print(f"{name:13} worst {_shown(worst)} median {_shown(median)} limit {limit:.1f} s, {len(found)} times")
+        print(
+            f"{name:13} worst {_shown(worst)} median {_shown(median)} limit {limit:.1f} s, {len(found)} times"
+        )
     record["wrong"] = sum(bool(one.wrong) for one in moments)
     print(f"{record['wrong']} of {len(moments)} moments went wrong or did not resume exactly")
     if options.json:

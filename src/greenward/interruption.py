@@ -24,6 +24,7 @@ AGAIN = "Ctrl-C again stops now."
 POLL_SECONDS = 0.1
 """The longest that a loop which waits for other threads or processes goes without a `check`."""
 _SAME_SECONDS = 0.05  # launchers pass on the Ctrl-C that the terminal has sent already
+_LONGEST_TO_HEAR = 1.0
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
@@ -110,12 +111,14 @@ def _nowhere() -> bool:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     """In the main thread, which may be long after the signal."""
-    global _last_interrupt, _requested
+    global _last_interrupt
+    now = time.monotonic()
     if number == signal.SIGINT:
-        before, _last_interrupt = _last_interrupt, time.monotonic()
-        if _requested and before > float("-inf") and _last_interrupt - before > _SAME_SECONDS:
+        before, _last_interrupt = _last_interrupt, now
+        if before > float("-inf") and now - before > _SAME_SECONDS:
             raise KeyboardInterrupt
-    _requested = True
+    while not _requested and time.monotonic() < now + _LONGEST_TO_HEAR:  # what is said is about this moment
+        time.sleep(0.001)
     if _works and _works[-1].may_stop is None:
         raise Stopped
 
