@@ -8,8 +8,11 @@ or evaluation that is under way, and saves the state at the end of the last fini
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -303,10 +306,17 @@ class TrainingLoop:
             self.trainer.policy.load_state_dict(state["weights"])
 
         def write(folder: Path) -> None:
-            self._evaluated.save(folder)
+            # A model replaces the folder that it is saved to, while the state is written beside it.
+            with (
+                tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as beside,
+                ThreadPoolExecutor(1) as other,
+            ):
+                saved = other.submit(self._evaluated.save, folder)
+                torch.save(state, Path(beside, STATE_FILE))
+                saved.result()
+                os.replace(Path(beside, STATE_FILE), folder / STATE_FILE)
             card = model_card(self.directory.path, self.steps_done)
             (folder / "README.md").write_text(card, encoding="utf-8")
-            torch.save(state, folder / STATE_FILE)
 
         kept = self.keep_checkpoints, self.keep_spaced_checkpoints
         distributed.from_first(

@@ -11,6 +11,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,12 +209,15 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _seal(folder: Path, step: int, *, waits_for_disk: bool) -> None:
     """Write the manifest, once every file was forced to disk if it `waits_for_disk`."""
     entries = sorted(folder.rglob("*"))
-    files = {}
-    for file in filter(Path.is_file, entries):
+    names = [file.relative_to(folder).as_posix() for file in entries if file.is_file()]
+
+    def sealed(name: str) -> dict[str, Any]:
         if waits_for_disk:
-            fsync(file)
-        name = file.relative_to(folder).as_posix()
-        files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of([file])}
+            fsync(folder / name)
+        return {"bytes": (folder / name).stat().st_size, "sha256": sha256_of([folder / name])}
+
+    with ThreadPoolExecutor(2) as threads:
+        files = dict(zip(names, threads.map(sealed, names), strict=True))
     write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
     for inner in filter(Path.is_dir, entries) if waits_for_disk else ():
         fsync(inner)
