@@ -31,6 +31,7 @@ SINGLE_MODULES = {
     "closing",
     "errors",
     "http_client",
+    "interruption",
     "intervals",
     "logistic",
     "no_signal",

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ class RandomWalk:
         if step == self._interrupt_at:
             for number in self._signals:
                 os.kill(os.getpid(), number)
+                time.sleep(0.06)  # two at once are one that a launcher has passed on
         if step == self._crash_at:
             raise self._crash
         change = torch.randn(1)

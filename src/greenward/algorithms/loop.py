@@ -1,33 +1,40 @@
 """The training loop: step, record, evaluate, checkpoint, stop cleanly, resume exactly.
 
 It works for every trainer. Everything random in a step is seeded by the step's number, so a run
-that was cut at any point and resumed writes the same metrics as one that was not.
+that was cut at any point and resumed writes the same metrics as one that was not. A stop leaves the step
+or evaluation that is under way, and saves the state at the end of the last finished step.
 """
 
 from __future__ import annotations
 
 import gc
-import signal
+import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
+from greenward import interruption
 from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback, SignalWarning, rollout_row
+from greenward.algorithms.step_start import StepStart
 from greenward.environments.episode import Episode
 from greenward.errors import CheckpointError, ConfigError, EngineError
+from greenward.interruption import Stopped
 from greenward.reports.model_card import model_card
 from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.machine import probe_seconds, resident_mb
 from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.reading import EVALUATIONS, evaluation_name, step_name, steps_in
 from greenward.runs.tracker_sinks import MetricSink
 from greenward.runs.trackers import evaluation_values, sample_rows, suite_group
 from greenward.seeding import seed_everything
@@ -76,36 +83,6 @@ Evaluator = Callable[[Any, int, float], dict[str, Any]]
 """(policy, step, training seconds so far) -> an evaluation as plain data."""
 
 
-class StopRequest:
-    """Turns Ctrl-C, SIGTERM or SIGUSR1 into a clean stop after the step; a second Ctrl-C ends at once.
-
-    A further SIGTERM changes nothing: a launcher passes on the Ctrl-C that the terminal already sent.
-    Schedulers send SIGUSR1 when the time limit of a job is near.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __enter__(self) -> StopRequest:
-        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def in_any_process(self) -> bool:
-        """Whether any of the processes that train together is to stop."""
-        return any(distributed.gathered([self.requested]))
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True
-
-
 @dataclass(eq=False)
 class TrainingLoop:
     """Drives a trainer in a run directory.
@@ -116,7 +93,8 @@ class TrainingLoop:
     checkpoints hold, in place of the trained one: an average of its weights, which a callback keeps.
     Every `log_interval_steps` steps have a row of metrics. `keep_best` keeps the checkpoint of the best
     evaluation beside the newest `keep_checkpoints`. `sinks` mirror metrics and warnings; each evaluation
-    gives them `tracked_samples` of its answers and of the newest episodes.
+    gives them `tracked_samples` of its answers and of the newest episodes. With `finishes_steps`, a stop
+    waits for the end of the step, which must be short.
     """
 
     trainer: Trainer
@@ -137,6 +115,7 @@ class TrainingLoop:
     evaluated: Trained | None = None
     sinks: Sequence[MetricSink] = ()
     tracked_samples: int = 4
+    finishes_steps: bool = False
     progress: Progress
 
     def __post_init__(self) -> None:
@@ -154,6 +133,8 @@ class TrainingLoop:
         self.interrupted = False
         self.failure: EngineError | None = None
         self._session_started = time.perf_counter()
+        self._repeats_steps = distributed.size() == 1 and not self.finishes_steps
+        self._under_way: Literal["step", "evaluation"] | None = None
 
     def run(self) -> None:
         """Train to the end, or to a clean stop (`interrupted`); the last step is checkpointed.
@@ -163,29 +144,69 @@ class TrainingLoop:
         """
         self._restore()
         gc.freeze()  # a collection of garbage need not look through all that was imported
-        with StopRequest() as stop:
-            if self.steps_done == 0 and self.evaluate_at_start:
-                self._evaluate()
-            stopping = stop.in_any_process()
-            while not self._finished() and not stopping:
-                try:
-                    self._step()
-                except EngineError as error:
-                    if distributed.size() > 1:  # the others are in the step, and cannot stop after it
-                        raise
-                    # The interrupt that ends a training may have ended its engine, too.
-                    self.failure = None if stop.requested else error
-                    stopping = True
-                    if self.steps_done % self.checkpoint_interval_steps:
-                        self._checkpoint()
-                    break
-                finished = self._finished()
-                if finished or self.steps_done % self.eval_interval_steps == 0:
+        with (
+            interruption.stoppable(self._what_follows, may_stop=self._may_stop),
+            StepStart(self._state, enabled=self._repeats_steps) as self._step_start,
+        ):
+            try:
+                self._train()
+            except Stopped:
+                self.interrupted = True
+            except EngineError as error:
+                if distributed.size() > 1:  # the others are in the step, and cannot stop after it
+                    raise
+                # The interrupt that ends a training may have ended its engine, too.
+                self.failure = None if interruption.requested() else error
+                self.interrupted = True
+            if self.interrupted and self.steps_done:
+                self._checkpoint(waits_for_disk=self.failure is not None)
+
+    def _train(self) -> None:
+        while True:
+            if self._is_evaluation_due():
+                with self._unfinished("evaluation"):
                     self._evaluate()
-                stopping = stop.in_any_process()
-                if finished or stopping or self.steps_done % self.checkpoint_interval_steps == 0:
-                    self._checkpoint()
-            self.interrupted = stopping and not self._finished()
+            finished = self._finished()
+            if self.steps_done and (finished or self.steps_done % self.checkpoint_interval_steps == 0):
+                self._checkpoint()
+            if finished:
+                return
+            if any(distributed.gathered([interruption.requested()])):
+                raise Stopped
+            with self._unfinished("step"):
+                record = self._step()
+            self._finish_step(record)
+
+    @contextmanager
+    def _unfinished(self, what: Literal["step", "evaluation"]) -> Iterator[None]:
+        """Inside, a stop leaves `what` to be repeated."""
+        self._under_way = what
+        try:
+            yield
+        finally:
+            self._under_way = None
+
+    def _may_stop(self) -> bool:
+        """Whether `Stopped` may be raised here. Several processes stop together, between two steps."""
+        if self._under_way == "evaluation":
+            return distributed.size() == 1
+        return self._under_way == "step" and self._step_start.is_kept
+
+    def _what_follows(self) -> str:
+        """What a stop brings about now."""
+        if not distributed.is_first():
+            return ""
+        checkpoints = [path for _, path in steps_in(self.directory.checkpoints)]
+        if self._finished() and self._under_way is None:
+            return "Stopping; all steps are finished."
+        what = f"; this {self._under_way} will be repeated" if self._may_stop() else " after this step"
+        says = f"Stopping{what}. {interruption.AGAIN}"
+        if not self.steps_done:
+            return f"{says}\nNo step is finished: the same command starts again."
+        newest = str(checkpoints[-1]) if checkpoints else "none"
+        is_saved = bool(checkpoints) and checkpoints[-1].name == step_name(self.steps_done)
+        saves = "" if is_saved else f"; step {self.steps_done} is being saved"
+        return f"{says}\nLast checkpoint: {newest}{saves}."
 
     @property
     def wall_seconds(self) -> float:
@@ -196,12 +217,27 @@ class TrainingLoop:
         out_of_time = self.max_seconds is not None and self.training_seconds >= self.max_seconds
         return self.steps_done >= self.max_steps or out_of_time
 
-    def _step(self) -> None:
+    def _is_evaluation_due(self) -> bool:
+        """Whether an evaluation belongs to this step, and is missing for at least one suite."""
+        is_due = self._finished() or self.steps_done % self.eval_interval_steps == 0
+        if not self.steps_done:
+            is_due = self.evaluate_at_start
+        return is_due and any(map(self._is_missing, self.evaluators))
+
+    def _is_missing(self, suite: str | None) -> bool:
+        name = evaluation_name(self.steps_done, suite)
+        return not (self.directory.path / EVALUATIONS / name).is_file()
+
+    def _step(self) -> tuple[StepRecord, float, float]:
+        """The next step, and when it began (wall and CPU seconds)."""
         started, computed = time.perf_counter(), time.process_time()
         seed_everything(self.seed, self.steps_done)
         for callback in self._callbacks:
             callback.on_step_begin(self.steps_done + 1)
-        record = self.trainer.train_step(self.steps_done)
+        return self.trainer.train_step(self.steps_done), started, computed
+
+    def _finish_step(self, stepped: tuple[StepRecord, float, float]) -> None:
+        record, started, computed = stepped
         self.steps_done += 1
         metrics = record.metrics | {  # callbacks watch them, too
             "time/step": time.perf_counter() - started,
@@ -223,6 +259,7 @@ class TrainingLoop:
         self._rollouts = list(map(rollout_row, record.episodes[: self.tracked_samples]))
         for sink in self.sinks if logs else ():
             sink.log(self.steps_done, metrics | _names_of_others(metrics, record.episodes))
+        self._step_start.keep()
         self.progress.advance(self.steps_done, metrics, warning=self._signal.brief)
 
     def _warn(self, text: str) -> None:
@@ -232,6 +269,9 @@ class TrainingLoop:
 
     def _evaluate(self) -> None:
         for suite, evaluator in self.evaluators.items() if distributed.is_first() else ():
+            if not self._is_missing(suite):
+                continue
+            interruption.check()
             result = evaluator(self._evaluated, self.steps_done, self.training_seconds)
             self.directory.write_evaluation(self.steps_done, result, suite)
             values, table = evaluation_values(result), f"{suite_group(result)}/samples"
@@ -246,34 +286,58 @@ class TrainingLoop:
         for sink in self.sinks:
             sink.log_table(self.steps_done, "rollouts", sample_rows(self._rollouts, self.tracked_samples))
 
-    def _checkpoint(self) -> None:
-        state = {
+    def _state(self) -> dict[str, Any]:
+        return {
             "trainer": self.trainer.state_dict(),
             "callbacks": {one.name: one.state_dict() for one in self._callbacks},
             "steps_done": self.steps_done,
             "training_seconds": self.training_seconds,
-            "wall_seconds": self.wall_seconds,
             # The folder holds weights in the model's dtype; resuming needs the exact ones.
             "weights": self.trainer.policy.state_dict(),
             "policy_version": self.trainer.policy.version,
         }
 
+    def _checkpoint(self, *, waits_for_disk: bool = True) -> None:
+        """Save the state at the end of the last finished step, if it is not saved yet."""
+        place = self.directory.checkpoints / step_name(self.steps_done)
+        if distributed.from_first(place.is_dir):
+            return
+        state = self._step_start.state if self._repeats_steps else self._state()
+        state = state | {"wall_seconds": self.wall_seconds}
+        if self._step_start.has_copies:
+            self.trainer.policy.load_state_dict(state["weights"])
+
         def write(folder: Path) -> None:
-            self._evaluated.save(folder)
+            # A model replaces the folder that it is saved to, while the state is written beside it.
+            with (
+                tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as beside,
+                ThreadPoolExecutor(1) as other,
+            ):
+                saved = other.submit(self._evaluated.save, folder)
+                torch.save(state, Path(beside, STATE_FILE))
+                saved.result()
+                os.replace(Path(beside, STATE_FILE), folder / STATE_FILE)
             card = model_card(self.directory.path, self.steps_done)
             (folder / "README.md").write_text(card, encoding="utf-8")
-            torch.save(state, folder / STATE_FILE)
 
         kept = self.keep_checkpoints, self.keep_spaced_checkpoints
         distributed.from_first(
-            partial(save_checkpoint, self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
+            partial(
+                save_checkpoint,
+                self.directory,
+                self.steps_done,
+                write,
+                *kept,
+                keep_best=self.keep_best,
+                waits_for_disk=waits_for_disk,
+            )
         )
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
         checkpoint = distributed.from_first(lambda: latest_checkpoint(self.directory))
         if checkpoint is None:
-            self.directory.truncate_after(-1)
+            self.directory.truncate_after(0)
             return
         state = load_trainer_state(checkpoint)
         self.trainer.policy.load_state_dict(state["weights"])

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from greenward import interruption
+
 if TYPE_CHECKING:
     from greenward.reports.document import Report
     from greenward.runs.output import Kind
-
-EXIT_INTERRUPTED = 130  # as a shell reports death by SIGINT
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -148,7 +148,7 @@ def resume_command_on_interrupt(
             resume += f" (by the launcher, with {count} processes)"
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"Interrupted. Continue with: {resume}", err=True)
-        raise SystemExit(EXIT_INTERRUPTED) from None
+        raise SystemExit(interruption.EXIT_CODE) from None
 
 
 class OutputFolder(click.Path):

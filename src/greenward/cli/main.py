@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -10,8 +11,7 @@ from typing import NoReturn
 
 import click
 
-from greenward import __version__
-from greenward.cli.arguments import EXIT_INTERRUPTED
+from greenward import __version__, interruption
 from greenward.cli.audit import audit
 from greenward.cli.comparing import compare, show
 from greenward.cli.diagnosing import diagnose, diff, evals, reward_health
@@ -77,13 +77,16 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     if isinstance(sys.stdout, TextIOWrapper):  # answers and paths hold characters that no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
+        with interruption.stoppable(
+            lambda: f"Stopping. {interruption.AGAIN}", signals=(signal.SIGINT,), ends_process=True
+        ):
+            sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.Abort:  # what click makes of KeyboardInterrupt
+    except (click.Abort, KeyboardInterrupt):  # click makes the former of the latter
         click.echo("Interrupted.", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(interruption.EXIT_CODE)
     except GreenwardError as error:
         click.echo(f"Error: {visible(without_keys(str(error)))}", err=True)
         sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)

@@ -14,6 +14,7 @@ import numpy as np
 
 from greenward.environments.episode import POLICY, Episode, Turn
 from greenward.errors import EngineError, GreenwardError
+from greenward.interruption import POLL_SECONDS, check
 from greenward.policies.engine import Completion, RolloutEngine, SamplingParams
 from greenward.seeding import step_seed
 
@@ -95,6 +96,7 @@ def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEn
         group.ask()
     sampling = 0.0
     while running := [group for group in running if not group.over]:
+        check()
         waiting = [group for group in running if group.waits_for]
         for group in waiting:
             if all(future.done() for future in group.waits_for):
@@ -110,7 +112,7 @@ def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEn
             _sample(ready, players, seed)
             sampling += time.perf_counter() - started
         elif pending := [future for group in waiting for future in group.waits_for if not future.done()]:
-            wait(pending, return_when=FIRST_COMPLETED)
+            wait(pending, POLL_SECONDS, FIRST_COMPLETED)
     return sampling
 
 

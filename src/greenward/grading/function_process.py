@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from greenward.errors import RewardError
+from greenward.interruption import POLL_SECONDS, Stopped, check
 from greenward.sandbox.frames import receive_frame, send_frame
 from greenward.text import visible
 
@@ -104,6 +106,11 @@ class FunctionProcess:
         self._channel.settimeout(timeout_seconds)
         try:
             send_frame(self._channel, {}, pickle.dumps(request))
+            deadline = time.monotonic() + timeout_seconds
+            while not select.select([self._channel], [], [], POLL_SECONDS)[0]:
+                check()
+                if time.monotonic() > deadline:
+                    raise TimeoutError
             frame = receive_frame(self._channel)
         except TimeoutError:
             self.close()
@@ -113,6 +120,9 @@ class FunctionProcess:
             ) from None
         except OSError:
             frame = None
+        except Stopped:  # its reply would be taken for that to the next request
+            self.close()
+            raise
         if frame is None:
             self.close()
             raise FunctionEnded(

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from greenward.interruption import check
 from greenward.policies.products import linear, product, products_for, serving
 
 if TYPE_CHECKING:
@@ -219,6 +220,9 @@ class Decoder(_Casting):
             )
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):
+            check()
+            if x_ME.requires_grad:
+                x_ME.register_hook(_check_backward)
             outputs = predicting_U if index == len(self.layers) - 1 else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_ME = checkpoint(layer, x_ME, index, attention, outputs, use_reentrant=False)
@@ -263,6 +267,10 @@ class Decoder(_Casting):
             if name.endswith(("attention_out", "down")):
                 scale /= math.sqrt(2 * self.shape.layers)
             parameter.normal_(0.0, scale, generator=generator)
+
+
+def _check_backward(_: Tensor) -> None:
+    check()
 
 
 def pad_to_bucket(index_M: Tensor, dtype: torch.dtype) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 
 from greenward.errors import ConfigError, EngineError, GreenwardError
 from greenward.http_client import TOO_MANY, JsonClient, Patience, RequestError, RequestFailed, RequestRefused
+from greenward.interruption import POLL_SECONDS, check
 from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import per_prompt
@@ -124,8 +125,10 @@ class Endpoint:
         left = len(asked)
         try:
             while left:
-                batch = [arrived.get()]
+                check()
+                batch = []
                 with suppress(Empty):
+                    batch.append(arrived.get(timeout=POLL_SECONDS))
                     while True:
                         batch.append(arrived.get_nowait())
                 left -= len(batch)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from greenward.errors import GreenwardError
+from greenward.interruption import check
 from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams, StopReason
 from greenward.policies.group_batch import bucket_groups
 from greenward.policies.kernels.native import LANES
@@ -147,6 +148,7 @@ class Sampler(RolloutEngine):
         checked_every = _CHECKED_EVERY.get(logits_BV.device.type, 1)
         drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
         for step in range(params.max_tokens):
+            check()
             token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_TB[step].contiguous())
             drawn.append((token_ids_B, logprobs_B))
             if len(drawn) == checked_every or step == params.max_tokens - 1:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from greenward.interruption import check
 from greenward.policies.kernels.native import LANES
 from greenward.policies.products import product, products_for, serving
 
@@ -43,6 +44,7 @@ class _ChunkedScores(torch.autograd.Function):
         native = serving(hidden_SE, LANES)
         products = products_for(hidden_SE, unembedding_VE)
         for part in chunks:
+            check()
             if native:
                 last = product(products, hidden_SE[part], unembedding_VE.t())
                 native.score(last, targets_S[part], scale, scores_S[part], lse_S[part], entropy_S[part])
@@ -69,6 +71,7 @@ class _ChunkedScores(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
         for part in _chunks(len(hidden_SE), len(unembedding_VE)):
+            check()
             above = (grad_scores_S[part], None if grad_entropy_S is None else grad_entropy_S[part])
             if ctx.native:
                 logits = kept[0] if kept else product(ctx.products, hidden_SE[part], unembedding_VE.t())

@@ -21,15 +21,24 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from greenward.errors import CheckpointError
+from greenward.interruption import check
 from greenward.policies import adapter
 from greenward.policies.group_batch import GroupBatch
 from greenward.policies.policy import Policy
 from greenward.policies.sampler import Decoding
 from greenward.policies.scoring import score_logits
+from greenward.policies.tokenizer import Tokenizer
 
 
 class TransformersPolicy(Policy):
     """A policy over `AutoModelForCausalLM`. `frozen_copy`, weights and versions are `Policy`'s."""
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, dtype: torch.dtype) -> None:
+        super().__init__(model, tokenizer, dtype=dtype)
+        lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+        for layer in max(lists, key=len, default=()):
+            if not layer._forward_pre_hooks:  # a copy has those of its model
+                layer.register_forward_pre_hook(_check)
 
     @staticmethod
     def read(folder: Path) -> Any:
@@ -159,6 +168,13 @@ class TransformersDecoding:
             )
         self._cache = out.past_key_values
         return out.logits[:, -1]
+
+
+def _check(_layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Before a layer computes, and before its gradient is computed."""
+    check()
+    if inputs and isinstance(inputs[0], Tensor) and inputs[0].requires_grad:
+        inputs[0].register_hook(lambda _: check())
 
 
 def _pad(rows: Sequence[np.ndarray], side: str, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from greenward.algorithms.loop import StopRequest
+from greenward import interruption
 from greenward.config.loading import load_recipe
 from greenward.errors import RunError
+from greenward.interruption import POLL_SECONDS, Stopped
 from greenward.no_signal import MIN_STEPS, spells
 from greenward.recipes.train import WARM_START
 from greenward.runs.metrics import read_metrics
@@ -26,8 +27,7 @@ from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import read_config, read_evaluations, read_summary
 
 UNBOUNDED_STEPS = 1_000_000
-POLL_SECONDS, WATCH_SECONDS = 0.1, 1.0
-INTERRUPTED = 130  # the exit code of a command that Ctrl-C stopped cleanly
+WATCH_SECONDS = 1.0
 
 
 @dataclass(eq=False)
@@ -78,12 +78,12 @@ class Arm:
         )
 
     def has_ended(self) -> bool:
-        """Whether it has finished or failed, which `failure` then says. Raises `KeyboardInterrupt`."""
+        """Whether it has finished or failed, which `failure` then says. Raises `Stopped`."""
         code = self.process.poll()
         if code is None:
             return False
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
+        if code == interruption.EXIT_CODE:
+            raise Stopped
         self.finished = code == 0
         if code != 0:
             self.errors.seek(0)
@@ -113,7 +113,7 @@ def run_arms(
     """Run all arms, `parallel` at a time, the first that may start first; `watch` is called every second.
 
     Each of the arms at a time sees one of `devices` (as CUDA_VISIBLE_DEVICES names them) where there are any.
-    Raises `KeyboardInterrupt` when one of them or this process was interrupted, and `RunError` with what a
+    Raises `Stopped` when one of them or this process was interrupted, and `RunError` with what a
     failed one said, both after the others were stopped cleanly: each writes a checkpoint. With `keep_going`,
     for arms that wait for no other, a failed one does not stop the others.
     """
@@ -122,7 +122,7 @@ def run_arms(
     running: dict[Arm, int] = {}  # with their places
     watched = time.monotonic()
     try:
-        with StopRequest() as stop:
+        with interruption.stoppable(_what_follows, may_stop=lambda: True):
             while waiting or running:
                 for arm in [
                     arm
@@ -141,14 +141,20 @@ def run_arms(
                 if time.monotonic() - watched >= WATCH_SECONDS:
                     watched = time.monotonic()
                     watch()
-                if stop.requested:
-                    raise KeyboardInterrupt
+                interruption.check()
     finally:
         for arm in running:
             arm.process.terminate()  # it writes a checkpoint
         for arm in running:
             arm.process.wait()
             arm.errors.close()
+
+
+def _what_follows() -> str:
+    return (
+        "Stopping; each run is saved at its last finished step, and --resume goes on from there. "
+        f"{interruption.AGAIN}"
+    )
 
 
 @dataclass(eq=False)

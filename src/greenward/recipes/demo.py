@@ -19,9 +19,9 @@ from greenward.recipes.arms import UNBOUNDED_STEPS, Arm, ArmProgress, run_arms
 from greenward.recipes.evaluation_session import MOST_LOST
 from greenward.recipes.train import WARM_START, refuse_both, show_report
 from greenward.reports.study import max_lost_share, read_study
+from greenward.runs.directory import has_steps
 from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress
-from greenward.runs.reading import is_run
 
 RECIPE = "quickstart"
 REJECTION_RECIPE = "rejection_sampling"
@@ -49,7 +49,7 @@ def demo(
     """
     refuse_both(resume=resume, overwrite=overwrite)
     check_folder(output, "runs")
-    if not (resume or overwrite) and any(is_run(output / f"seed_{seed}") for seed in seeds):
+    if not (resume or overwrite) and any(has_steps(output / f"seed_{seed}") for seed in seeds):
         raise RunError(
             f"{output} already holds a demo.",
             remedy=f"See it by `greenward report {output}`, go on with an interrupted one by --resume, "

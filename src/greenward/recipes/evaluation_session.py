@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
+from greenward import interruption
 from greenward.config.sections import SandboxConfig
 from greenward.errors import ProblemError
 from greenward.evaluation.classification import with_classification
@@ -46,6 +47,7 @@ MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 WALL_PER_CPU = 3.0
 DEFAULT_TIMEOUT = 10.0  # CPU seconds for an answer to a suite without times of its own
+GOES_ON = f"Stopping; all answers so far are kept, and the same command goes on. {interruption.AGAIN}"
 _SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
 
@@ -136,7 +138,10 @@ class EvaluationSession(ABC):
         path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
         check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()
-        with build_grader(grading.sandbox) as grader:
+        with (
+            interruption.stoppable(lambda: GOES_ON),
+            build_grader(grading.sandbox) as grader,
+        ):
             problems = grader.complete(self.problems)
             with EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder:
                 session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
@@ -144,7 +149,9 @@ class EvaluationSession(ABC):
                 folder.write_prompts(self.prompts)
                 show, self.grader = _progress_of(folder, self.answers, progress), grader
                 try:
-                    judge(folder, self.source(folder, problems, seconds), grader, seconds, show)
+                    source = self.source(folder, problems, seconds)
+                    with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
+                        judge(folder, source, grader, seconds, show)
                 except KeyboardInterrupt:
                     progress.message(f"{len(folder.rows)} answers are judged; the same command goes on.")
                     raise

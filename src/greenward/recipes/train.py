@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from greenward import interruption
 from greenward.algorithms import distributed
 from greenward.algorithms.callbacks import Callback, RolloutWriter
 from greenward.algorithms.loop import Trainer, TrainingLoop
@@ -89,6 +90,14 @@ def train(
     refuse_both(resume=resume, overwrite=overwrite)
     check_folder(output, "run")
     check_needs(recipe, given, functions)
+    finished = False
+
+    def what_follows() -> str:
+        if not distributed.is_first():
+            return ""
+        now = "all steps are finished" if finished else "no step has begun in this session"
+        return f"Stopping; {now}. {interruption.AGAIN}"
+
     warned: list[str | None] = []
     if isinstance(recipe, ModelRecipe):
         _, *warned = *check_memory(recipe), check_disk(recipe, output), _slow_numbers(recipe)
@@ -96,6 +105,7 @@ def train(
         torch.set_num_threads(recipe.training.threads)
     make_tasks: Any = TASKS[recipe.kind]
     with ExitStack() as stack:
+        stack.enter_context(interruption.stoppable(what_follows))
         stack.enter_context(distributed.joined())
         quiet = quiet or not distributed.is_first()
         check_processes(recipe)
@@ -115,9 +125,8 @@ def train(
             if message:
                 progress.message(message)
         finished = Session(recipe, tasks, progress, resume).train(run)
-        first = distributed.is_first()
-    if finished and first:
-        show_report(output, quiet=quiet)
+        if finished and distributed.is_first():
+            show_report(output, quiet=quiet)
     return finished
 
 
@@ -237,6 +246,7 @@ class Session:
             with open_run(folder, before, resume=self.resume) as inner:
                 if not self._supervise(before, inner, faults):
                     return False
+            interruption.check()
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         warm = recipe.model_copy(update={"model": model})
         return self._reinforce(recipe, run, build_policy(warm, self.tasks.texts))
@@ -308,6 +318,7 @@ class Session:
             evaluated=evaluated,
             sinks=sinks,
             tracked_samples=recipe.tracking.samples,
+            finishes_steps=isinstance(recipe, DQNRecipe),
             progress=self.progress,
         )
         try:

@@ -11,6 +11,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def save_checkpoint(
     spaced: int = 0,
     *,
     keep_best: bool = False,
+    waits_for_disk: bool = True,
 ) -> Path:
     """Save a checkpoint, which `write` puts into an empty folder, and keep the newest `keep` ones.
 
@@ -42,9 +44,12 @@ def save_checkpoint(
     `keep_best`, the one that `find_checkpoint` calls the best stays, too.
 
     The metrics written so far are forced to disk first, so that a checkpoint never stands without the rows
-    before it. Raises `RunError` when the file system refuses; earlier checkpoints are untouched.
+    before it. Without `waits_for_disk` nothing is forced to disk, and the checkpoint before is kept in any
+    case: should the power fail, the manifest tells a damaged one. Raises `RunError` when the file system
+    refuses; earlier checkpoints are untouched.
     """
-    run.metrics.sync()
+    if waits_for_disk:
+        run.metrics.sync()
     final = run.checkpoints / step_name(step)
     temporary = run.checkpoints / temporary_name(final)
     for leftover in run.checkpoints.glob(".step_*"):  # half written or half deleted when a run was killed
@@ -53,7 +58,7 @@ def save_checkpoint(
         try:
             temporary.mkdir()
             write(temporary)
-            _seal(temporary, step)
+            _seal(temporary, step, waits_for_disk=waits_for_disk)
             if final.exists():
                 remove_tree(final)
             os.replace(temporary, final)
@@ -71,9 +76,10 @@ def save_checkpoint(
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
         os.replace(link, run.checkpoints / LAST)
-        fsync(run.checkpoints)
+        if waits_for_disk:
+            fsync(run.checkpoints)
     best = _best(run.path) if keep_best else None
-    older = steps_in(run.checkpoints)[: -max(keep, 1)]
+    older = steps_in(run.checkpoints)[: -max(keep, 1 if waits_for_disk else 2)]
     kept = {*pinned_checkpoints(run.path), *_spaced([one for one, _ in older], step, spaced)}
     for one, path in older:
         if one not in kept and path.name != best:
@@ -208,14 +214,18 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _seal(folder: Path, step: int) -> None:
-    """Force every file to disk and write the manifest."""
+def _seal(folder: Path, step: int, *, waits_for_disk: bool) -> None:
+    """Write the manifest, once every file was forced to disk if it `waits_for_disk`."""
     entries = sorted(folder.rglob("*"))
-    files = {}
-    for file in filter(Path.is_file, entries):
-        fsync(file)
-        name = file.relative_to(folder).as_posix()
-        files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of([file])}
+    names = [file.relative_to(folder).as_posix() for file in entries if file.is_file()]
+
+    def sealed(name: str) -> dict[str, Any]:
+        if waits_for_disk:
+            fsync(folder / name)
+        return {"bytes": (folder / name).stat().st_size, "sha256": sha256_of([folder / name])}
+
+    with ThreadPoolExecutor(2) as threads:
+        files = dict(zip(names, threads.map(sealed, names), strict=True))
     write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
-    for inner in filter(Path.is_dir, entries):
+    for inner in filter(Path.is_dir, entries) if waits_for_disk else ():
         fsync(inner)

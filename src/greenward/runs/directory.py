@@ -123,9 +123,10 @@ class RunDirectory(Closing["RunDirectory"]):
         """Open `path` for a new run, or to go on with the run that is there.
 
         `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
-        So does a run that failed before its first number. `overwrite` deletes the run that is there. `device`
-        names the accelerator for provenance.json. `computed_by` says how many processes train together and
-        how they hold the weights, and whose kernels compute: another session that differs resumes inexactly.
+        A run that ended before its first step can be started again without it. `overwrite` deletes the run that
+        is there. `device` names the accelerator for provenance.json.
+        `computed_by` says how many processes train together and how they hold the weights, and whose kernels
+        compute: another session that differs resumes inexactly.
         `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
         Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
         that another process writes, and a folder that is not greenward's or cannot be written.
@@ -133,7 +134,8 @@ class RunDirectory(Closing["RunDirectory"]):
         path = Path(path)
         claim_folder(path, "run", overwrite=overwrite)
         resolved: dict[str, Any] = to_json(config)
-        exists = is_run(path) and (any(path.rglob(METRICS)) or any((path / EVALUATIONS).glob("*.json")))
+        evaluations = list((path / EVALUATIONS).glob("*.json")) if is_run(path) else []
+        exists = has_steps(path) or (resume and bool(evaluations))
         if exists and not resume:
             raise RunError(
                 f"{path} already holds a run",
@@ -145,6 +147,8 @@ class RunDirectory(Closing["RunDirectory"]):
             with writing(str(path)):
                 for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
                     (path / name).mkdir(exist_ok=True)
+                for evaluation in () if exists else evaluations:
+                    evaluation.unlink()
             record = read_json(path / PROVENANCE) or {"sessions": []}
             sessions = record["sessions"] if exists else []
             facts: dict[str, Any] = {**COMPUTED_BY, **computed_by}
@@ -227,6 +231,11 @@ class FollowedRun(RunDirectory):
     def _drop(self, *_: Any, **__: Any) -> None: ...
 
     add_provenance = write_rollouts = truncate_after = close = _drop
+
+
+def has_steps(path: Path) -> bool:
+    """Whether the run at `path`, or one inside it, has finished a step."""
+    return is_run(path) and any(file.stat().st_size for file in path.rglob(METRICS))
 
 
 def compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from greenward import interruption
 from greenward.text import visible
 
 if TYPE_CHECKING:
@@ -60,12 +62,14 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._bars is not None:
-            self._bars.start()
+            self._shown = ExitStack()
+            self._shown.enter_context(interruption.shown_by(self._print))
+            self._shown.enter_context(self._bars)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bars is not None:
-            self._bars.stop()
+            self._shown.close()
 
     def phase(self, name: str, total: int | None = None, unit: str = "step") -> None:
         """Begin a phase of `total` steps, called `unit`; None when their number is not known."""

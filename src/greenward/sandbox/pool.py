@@ -19,6 +19,7 @@ from functools import partial
 
 from greenward.closing import Closing
 from greenward.errors import SandboxError
+from greenward.interruption import POLL_SECONDS, check
 from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.folders import remove_folder
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
@@ -117,7 +118,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
                 yield from self._run(Attempt(index, job) for index, job in enumerate(jobs))
             finally:
                 while self._busy:  # the caller left early and does not need these results
-                    self._replace(self._busy.pop())
+                    self._discard(self._busy.pop())
                 self._running_thread = None
 
     def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
@@ -197,7 +198,8 @@ class LocalExecutor(Closing["LocalExecutor"]):
 
     def _wait(self) -> list[tuple[WorkerSlot, RunResult | None]]:
         """Waits for slots with a result, or with None: slots (busy or idle) that have lost a worker."""
-        timeout = min(slot.deadline for slot in self._busy) - time.monotonic()
+        check()
+        timeout = min(min(slot.deadline for slot in self._busy) - time.monotonic(), POLL_SECONDS)
         news: dict[WorkerSlot, RunResult | None] = {}
         for key, _ in self._selector.select(max(0.0, timeout)):
             slot: WorkerSlot = key.data

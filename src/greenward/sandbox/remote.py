@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from greenward.closing import Closing
 from greenward.errors import SandboxError
+from greenward.interruption import POLL_SECONDS, check
 from greenward.sandbox import wire
 from greenward.sandbox.isolation import Isolation, Layer, Level
 from greenward.sandbox.protocol import Job, Outcome, RunResult
@@ -34,7 +35,6 @@ MAX_LOSSES = 3  # of hosts, by one job
 _MAX_WEIGHT = 256 << 20  # of a batch, in bytes of results; a character of a job weighs as much as 32
 _CHAR_WEIGHT = 32
 _GATHER_SECONDS = 0.05  # a batch is not kept back for longer while jobs are made
-_POLL_SECONDS = 0.5
 
 
 class HostLost(Exception):
@@ -118,6 +118,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
         fresh, waiting, news = _written(jobs), deque[_Sent](), SimpleQueue[_News]()
         calls, is_more = 0, True
         while is_more or waiting or calls:
+            check()
             if self._closed.is_set():
                 raise SandboxError("this executor is closed.")
             if news.empty():  # else results would come faster than they are taken
@@ -130,7 +131,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
                 yield from _lost(waiting, "no host of the sandbox answers")
                 waiting.clear()
             try:
-                line, sent, outcome = news.get(timeout=_POLL_SECONDS if calls or waiting else 0)
+                line, sent, outcome = news.get(timeout=POLL_SECONDS if calls or waiting else 0)
             except Empty:
                 continue
             calls -= 1
