@@ -129,7 +129,7 @@ def _texts(job: Job) -> list[str]:
 def _read_job(calls: list[str], limits: Json, files: Json, changes: Json, **parts: Any) -> Job:
     inputs = (decode(call) for call in calls)
     arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
-    mappings = {"limits": Limits(**limits), "files": dict(files), "changes": dict(changes)}
+    mappings: Json = {"limits": Limits(**limits), "files": dict(files), "changes": dict(changes)}
     job = Job(**_tuples(parts), **mappings, calls=arguments)
     for record in (job, job.limits):
         check_types(record)
@@ -147,7 +147,7 @@ def _read_result(results: list[Json], outcome: str, **parts: Any) -> RunResult:
     result = RunResult(Outcome(outcome), calls, **_tuples(parts))
     for record in (result, *calls):
         check_types(record)
-    times = (result.cpu_seconds, result.wall_seconds, result.waiting_seconds or 0.0, *result.call_seconds)
+    times = (result.cpu_seconds, result.wall_seconds, result.idle_seconds or 0.0, *result.call_seconds)
     if not all(map(is_duration, times)):
         raise ValueError("a time is no finite number from 0 on")
     return result
