@@ -124,8 +124,9 @@ class RunDirectory(Closing["RunDirectory"]):
 
         `resume` with nothing there starts a new run, so that one command serves a job that may be requeued.
         A run that ended before its first step can be started again without it. `overwrite` deletes the run
-        that is there. `device` names the accelerator for provenance.json. `computed_by` says how many processes train together and how they hold the weights, and whose kernels
-        compute: another session that differs resumes inexactly.
+        that is there. `device` names the accelerator for provenance.json. `computed_by` says how many
+        processes train together and how they hold the weights, and whose kernels compute: another session
+        that differs resumes inexactly.
         `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
         Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
         that another process writes, and a folder that is not greenward's or cannot be written.
