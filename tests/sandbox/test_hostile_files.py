@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 
 import pytest
 from waiting import eventually, is_alive
 
 from greenward.errors import SandboxError
-from greenward.sandbox import supervisor
+from greenward.sandbox import supervisor, wire
 from greenward.sandbox.folders import empty_folder, remove_folder
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, Layer
 from greenward.sandbox.layers.stack import LayerStack
@@ -75,6 +77,15 @@ class TestWhichProcessSeesWhat:
         ((_, result),) = executor.run([job])
         assert [one.error_message for one in result.results if not one.returned] == []
         assert (result.outcome, len(result.results)) == (Outcome.COMPLETED, 3)
+
+    def test_changes_reach_other_machines(self):
+        job = Job(
+            "", "f", CALLS, files={"a": "", "b": ""}, changes={"a": None, "b": "x", "c": "y"}, path="m.py"
+        )
+        text = json.dumps(wire.write_request([wire.write_job(job)[0]]))
+        assert wire.read_request(json.loads(text)) == [job]
+        with pytest.raises(SandboxError, match="folder that is a file"):
+            wire.read_request(wire.write_request([wire.write_job(replace(job, changes={"b/c": ""}))[0]]))
 
     def test_what_cannot_be_written_is_the_answers_failure(self, executor):
         setup = "import os; os.path.exists('data') or os.mkdir('data')"  # before the answer's file comes

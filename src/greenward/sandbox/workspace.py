@@ -83,7 +83,7 @@ def write_changes(files: Mapping[str, str], changes: Mapping[str, str | None], p
             os.removedirs(os.path.dirname(gone))
     kept = {one: text for one, text in changes.items() if text is not None}
     write_files(kept)
-    _forget_modules([*files, path])
+    forget_modules([*files, path])
     for folder in [one for one in sys.path_importer_cache if one.startswith(os.getcwd())]:
         del sys.path_importer_cache[folder]
     if added := kept.keys() - files.keys() - {path}:
@@ -123,16 +123,15 @@ def find_modules_here(files: Iterable[str]) -> None:
     """
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.getcwd())
-    _forget_modules(files)
+    forget_modules(files)
 
 
-def _forget_modules(files: Iterable[str]) -> None:
-    own, here = (
-        {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT,
-        os.path.join(os.getcwd(), ""),
-    )
+def forget_modules(files: Iterable[str]) -> None:
+    """Has the import system forget modules of the files' names, and all that lie in the working folder."""
+    own = {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT
+    here = f"{os.getcwd()}/"
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in own or (getattr(module, "__file__", None) or "").startswith(here):
+        if name.split(".")[0] in own or str(getattr(module, "__file__", "")).startswith(here):
             del sys.modules[name]
 
 
