@@ -176,7 +176,8 @@ class TestDecisions:
     def test_threads_start(self, decide, flags):
         assert decide("clone", flags) == ALLOW
 
-    @pytest.mark.parametrize("flags", [0, 17, 0x01200011, 0x4111, 0x100, 0x10000])
+    # The last is a thread with descriptors of its own.
+    @pytest.mark.parametrize("flags", [0, 17, 0x01200011, 0x4111, 0x100, 0x10000, 0x3D0B00])
     def test_processes_do_not(self, decide, flags):
         assert decide("clone", flags) == EPERM
 

@@ -25,6 +25,8 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
     answer settings, new files with names of tests, and new files in folders that hold tests only.
     """
     changed, tests = dict(changes), problem.test_files or {}
+    if not changed:
+        return changed
     program = {*(problem.files or {}), problem.path}
     deleted = {path for path, text in changed.items() if text is None}
     taken = {*map(_module, (program - deleted).union(tests)), ""}

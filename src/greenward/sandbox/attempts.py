@@ -100,7 +100,7 @@ class Attempt:
                 job.check_files()
             files, changes = dict(job.files), dict(job.changes)
             before = _encode(
-                [self.nonce, "answer", files, changes, job.preamble, job.code, job.path, job.entry_point]
+                [self.nonce, "answer", files, job.preamble, job.code, job.path, changes, job.entry_point]
             )
             calls = ",".join(call.text for call in job.calls)
             after = _encode([list(job.expressions), job.setup_code, bool(job.checks)])

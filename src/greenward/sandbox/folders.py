@@ -87,19 +87,18 @@ def folder_bytes(path: str) -> int:
 def unnamed_bytes(pids: Iterable[int], folder: str, ignored_device: int) -> int:
     """What files without a name take that processes hold open, or mapped if they lay in a (real) folder.
 
-    A thread may have descriptors of its own. What cannot be seen, such as those of a process that is just
-    ending, is not counted, and neither are files of `ignored_device`.
+    What cannot be seen, such as those of a process that is just ending, is not counted, and neither are files
+    of `ignored_device`.
     """
     found: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                with os.scandir(f"/proc/{pid}/task/{thread}/fd") as descriptors:
-                    for descriptor in descriptors:
-                        with contextlib.suppress(FileNotFoundError):
-                            status = descriptor.stat()
-                            if status.st_nlink == 0 and status.st_dev != ignored_device:
-                                found[status.st_ino] = status.st_blocks * 512
+            with os.scandir(f"/proc/{pid}/fd") as descriptors:
+                for descriptor in descriptors:
+                    with contextlib.suppress(FileNotFoundError):
+                        status = descriptor.stat()
+                        if status.st_nlink == 0 and status.st_dev != ignored_device:
+                            found[status.st_ino] = status.st_blocks * 512
             with open(f"/proc/{pid}/maps", "rb") as file:
                 lines = file.read().splitlines()
             for line in (one for one in lines if one.endswith(b" (deleted)")):

@@ -90,10 +90,10 @@ class _Harness:
     def run_answer(
         self,
         most_chars: int,
-        changes: dict[str, str | None],
         preamble: str,
         code: str,
         path: str,
+        changes: dict[str, str | None],
         entry_point: str | None,
         calls: list[Any],
         expressions: list[str],

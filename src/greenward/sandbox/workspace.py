@@ -130,7 +130,7 @@ def forget_modules(files: Iterable[str], folder: str | None = None) -> None:
     """Has the import system forget modules of the files' names, and those that lie in the `folder`."""
     own = {path.split("/")[0].removesuffix(".py") for path in files} - _KEPT
     for name, module in list(sys.modules.items()):
-        is_inside = folder and (getattr(module, "__file__", None) or "").startswith(os.path.join(folder, ""))
+        is_inside = folder and str(getattr(module, "__file__", "")).startswith(os.path.join(folder, ""))
         if name.split(".")[0] in own or is_inside:
             del sys.modules[name]
 

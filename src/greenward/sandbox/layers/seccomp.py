@@ -95,7 +95,7 @@ _FEW = 7  # intervals in which single values are picked out one after the other
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 # The kernel's constants, which both machines share; Python's modules lack some of them.
-CLONE_VM, CLONE_THREAD, CLONE_NEW_ANY = 0x100, 0x1_0000, 0x7E02_0000
+CLONE_VM, CLONE_FILES, CLONE_THREAD, CLONE_NEW_ANY = 0x100, 0x400, 0x1_0000, 0x7E02_0000
 O_WRONLY, O_RDWR, O_ACCMODE, O_TRUNC = 0o1, 0o2, 0o3, 0o1000
 F_SETLKW, F_DUPFD_CLOEXEC = 7, 1030
 TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX = 0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451
@@ -115,11 +115,13 @@ class Condition(NamedTuple):
     word: int = 0  # 1 is the upper half
 
 
+# The descriptors of a process are those of all its threads: its worker looks there for files without a name.
+_OF_A_THREAD = CLONE_THREAD | CLONE_FILES | CLONE_VM
 # Opening with O_TRUNC alone empties a file that may only be read: before ABI 3, Landlock lets it.
 _OPENING = (0, O_WRONLY, O_RDWR, O_WRONLY | O_TRUNC, O_RDWR | O_TRUNC)
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
-    "clone": (Condition(0, (CLONE_THREAD | CLONE_VM,), CLONE_THREAD | CLONE_VM | CLONE_NEW_ANY),),
+    "clone": (Condition(0, (_OF_A_THREAD,), _OF_A_THREAD | CLONE_NEW_ANY),),
     "open": (Condition(1, _OPENING, O_TRUNC | O_ACCMODE),),
     "openat": (Condition(2, _OPENING, O_TRUNC | O_ACCMODE),),
     # Without F_SETOWN and F_SETSIG, which send signals to others.
@@ -145,7 +147,8 @@ WITHOUT_EFFECT = frozenset(
 # What starts processes may not make namespaces, and every process stays in the group of the first one, which
 # is killed as a whole at one moment: programs that ask for a group or session of their own are told that they
 # have it.
-PROCESS_CONDITIONS = {"clone": (Condition(0, (0,), CLONE_NEW_ANY),)}
+_SHARES = (0, CLONE_FILES, CLONE_THREAD | CLONE_FILES)
+PROCESS_CONDITIONS = {"clone": (Condition(0, _SHARES, CLONE_THREAD | CLONE_FILES | CLONE_NEW_ANY),)}
 IN_ONE_GROUP = frozenset(("setpgid", "setsid"))
 
 # Landlock does not guard extended attributes, and programs know file systems without them.
