@@ -110,7 +110,7 @@ def finish(files: Iterable[str]) -> None:
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     flush()
-    _collect()  # as the interpreter does: it puts a file's parts in the order in which they can be finalized
+    _collect(0)  # it puts the parts of a new file in the order in which they can be finalized
     for name in _STREAMS:
         setattr(sys, name, getattr(sys, f"__{name}__", None))
     sys.modules.pop("__main__", None)
