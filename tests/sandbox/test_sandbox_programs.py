@@ -75,8 +75,6 @@ SHARING = {
     "generator": "def lines():\n    try:\n        yield 'begin'\n    finally:\n        print('end')\n"
     "held = lines()\nprint(next(held))",
     "not flushed": "import sys\nsys.stdout.buffer.write(b'a')\nsys.stdout.flush = lambda: None",
-    "not flushed in a cycle": "import sys\nfrom typing import List\nout = sys.stdout\n"
-    "class A: pass\nList[A]\nout.buffer.write(b'a')\nout.flush = lambda: None",
     "closed": "import sys\nprint(sys.stdin.read()[:1])\nsys.stdin.close()\nsys.stdout.close()",
 }
 
