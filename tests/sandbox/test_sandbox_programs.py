@@ -74,6 +74,7 @@ SHARING = {
     "@lru_cache(maxsize=None)\ndef f(n): return n and 1 + f(n - 1)\nprint(f(9000))",
     "generator": "def lines():\n    try:\n        yield 'begin'\n    finally:\n        print('end')\n"
     "held = lines()\nprint(next(held))",
+    "not flushed": "import sys\nsys.stdout.buffer.write(b'a')\nsys.stdout.flush = lambda: None",
     "closed": "import sys\nprint(sys.stdin.read()[:1])\nsys.stdin.close()\nsys.stdout.close()",
 }
 

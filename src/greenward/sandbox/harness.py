@@ -178,14 +178,15 @@ class _Harness:
         preamble may end with a top-level `return` and with any exit status.
         """
         compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
-        shares = len(self._stdins) > 1
-        state = programs.RunState(preamble + code) if shares else None
+        state = programs.RunState(preamble + code) if len(self._stdins) > 1 else None
         for position, stdin in enumerate(self._stdins or [0]):
             if state is not None and position > 0:
-                state.restore(stdin)
+                state.open_streams(stdin)
             self._run_once(compiled, preamble, setup_code)
+            if state is not None:
+                state.reset()
             programs.finish(self._files)
-            if shares:
+            if state is not None:
                 for stream in (1, 2):
                     _write(stream, self._nonce)
             if self._stdins:

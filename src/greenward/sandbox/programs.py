@@ -53,16 +53,19 @@ class RunState:
         self._forms = {name: _form_of(getattr(sys, name)) for name in _STREAMS}
         self._recursion_limit = sys.getrecursionlimit()
 
-    def restore(self, stdin: int) -> None:
-        """Prepares the next run, on another standard input."""
-        _dup2(stdin, 0)
-        _close(stdin)
-        for name, form in self._forms.items():
-            _set_stream(name, _open(form))
+    def reset(self) -> None:
+        """Sets back what the last run has changed; modules hold nothing of it then."""
         _set_max_digits(_MAX_DIGITS)
         sys.setrecursionlimit(self._recursion_limit)
         for reset in self._resets:
             reset()
+
+    def open_streams(self, stdin: int) -> None:
+        """Opens the streams of the next run, on another standard input."""
+        _dup2(stdin, 0)
+        _close(stdin)
+        for name, form in self._forms.items():
+            _set_stream(name, _open(form))
 
 
 def open_standard_streams() -> None:
@@ -104,20 +107,23 @@ def finish(files: Iterable[str]) -> None:
     """Ends a program as the interpreter does, so that all that it holds back is written.
 
     Threads end and functions for the end are called. Then what its modules hold is collected, `__main__` and
-    those of `files`: files that are still open are flushed, and finalizers run.
+    those of `files`: files that are still open are flushed, and finalizers run. The streams end last.
     """
     if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     flush()
-    _collect()  # as the interpreter does: it puts a file's parts in the order in which they can be finalized
+    _collect(0)  # it puts the parts of a new file in the order in which they can be finalized
     for name in _STREAMS:
-        setattr(sys, name, getattr(sys, f"__{name}__", None))
+        setattr(sys, name, vars(sys).get(f"__{name}__"))
     sys.modules.pop("__main__", None)
     if files:
         forget_modules(files)
     _collect()
     flush()
+    for name in _STREAMS:
+        _set_stream(name, None)
+    _collect()
 
 
 def flush() -> None:

@@ -31,6 +31,7 @@ FIRST_TICK_SECONDS = 0.005
 TICK_SECONDS = 0.02
 FORKING_TICK_SECONDS = 0.003  # within 20 ms, processes that multiply keep all others from the processors
 REMOVAL_SECONDS = 0.2  # for what an answer has left in its folder, before its worker is spent
+AWAKE_SECONDS = 0.1  # from the start, in which nobody looks whether the child sleeps
 PAUSE_PER_COUNT = 9.0  # between two counts of a folder passes so many times what the count took
 _SELF_TEST_LIMITS: dict[str, Any] = {
     "cpu_seconds": 5.0, "wall_seconds": 5.0, "memory_bytes": 1 << 30, "file_bytes": 1 << 20,
@@ -235,7 +236,7 @@ class Child:
     """The process of one answer: reads what it writes, bounded, and says when a limit is reached.
 
     `outputs` are results, stdout and stderr; `killed` is None or the limit that was reached. `idle_seconds`
-    is how long it slept, as far as one look in each tick can tell: less than that shows in no limit.
+    is how long it slept, as one look in each tick tells.
     """
 
     def __init__(
@@ -301,7 +302,7 @@ class Child:
         """The limit that the child has reached by now."""
         used, now = processes.cpu_seconds(self._pid), time.monotonic()
         wall_seconds = now - self._started
-        if processes.is_asleep(self._pid):
+        if wall_seconds > AWAKE_SECONDS and processes.is_asleep(self._pid):
             self.idle_seconds += now - self._last_look
         self._last_look = now
         if used > self._limits["cpu_seconds"]:
