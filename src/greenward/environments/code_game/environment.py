@@ -94,12 +94,12 @@ class CodeGamePrompts:
         return "```" not in code and not any(token in code for token in self._tokenizer.special_ids)
 
     def _predicted(self, ids: Iterable[int]) -> str | None:
-        said: str | None = self._tokenizer.decode(ids)
+        text = self._tokenizer.decode(ids)
         if self._tokenizer.chat_template:
-            said = last_block(said, dedent=False)
+            said = last_block(text, dedent=False)
         else:
-            _, mark, said = said.rpartition(PRINTS)
-            said = said if mark else None
+            _, mark, behind = text.rpartition(PRINTS)
+            said = behind if mark else None
         return None if said is None else said.removesuffix("\n")
 
     def _ids(self, text: str, chat: str) -> tuple[int, ...]:
