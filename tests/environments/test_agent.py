@@ -17,12 +17,13 @@ from greenward.errors import ConfigError
 from greenward.grading.edits.answers import written_edits
 from greenward.grading.grader import Grader
 from greenward.grading.reward_terms import AllTests
-from greenward.grading.verdict import Status
+from greenward.grading.verdict import Family, Status
 from greenward.policies.endpoint import TextTokenizer
 from greenward.policies.engine import Completion, SamplingParams, StopReason
 from greenward.policies.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.problem import Case, Problem
 from greenward.problems.repositories import shipped_repositories
+from greenward.runs.files import write_rows
 
 TOOLS = ToolsConfig(max_calls=6, call_seconds=5)
 REPOSITORIES = shipped_repositories()
@@ -198,6 +199,23 @@ class TestEpisode:
         )
         (one,) = play(steps(RIGHT, *strays), ONE)
         assert one.verdict.status is Status.PASSED and all(one.succeeded)
+
+    def test_what_is_no_text_in_a_call_or_an_output_is_replaced_and_raises_nowhere(self, play, tmp_path):
+        def call(name, **arguments):
+            return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+        odd = call("apply_patch", path="caf\udce9.py", search="", replace="x")
+        listed = "<shell>python3 -c \"open(b'caf\\xe9.py', 'w')\"; ls; printf '\\377'</shell>"
+        text = call("apply_patch", path="calc.py", search="    return a - b", replace="    # \ud800")
+        (one,) = play(steps(listed, odd, call("shell", command="echo \ud800"), text), ONE)
+        assert one.succeeded == [True, False, False, True]
+        assert one.verdict.status.family is not Family.INFRASTRUCTURE
+        for role, said in one.transcript():
+            assert role == "programmer" or said.encode()
+        answer = one.graded_answer()
+        write_rows(
+            tmp_path / "rows.jsonl", [{"files": list(answer.files), "text": one.text(), "code": "\ud800"}]
+        )
 
     def test_native_patches_may_lack_the_last_newline(self, play):
         def patch(**arguments):

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
-from greenward.grading.extraction import extract_code
+from greenward.grading.extraction import extract_code, last_block
 from greenward.problems.problem import Problem, StdioCase
 
 ADD = Problem("add", "Add.", "add", starter_code="def add(a, b):\n")
@@ -59,6 +61,22 @@ def test_a_block_keeps_its_texts_as_they_are():
 def test_an_answer_that_was_cut_short_is_not_made_shorter():
     cut = f"{BODY}\ndef more(a):\n    return (a +"
     assert extract_code(f"```python\n{cut}", ADD, "chat").code == f"{cut}\n"
+
+
+def test_lines_of_spaces_behind_a_fence_are_read_in_linear_time():
+    begin = process_time()
+    for text in (
+        "a:```" + " " * 100_000 + "!",
+        "a:```" + "a" * 100_000 + " !",
+        ("a:```" + " " * 300 + "!\n") * 300,
+    ):
+        assert last_block(text) is None
+    assert process_time() - begin < 3.0
+
+
+def test_a_block_may_keep_the_indentation_of_all_of_its_lines():
+    assert last_block("```\n  a\n b\n```") == " a\nb\n"
+    assert last_block("```\n  a\n b\n```", dedent=False) == "  a\n b\n"
 
 
 def test_without_a_definition_the_last_block_counts():

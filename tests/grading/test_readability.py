@@ -133,6 +133,15 @@ def test_a_method_that_is_called_eval_is_no_built_in_function(whole):
     assert score(whole, "def add(a, b):\n    return a.eval(b)\n")[0] > 0.5
 
 
+def test_calls_in_calls_without_end_are_not_examined(whole):
+    nested = "any([x for x in "
+    once = f"    a = {nested * 45}a{'])' * 45}\n"
+    often = f"    a = {nested * 10}a{'])' * 10}\n" * 90
+    fine = "    a = any([x for x in max(min(abs(a), abs(b)), sum(sorted(list(map(int, str(a))))))])\n" * 60
+    scores = score(whole, *(f"def add(a, b):\n{body}    return a\n" for body in (once, often, fine)))
+    assert scores[:2] == [0.0, 0.0] and scores[2] > 0.0
+
+
 def test_hostile_answers_get_a_low_score_and_leave_their_neighbours_alone(whole):
     hostile = [
         None, "", "\0", "x = '\0'", "\ud800", "x = '\ud800'", "def f(:", "a" * 10**6, "x = " + "1 + " * 10**5 + "1",

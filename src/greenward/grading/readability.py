@@ -37,7 +37,11 @@ _COUNTS_ANYWHERE = ("C901", INVALID_SYNTAX)
 _SHARED = ("--isolated", "--no-cache", "--quiet", "--target-version", "py310")
 _CHECK = ("check", *_SHARED, "--ignore-noqa", "--exit-zero", "--output-format", "json", "--select")
 _FORMAT = ("format", *_SHARED)
-_SECONDS = 10.0
+_SECONDS, _SECONDS_PER_PROGRAM = 10.0, 1.0
+MAX_NESTED, MAX_NESTED_NODES = 30, 20_000
+"""Of calls and comprehensions in one another, which ruff parses anew at each level: real files have up to 18
+levels, and 12,000 nodes, each counted once for every call or comprehension around it."""
+_NESTED = (ast.Call, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNFORMATTED = 2  # ruff format could not parse some file; the others are done
 _MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -49,7 +53,7 @@ class Readability(ShippedTerm, name="readability"):
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
     Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
-    before the linter and the formatter look at it. Code that does not parse, is too long to be looked at,
+    before the linter and the formatter look at it. Code that does not parse, is too long or too nested,
     adds nothing that is live, hides code in text (`hidden_code`), which neither tool can see, or switches the
     formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
@@ -83,7 +87,7 @@ def _own_code(code: str, starter_code: str, entry_point: str) -> tuple[LiveCode,
     those of the author's lines on which code begins. None for code that gets 0 unseen.
     """
     tree = parse_bounded(code)
-    if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or hides_code(tree):
+    if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or hides_code(tree) or _is_too_nested(tree):
         return None
     lines = _NEWLINE.split(code)
     starts = code.startswith(starter_code)
@@ -91,6 +95,18 @@ def _own_code(code: str, starter_code: str, entry_point: str) -> tuple[LiveCode,
     live = remove_dead_code(tree, lines, entry_point, given)
     own = [line for number, line in _lines_of_code(live.code) if number > given]
     return (live, given, own) if own else None
+
+
+def _is_too_nested(tree: ast.Module) -> bool:
+    total, pending = 0, list[tuple[ast.AST, int]]([(tree, 0)])
+    while pending:
+        node, around = pending.pop()
+        around += isinstance(node, _NESTED)
+        total += around
+        if around > MAX_NESTED or total > MAX_NESTED_NODES:
+            return True
+        pending += ((one, around) for one in ast.iter_child_nodes(node))
+    return False
 
 
 def _score(live: LiveCode, given: int, own: Sequence[str], findings: LintResult) -> float:
@@ -167,17 +183,18 @@ def _lint_together(programs: Sequence[str]) -> list[LintResult]:
         for path, program in zip(paths, programs, strict=True):
             path.write_bytes(program.encode())
         violations: list[list[Violation]] = [[] for _ in programs]
-        for found in json.loads(_run((*_CHECK, ",".join(RULES), "."), folder, accepted=(0,))):
+        seconds = _SECONDS + _SECONDS_PER_PROGRAM * len(programs)
+        for found in json.loads(_run((*_CHECK, ",".join(RULES), "."), folder, seconds, accepted=(0,))):
             index = int(Path(found["filename"]).stem)
             violations[index].append(Violation(found["code"] or INVALID_SYNTAX, found["location"]["row"]))
-        _run((*_FORMAT, "."), folder, accepted=(0, _UNFORMATTED))
+        _run((*_FORMAT, "."), folder, seconds, accepted=(0, _UNFORMATTED))
         return [
             LintResult(tuple(of_one), path.read_bytes().decode())
             for of_one, path in zip(violations, paths, strict=True)
         ]
 
 
-def _run(arguments: Sequence[str], folder: Path, *, accepted: Sequence[int]) -> bytes:
+def _run(arguments: Sequence[str], folder: Path, seconds: float, *, accepted: Sequence[int]) -> bytes:
     try:
         done = subprocess.run(
             [_binary(), *arguments],
@@ -185,11 +202,11 @@ def _run(arguments: Sequence[str], folder: Path, *, accepted: Sequence[int]) -> 
             env={},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise _RuffFailure(f"ruff {arguments[0]} took longer than {_SECONDS:.0f} seconds") from None
+        raise _RuffFailure(f"ruff {arguments[0]} took longer than {seconds:.0f} seconds") from None
     if done.returncode not in accepted:
         said = done.stderr.decode(errors="replace").strip()[-300:]
         raise _RuffFailure(f"ruff {arguments[0]} ended with {done.returncode}: {said}")

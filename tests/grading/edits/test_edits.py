@@ -280,6 +280,43 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        (r'"\141\"\\\a\b\f\n\r\t\v"', 'a"\\\a\b\f\n\r\t\v'),
+        (r'"\303\251 \377"', "é \ufffd"),
+        ('"é"', "é"),
+        ('"\ud800"', "?"),
+    ],
+)
+def test_quoted_names_have_the_escapes_of_c(name, path):
+    (file,) = parse_diff(f"--- {name}\n+++ {name}\n@@ -1 +1 @@\n-one\n+1\n")
+    assert file.old == file.new == path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        '"a",1',
+        '"a',
+        '"',
+        '"a"b',
+        r'"\"',
+        r'"\8"',
+        r'"\400"',
+        r'"\x41"',
+        r'"\12"',
+        '"a" "b"',
+        r'"\u0041"',
+        '""" """',
+    ],
+)
+def test_other_quoted_names_are_malformed(name):
+    with pytest.raises(EditError) as raised:
+        parse_diff(f"--- {name}\n+++ b\n@@ -1 +1 @@\n-one\n+1\n")
+    assert raised.value.status is Status.EDIT_MALFORMED
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_answers_end_in_a_result_or_an_edit_error(name):
     text, files = HOSTILE[name], {"f": "a\n" * 10**5 * 2 + "".join(f"{n}\n" for n in range(1000))}
