@@ -217,6 +217,14 @@ def test_steps_that_are_no_steps_are_left_out_and_said_to_be(tmp_path):
     assert "5 line(s) cannot be read and were left out" in text
 
 
+def test_a_text_in_place_of_a_section_is_left_out_of_the_report(tmp_path):
+    shutil.copytree(OLD / "run_0", tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text("kind: grpo\nname: mine\nalgorithm: some text\nmodel: 5\n")
+    text = render(report_of(tmp_path / "run"), "markdown")
+    assert "algorithm is no section and was left out" in text
+    assert "model is no section and was left out" in text
+
+
 def test_links_out_of_a_run_and_special_files_in_it_are_not_read(tmp_path):
     run, mine = tmp_path / "run", tmp_path / "mine"
     shutil.copytree(OLD / "run_0", run)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -250,7 +249,7 @@ def read_merged(folder: Path, base: Path) -> Any:
     try:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
         return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except Exception as error:  # of many libraries
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"expected an adapter for {base} in {folder}, found: {reason}") from error
 

@@ -225,7 +225,8 @@ def _format_of(path: Path) -> Format:
     except ProblemError as error:
         raise ProblemError(error.message, remedy=SUPPORTED) from None
     if fields:
-        what = f"{path}: no row has the fields of a supported format; they have {', '.join(sorted(fields))}."
+        named = ", ".join(sorted(fields))[:500]
+        what = f"{path}: no row has the fields of a supported format; they have {named}."
     else:
         what = bad[0].message if bad else f"{path}: there is no problem in the file."
     raise ProblemError(what, remedy=SUPPORTED)

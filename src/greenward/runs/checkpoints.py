@@ -19,7 +19,7 @@ from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
 from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
-from greenward.user_files import expecting, leads_out
+from greenward.user_files import expecting
 
 MANIFEST = "manifest.json"
 PINNED = "pinned.json"
@@ -185,7 +185,7 @@ def verify(path: str | Path) -> None:
             for name, one in _manifest(Path(path))["files"].items()
         }
     for file, (bytes_saved, digest) in files.items():
-        if leads_out(file, Path(path)):
+        if not file.is_relative_to(path) or ".." in file.parts[len(Path(path).parts) :]:
             raise CheckpointError(f"{file} is outside of the checkpoint")
         if not file.is_file():
             raise CheckpointError(f"{file} is missing; the checkpoint is not whole")

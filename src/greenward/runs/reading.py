@@ -23,6 +23,10 @@ from greenward.user_text import MAX_YAML_CHARS, parse_yaml_text, with_present_na
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
+_SECTIONS = (
+    "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
+    "self_play", "code_game",
+)  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
@@ -224,13 +228,20 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
     return RecordedRun(
         path=path,
-        config=lenient(read_config, path / CONFIG, path) or {},
+        config=_sound_sections(lenient(read_config, path / CONFIG, path) or {}, notes),
         metrics=_read_rows_with_step(path / METRICS, notes),
         evaluations=tuple(evaluations.pop(None)),
         suites={str(suite): tuple(records) for suite, records in evaluations.items()},
         summary=lenient(read_summary, path / SUMMARY, path) or {},
         sessions=tuple(lenient(read_sessions, path / PROVENANCE, path) or ()),
     )
+
+
+def _sound_sections(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The config without what should be a section and is none."""
+    wrong = [key for key in _SECTIONS if not isinstance(config.get(key), Mapping | None)]
+    notes += [f"{CONFIG}: {key} is no section and was left out." for key in wrong]
+    return {key: value for key, value in config.items() if key not in wrong}
 
 
 def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
