@@ -59,8 +59,8 @@ def run_job(
     del job
     if files:
         write_files(files)
-    if limits["completes"] and layers.originals:
-        replace_originals(limits["completes"], layers.originals)
+    if originals := layers.originals(limits["completes"]):
+        replace_originals(limits["completes"], originals)
     layers.apply(limits)  # what raises here is the infrastructure's failure
     ready[0] = READY
     if len(stdins) > 1:

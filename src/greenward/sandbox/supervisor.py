@@ -153,7 +153,7 @@ class Supervisor:
         self._ready[0], self._next_count = 0, time.monotonic() + TICK_SECONDS
         pid, reads, writes, stdins = 0, list[int](), list[int](), list[int]()
         try:
-            self.layers.prepare(limits)
+            self.layers.prepare(limits.get("completes", ""))
             if not self.owns_processes:  # elsewhere its folder is in memory
                 disk = os.statvfs(self.workspace)
                 if disk.f_blocks and disk.f_bavail * disk.f_frsize < MAX_FOLDER_BYTES:

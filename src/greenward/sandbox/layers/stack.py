@@ -20,6 +20,7 @@ from greenward.sandbox.programs import MOST_RUNS
 
 STACK_BYTES = 64 << 20
 OPEN_FILES = 256 + MOST_RUNS
+KEPT_ORIGINALS = 16
 SIGNALS_SCOPED = 6  # from this ABI on Landlock keeps signals inside
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LINUX_CAPABILITY_VERSION_3 = 0x2008_0522
@@ -55,10 +56,9 @@ class LayerStack:
     ) -> None:
         self.missing: dict[Layer, str] = {}
         self.allows_processes = bool(runnable)
-        self.originals: list[str] = []
-        self._import_roots: dict[str, bool] = {}
         self._readable, self._writable = [*readable, *runnable], writable
-        self._completed, self._reading = "", -1
+        self._import_roots: dict[str, bool] = {}
+        self._originals: dict[str, tuple[list[str], int]] = {}  # with their rules, -1 for none
         self._steps: dict[Layer, Step] = {}
         prepare: dict[Layer, Callable[[], Step]] = {
             Layer.RESOURCES: lambda: limit_worker(user_tasks),
@@ -77,31 +77,36 @@ class LayerStack:
     def __contains__(self, layer: Layer) -> bool:
         return layer in self._steps
 
-    def prepare(self, limits: Mapping[str, Any]) -> None:
-        """Finds, in the worker, the `originals` of the module that an answer completes. Raises `OSError`.
+    def prepare(self, completes: str) -> None:
+        """Looks up, in the worker, what is installed of a module that an answer completes. Raises `OSError`.
 
-        The answer's process cannot read them then. What was found last is kept: answers to one problem often
-        follow one another, and hundreds of rules take milliseconds.
+        The answer's process cannot read it then. Hundreds of rules take milliseconds, so some are kept.
         """
-        completes = limits.get("completes", "")
-        if completes in ("", self._completed):
+        if not completes or completes in self._originals:
             return
-        if self._reading != -1:
-            os.close(self._reading)
-            self._reading = -1
-        readable = list(map(os.path.realpath, self._readable))
+        while len(self._originals) >= KEPT_ORIGINALS:
+            _, rules = self._originals.pop(next(iter(self._originals)))
+            if rules != -1:
+                os.close(rules)
+        readable, rules = list(map(os.path.realpath, self._readable)), -1
         self._import_roots = self._import_roots or import_roots(readable)
-        self._completed, self.originals = completes, find_originals(completes, self._import_roots)
-        if self.originals and Layer.LANDLOCK in self:
-            kept = without(readable, set(map(os.path.realpath, self.originals)))
-            self._reading = landlock.make_reading_ruleset([*kept, *self._writable])
+        found = find_originals(completes, self._import_roots)
+        if found and Layer.LANDLOCK in self:
+            kept = without(readable, set(map(os.path.realpath, found)))
+            rules = landlock.make_reading_ruleset([*kept, *self._writable])
+        self._originals[completes] = found, rules
+
+    def originals(self, completes: str) -> list[str]:
+        """What `prepare` has found."""
+        return self._originals[completes][0] if completes else []
 
     def apply(self, limits: Mapping[str, Any]) -> None:
         """Applies every layer to this process, for good. Raises `OSError`."""
+        _, rules = self._originals.get(limits.get("completes", ""), ([], -1))
         for layer, step in self._steps.items():
             step(limits)
-            if layer is Layer.LANDLOCK and limits.get("completes") and self._reading != -1:
-                landlock.restrict_self(self._reading)
+            if layer is Layer.LANDLOCK and rules != -1:
+                landlock.restrict_self(rules)
 
     def test(self, limits: Mapping[str, Any], in_namespaces: bool, report: int) -> NoReturn:
         """Applies the layers to this process, tries to break each one, and writes to `report` which hold.
