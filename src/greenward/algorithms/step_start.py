@@ -21,7 +21,8 @@ class StepStart:
     Plain values and small tensors are copied. Large tensors (weights, moments) are kept as they are: they
     change when an optimizer steps, near the end of most steps, and `is_kept` is false from then on. Where the
     step before took several optimizer steps, they are copied ahead of the first one, if they have at most 4
-    GiB and a quarter of the available memory. A context manager, inside which optimizers are watched; nothing is kept unless it is `enabled`.
+    GiB and a quarter of the available memory. A context manager, inside which optimizers are watched; nothing
+    is kept unless it is `enabled`.
     """
 
     def __init__(self, read: Callable[[], dict[str, Any]], *, enabled: bool) -> None:
