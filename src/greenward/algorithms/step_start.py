@@ -8,8 +8,11 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from greenward.runs.machine import available_mb
+
 _MOST_NUMBERS = 1 << 16
 _MOST_BYTES = 4 << 30
+_MOST_OF_AVAILABLE = 0.25
 
 
 class StepStart:
@@ -18,7 +21,8 @@ class StepStart:
     Plain values and small tensors are copied. Large tensors (weights, moments) are kept as they are: they
     change when an optimizer steps, near the end of most steps, and `is_kept` is false from then on. Where the
     step before took several optimizer steps, they are copied ahead of the first one, if they have at most 4
-    GiB. A context manager, inside which optimizers are watched; nothing is kept unless it is `enabled`.
+    GiB and a quarter of the available memory. A context manager, inside which optimizers are watched; nothing
+    is kept unless it is `enabled`.
     """
 
     def __init__(self, read: Callable[[], dict[str, Any]], *, enabled: bool) -> None:
@@ -55,7 +59,7 @@ class StepStart:
     def _before_optimizer_step(self, *_: Any) -> None:
         if self._enabled and self._is_to_be_copied and self.is_kept and not self.has_copies:
             size = sum(one.numel() * one.element_size() for one in self._large)
-            if size <= _MOST_BYTES:
+            if size <= min(_MOST_BYTES, _MOST_OF_AVAILABLE * available_mb() * 2**20):
                 self.state, self.has_copies = self._copied(self.state, None), True
         self._optimizer_steps += 1
 
