@@ -84,29 +84,21 @@ def folder_bytes(path: str) -> int:
     return total
 
 
-def unnamed_bytes(pids: Iterable[int], folder: str, ignored_device: int) -> int:
-    """What files without a name take that processes hold open, or mapped if they lay in a (real) folder.
+def unnamed_bytes(pids: Iterable[int], ignored_device: int) -> int:
+    """What files without a name take that processes hold open, but for those of `ignored_device`.
 
-    What cannot be seen, such as those of a process that is just ending, is not counted, and neither are files
-    of `ignored_device`.
+    What cannot be seen, such as those of a process that is just ending, is not counted, and neither is what
+    is mapped and no longer open: to read the mappings of a process is to wait for it, and one that forks
+    without end would make its worker wait while it multiplies.
     """
     found: dict[int, int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError):
-            with os.scandir(f"/proc/{pid}/fd") as descriptors:
-                for descriptor in descriptors:
-                    with contextlib.suppress(FileNotFoundError):
-                        status = descriptor.stat()
-                        if status.st_nlink == 0 and status.st_dev != ignored_device:
-                            found[status.st_ino] = status.st_blocks * 512
-            with open(f"/proc/{pid}/maps", "rb") as file:
-                lines = file.read().splitlines()
-            for line in (one for one in lines if one.endswith(b" (deleted)")):
-                addresses, _, offset, _, inode, path = line.split(maxsplit=5)
-                if path.startswith(os.fsencode(f"{folder}/")):
-                    start, end = (int(address, 16) for address in addresses.split(b"-"))
-                    size = int(offset, 16) + end - start
-                    found[int(inode)] = max(size, found.get(int(inode), 0))
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for descriptor in descriptors:
+                with contextlib.suppress(FileNotFoundError):
+                    status = descriptor.stat()
+                    if status.st_nlink == 0 and status.st_dev != ignored_device:
+                        found[status.st_ino] = status.st_blocks * 512
     return sum(found.values())
 
 

@@ -117,7 +117,7 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-def descendants(pid: int, *, at_most: int = 4096) -> list[int]:
+def descendants(pid: int, *, at_most: int = 1 << 16) -> list[int]:
     """Children, their children and so on, nearest first."""
     found = children(pid)
     for one in found:
@@ -125,6 +125,29 @@ def descendants(pid: int, *, at_most: int = 4096) -> list[int]:
             break
         found.extend(children(one))
     return found
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process to which orphans come (PR_SET_CHILD_SUBREAPER), and to all that it started.
+
+    It is stopped first and killed last: what multiplies meanwhile stays among its descendants, which are
+    looked for until there are no new ones. This runs before ordinary processes, where the user may do so.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    is_ordinary = LINUX and os.sched_getscheduler(0) == os.SCHED_OTHER
+    if is_ordinary:
+        raise_priority()
+    try:
+        killed: set[int] = set()
+        while started := set(descendants(pid)) - killed:
+            for one in started:
+                kill(one)
+            killed |= started
+        kill(pid)
+    finally:
+        if is_ordinary:
+            reset_priority()
 
 
 def kill(pid: int) -> None:

@@ -125,14 +125,14 @@ class Supervisor:
         """Whether the answer's folder holds too much; in a namespace it is bounded by itself.
 
         An answer that is running, in the processes `running`, must not keep its worker busy with counting.
-        Files without a name that it holds open or mapped count as well.
+        Files without a name that it holds open count as well.
         """
         begun = time.monotonic()
         if self.folder_is_bounded or (running and begun < self._next_count):
             return False
         size = folder_bytes(self.workspace)
         if running and size <= MAX_FOLDER_BYTES:
-            size += unnamed_bytes(running, os.path.realpath(self.workspace), self._stdin_device)
+            size += unnamed_bytes(running, self._stdin_device)
         self._next_count = begun + (1 + PAUSE_PER_COUNT) * (time.monotonic() - begun)
         return size > MAX_FOLDER_BYTES
 
@@ -217,7 +217,7 @@ def end_children(*, owns_processes: bool = False) -> dict[int, tuple[int, Any]]:
     `owns_processes`: all others in this process's namespace may be killed.
     """
     ended: dict[int, tuple[int, Any]] = {}
-    options = os.WNOHANG  # most answers leave nothing behind: look for children only if some live on
+    options = os.WNOHANG
     while True:
         try:
             pid, status, usage = os.wait4(-1, options)
@@ -225,11 +225,11 @@ def end_children(*, owns_processes: bool = False) -> dict[int, tuple[int, Any]]:
             return ended
         if pid:
             ended[pid] = status, usage
+            options = os.WNOHANG  # whatever has ended is reaped before the others are looked for again
         else:
+            for one in [-1] if owns_processes else processes.descendants(os.getpid()):
+                processes.kill(one)
             options = 0
-        if options == 0:
-            for child in [-1] if owns_processes else processes.children(os.getpid()):
-                processes.kill(child)
 
 
 class Child:
@@ -318,10 +318,8 @@ class Child:
             started = processes.descendants(os.getpid(), at_most=most + 1)
             if len(started) > most:
                 return "processes"
-            if (
-                len(started) > FEW_PROCESSES
-            ):  # those that multiply must not keep their worker from its processor
-                with contextlib.suppress(OSError):
+            if len(started) > FEW_PROCESSES:
+                with contextlib.suppress(OSError):  # they must not keep their worker from its processor
                     os.setpriority(os.PRIO_PGRP, self._pid, NICENESS_OF_MANY)
         memory = sum(map(processes.resident_bytes, started)) if layers.allows_processes else 0
         if memory > self._limits["memory_bytes"]:

@@ -36,7 +36,9 @@ class Reply:
 def source_files() -> dict[str, bytes]:
     """All of greenward that the sandbox imports, by path from the folder that holds the package."""
     package = Path(__file__).parent.parent
-    modules = (package / f"{name}.py" for name in ("__init__", "closing", "errors", "records"))
+    modules = (
+        package / f"{name}.py" for name in ("__init__", "closing", "errors", "interruption", "records")
+    )
     files = [*modules, *sorted(package.glob("sandbox/**/*.py"))]
     return {str(file.relative_to(package.parent)): file.read_bytes() for file in files}
 

@@ -19,7 +19,7 @@ from greenward.errors import SandboxError
 from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.frames import receive_frame, send_frame
 from greenward.sandbox.isolation import CORE_LAYERS, Layer
-from greenward.sandbox.processes import descendants, kill
+from greenward.sandbox.processes import kill_tree
 from greenward.sandbox.protocol import RunResult
 
 START_SECONDS = 30.0
@@ -186,11 +186,9 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the worker and all that it started, at once."""
-        started = descendants(self.pid)
-        self._process.kill()
-        self._process.wait()
-        for pid in started:
-            kill(pid)
+        if self._process.poll() is None:
+            kill_tree(self.pid)
+            self._process.wait()
         self._channel.close()
         self._errors.close()
 
