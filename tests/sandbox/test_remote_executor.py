@@ -59,7 +59,7 @@ class Made:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
     monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(remote, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(remote, "POLL_SECONDS", 0.02)
 
 
 def test_all_hosts_share_the_jobs_and_each_job_comes_back_once():
