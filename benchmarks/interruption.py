@@ -228,7 +228,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def measure(work: Work, folder: Path, seconds: float, rng: random.Random) -> Moment:
     """One moment: a Ctrl-C, a double one after going on, and the rest of the work."""
-    moment = Moment(rng.random() * seconds)
+    moment = Moment(0.95 * rng.random() * seconds)
     command = work.start(folder, again=False)
     try:
         if command.wait_until(command.wait_for_line() + moment.after):
