@@ -16,6 +16,7 @@ from tiny_model import TINY_STUDY
 
 def test_a_second_demo_in_the_same_directory_is_refused_before_anything_starts(tmp_path):
     RunDirectory.create(tmp_path / "seed_1", {"seed": 1}).close()
+    (tmp_path / "seed_1/metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(RunError, match="already holds a demo") as caught:
         demo(tmp_path, seeds=(0, 1), quiet=True)
     assert "--resume" in str(caught.value)
