@@ -1,4 +1,4 @@
-"""Opens files of others: regular ones only, of bounded size, by no link that leads out of a folder."""
+"""Opens files of others: regular ones only, of bounded size, by no link that leads out of their folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from greenward.errors import GreenwardError
@@ -58,6 +58,38 @@ def read_file(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES, *, within: Path 
     """The content of a file that `open_file` opens. Raises `OSError` as that does."""
     with open_file(path, most_bytes, within=within) as file:
         return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_untrusted(folder: str | Path, path: str | PurePath, most_bytes: int) -> bytes:
+    """The content of the regular file at `path` beneath `folder`, which somebody else has filled.
+
+    No link is followed beneath `folder`, no pipe or device is opened, and no more than `most_bytes` are read.
+    Raises `OSError` for anything else that lies there, and for a larger file.
+    """
+    *folders, name = PurePath(path).parts or ("",)
+    if os.path.isabs(path) or ".." in (*folders, name):
+        raise OSError(errno.EINVAL, "it lies outside of its folder", str(path))
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    inside = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for one in folders:
+            outer, inside = inside, os.open(one, flags | os.O_DIRECTORY, dir_fd=inside)
+            os.close(outer)
+        found = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            if stat.S_ISLNK(found.st_mode):
+                raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        # Not blocking: a pipe may have taken its place by now.
+        with open(os.open(name, flags | os.O_NONBLOCK, dir_fd=inside), "rb") as file:
+            if not os.path.samestat(found, os.fstat(file.fileno())):
+                raise OSError(errno.EINVAL, "it changes while it is read", str(path))
+            content = file.read(most_bytes + 1)
+    finally:
+        os.close(inside)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
+    return content
 
 
 def leads_out(path: Path, folder: Path) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from greenward.closing import Closing
 from greenward.errors import RepositoryError
-from greenward.runs.files import read_untrusted
+from greenward.user_files import read_untrusted
 
 MAX_FILE_BYTES = 1 << 20
 MAX_TREE_BYTES = 256 << 20  # of all files of a commit that are read

@@ -27,8 +27,8 @@ from typing import Any
 
 from greenward.errors import ProblemError
 from greenward.problems.python_source import parse
-from greenward.runs.files import read_untrusted
 from greenward.text import visible
+from greenward.user_files import read_untrusted
 
 STANDARD_LIBRARY = "stdlib"
 MAX_FILE_BYTES = 1 << 20

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from greenward.runs.files import read_untrusted
+from greenward.user_files import read_untrusted
 
 
 @pytest.fixture
