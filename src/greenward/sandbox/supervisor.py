@@ -188,7 +188,7 @@ class Supervisor:
         stdins: list[int],
     ) -> NoReturn:
         try:
-            if self.layers.allows_processes:
+            if self.layers.lets_processes_start:
                 processes.reset_priority()
             if not self.owns_processes:  # what process 1 of a namespace started ends with it
                 signal.signal(signal.SIGCONT, signal.SIG_DFL)
@@ -261,7 +261,7 @@ class Child:
             poll.register(ended, select.POLLIN)
         # Most answers end within the first tick and leave less than a pipe holds: the pipes are not watched.
         # Where a process cannot be waited for, its end is that of its pipes.
-        tick = FORKING_TICK_SECONDS if self._supervisor.layers.allows_processes else TICK_SECONDS
+        tick = FORKING_TICK_SECONDS if self._supervisor.layers.lets_processes_start else TICK_SECONDS
         timeout = min(FIRST_TICK_SECONDS, tick) if ended is not None else 0.0
         pipes = {output.descriptor: output for output in self.outputs}
         next_check, reading, open_pipes = 0.0, False, len(pipes)
@@ -313,7 +313,7 @@ class Child:
         if (limit := self.times.exceeded(used, wall_seconds)) is not None:
             return limit
         layers, started = self._supervisor.layers, [self._pid]
-        if Layer.SECCOMP not in layers or layers.allows_processes:
+        if layers.lets_processes_start:
             most = self._limits.get("processes", MAX_PROCESSES)
             started = processes.descendants(os.getpid(), at_most=most + 1)
             if len(started) > most:

@@ -50,7 +50,7 @@ def main() -> None:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
     _follow_parent(settings["parent"], folder)
-    if settings["commands"]:
+    if settings["commands"] or Layer.SECCOMP not in layers:  # processes may be started
         processes.raise_priority()
     try:
         if Layer.NAMESPACES in layers:

@@ -77,6 +77,11 @@ class LayerStack:
     def __contains__(self, layer: Layer) -> bool:
         return layer in self._steps
 
+    @property
+    def lets_processes_start(self) -> bool:
+        """Whether no layer forbids an answer to start processes."""
+        return self.allows_processes or Layer.SECCOMP not in self
+
     def prepare(self, completes: str) -> None:
         """Looks up, in the worker, what is installed of a module that an answer completes. Raises `OSError`.
 
