@@ -252,3 +252,17 @@ def test_what_belongs_to_the_tests_depends_on_who_runs_them():
     moved = {"shop/rates.py": None, "shop/rates/__init__.py": ""}
     assert program_changes(moved.items(), SHOP) == moved
     assert list(apart) == ["tests/new.py", "conftest.py", "setup.cfg", "shop/new.py", "shop/__init__.py"]
+
+
+def test_a_new_init_may_make_a_package_of_a_folder_that_has_none(grader):
+    problem = Problem(
+        "shop",
+        "Add the tax.",
+        "taxed",
+        path="main.py",
+        files={"shop/rates.py": "RATE = 0.5\n"},
+        cases=(Case((100,), 150.0),),
+    )
+    code = "from shop import RATE\n\ndef taxed(price):\n    return price + price * RATE\n"
+    files = {"shop/__init__.py": "from shop.rates import RATE\n"}
+    assert grader.grade([(problem, answer(code, files))])[0].passed

@@ -72,6 +72,8 @@ RIGHT = {
     "asyncio": f"import asyncio\nasync def main(): print({S})\nasyncio.run(main())",
     "wrapper": f"f = open(1, 'w', closefd=False)\nf.write(str({S}))",
     "wrapper of bytes": f"f = open(1, 'wb')\nf.write(b'%d' % {S})",
+    "names of the streams": "x = sum(map(int, open('/dev/stdin').read().split()))\n"
+    "with open('/dev/stdout', 'w') as f: print(x, file=f)",
     "fdopen": f"import os\nf = os.fdopen(os.dup(1), 'w', 1 << 16)\nprint({S}, file=f)",
     "buffered writer": "import io\nw = io.BufferedWriter(io.FileIO(1, 'w', closefd=False))\n"
     f"w.write(b'%d' % {S})",

@@ -75,6 +75,8 @@ REFUSED = {
               "import sys as math\nmath.modules", "import math as m\nimport sys as m\nm.modules"],
     "attribute set": ["import math\nmath.seen = 1", "import sys\nsys.stdout = None", "import sys\ndel sys.stdin",
               "import sys\nfor sys.stdin in [1]: pass", "import sys\nwith a as sys.stdin: pass",
+              "from typing import List\nList.__name__ = [1]", "from typing import List as L\nfor L.__eq__ in [1]: pass",
+              "x.y.__call__ = 1", "exit.seen = 1", "try: f()\nexcept ZeroDivisionError as e: e.args[0][0].seen = 1",
               "import sys\n(sys.stdin, x) = 1, 2", "import sys\nsys.maxsize += 1", "import sys\nsys.stdin: int = 1",
               "import math\ndel math", "import sys\nsys.stdin, = [1]"],
     "what takes attributes": ["from collections import Counter\nCounter.seen = 1", "from collections import Counter\nc = Counter",

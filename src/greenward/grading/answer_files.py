@@ -21,18 +21,18 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
     """The changes (path, text) that are of the program; None is the text of a file that is deleted.
 
     The others count for nothing: files of the problem's tests; caches; new modules that would take the place
-    of a module, package or folder of the problem, unless that is deleted; and for tests that run beside the
-    answer settings, new files with names of tests, and new files in folders that hold tests only.
+    of a module or package of the problem, unless that is deleted, or of a folder that holds tests only; and
+    for tests that run beside the answer settings, new files with names of tests, and new files in folders
+    that hold tests only.
     """
     changed, tests = dict(changes), problem.test_files or {}
     if not changed:
         return changed
     program = {*(problem.files or {}), problem.path}
     deleted = {path for path, text in changed.items() if text is None}
-    taken = {*map(_module, (program - deleted).union(tests)), ""}
-    taken |= {_module(one) for path in (*program - {problem.path}, *tests) for one in folders_above(path)}
     only_tests = {one for test in tests for one in folders_above(test)}
     only_tests -= {one for path in program for one in folders_above(path)}
+    taken = {*map(_module, (program - deleted).union(tests, only_tests)), ""}
 
     def counts(path: str) -> bool:
         *folders, name = path.split("/")

@@ -94,9 +94,9 @@ _METHODS = {
 _SPECIAL_NAMES = _METHODS | {"__init__", "__name__", "__slots__"}
 _SPECIAL_ATTRIBUTES = _METHODS | {"__name__"}
 _INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # generators, code, frames, tracebacks
-# `format` reads attributes that its text names, an `AttributeError` holds the object that lacks one, and a
-# context of `decimal` has flags and traps for classes that take attributes.
-_INNER_NAMES = {"cell_contents", "flags", "format", "format_map", "mro", "obj", "traps"}
+# `format` reads attributes that its text names, an `AttributeError` holds the object that lacks one. The
+# exceptions of `decimal` hold classes that take attributes, and its contexts flags and traps for them.
+_INNER_NAMES = {"args", "cell_contents", "flags", "format", "format_map", "mro", "obj", "traps"}
 _ATTRIBUTE_IN_FORMAT = re.compile(r"\{[^{}:!]*[.\[]")
 
 
@@ -200,7 +200,9 @@ class _Reader:
         found = self._imported.get(use.name)
         if found is None:
             is_input = use.name != "open" or (use.call is not None and _is_standard_input(use.call))
-            return is_input and use.name not in _REFUSED_BUILTINS and _is_outer(use.attribute)
+            if not is_input or use.name in _REFUSED_BUILTINS or (use.is_set and use.name in _BUILTINS):
+                return False
+            return _is_outer(use.attribute) and not (use.is_set and use.attribute in _SPECIAL_ATTRIBUTES)
         if isinstance(found, str):
             if use.attribute is None or use.is_set:
                 return False
@@ -219,12 +221,12 @@ class _Reader:
 
     def _attribute(self, node: Any, *, is_called: bool = False, call: Any = None) -> list[Any]:
         value, name = node.value, node.attr
+        is_set = type(node.ctx) is not _ast.Load
         if type(value) is _ast.Name:
-            is_set = type(node.ctx) is not _ast.Load
             self._uses.append(_Use(_checked(value.id), name, is_called, is_set, call))
             return []
         is_text = type(value) is _ast.Constant and type(value.value) is str
-        if not (
+        if (is_set and name in _SPECIAL_ATTRIBUTES) or not (
             _is_outer(name)
             or (name == "__init__" and _is_super(value))
             or (name == "format" and is_text and not _ATTRIBUTE_IN_FORMAT.search(value.value))

@@ -47,8 +47,8 @@ def leave_the_host() -> None:
 def enter_private_root(root: str, readable: Sequence[str], workspace: str, workspace_bytes: int) -> None:
     """Makes `root` (an empty folder) the root of this process's own file system. Raises `OSError`.
 
-    It holds the `readable` files and folders of the host, read-only, a `/proc` where the kernel
-    allows one, and at `workspace` an empty folder in memory of at most `workspace_bytes`.
+    It holds the `readable` files and folders of the host, read-only, names of the standard streams, a `/proc`
+    where the kernel allows one, and at `workspace` an empty folder in memory of at most `workspace_bytes`.
     """
     checked(libc.unshare(CLONE_NEWNS), "unshare")
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
@@ -58,6 +58,9 @@ def enter_private_root(root: str, readable: Sequence[str], workspace: str, works
     for path in ("/lib", "/lib64", "/lib32", "/bin"):  # on most hosts links, which the loader follows
         if os.path.islink(path) and not os.path.lexists(root + path):
             os.symlink(os.readlink(path), root + path)
+    os.makedirs(root + "/dev", exist_ok=True)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"{root}/dev/{name}")
     os.makedirs(root + "/proc")
     # The kernel refuses this where the host's own is masked (containers); the worker does not need it.
     with contextlib.suppress(OSError):
