@@ -35,6 +35,7 @@ SINGLE_MODULES = {
     "intervals",
     "logistic",
     "no_signal",
+    "python_module",
     "records",
     "seeding",
     "text",

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner
 from safetensors.torch import save_file
 from synthetic_runs import healthy, with_explosion, write_run
@@ -105,6 +106,28 @@ def test_a_replay_begins_before_the_onset_and_shows_the_fault_again(tmp_path, tr
     found = proof.replay(faulty(tmp_path / "run"), tmp_path / "again")
     assert (found.first_step, found.last_step) == (280, 350)
     assert found.finding.name == "gradient-explosion" and found.difference is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"rewards": [{"name": "evil:f"}]},
+        {"rewards": ["a.b:f.g"]},
+        {"self_play": {"games": [{"name": "evil:G"}]}},
+    ],
+)
+def test_a_replay_imports_what_a_config_names_only_where_that_is_trusted(tmp_path, training, code):
+    run = faulty(tmp_path / "run", max_grad_norm=5.0)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | code))
+    with pytest.raises(DiagnosticsError, match="imports and runs"):
+        proof.replay(run, tmp_path / "refused")
+    good = write_run(tmp_path / "good", healthy(2), training={"learning_rate": 1e-3, "max_steps": 500})
+    with pytest.raises(DiagnosticsError, match="imports and runs"):
+        proof.bisect_settings(run, tmp_path / "trials", good=good)
+    assert training == []
+    proof.replay(run, tmp_path / "again", trusts_code=True)
+    assert len(training) == 1
 
 
 def test_a_bisection_names_the_setting_that_cures_the_fault(tmp_path, training):

@@ -25,6 +25,12 @@ from greenward.text import visible
 
 _FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
 _STEPS = click.option("--steps", type=COUNT, help="The last step of a replay.  [default: past the onset]")
+_TRUST = click.option(
+    "--trust-code",
+    "trusts_code",
+    is_flag=True,
+    help="Import the functions and classes that RUN's config names.",
+)
 _TRAIN_HERE = "Train here.  [default: a folder that is deleted afterwards]"
 
 
@@ -63,8 +69,9 @@ def check_determinism(
 @run_argument
 @_FINDING
 @_STEPS
+@_TRUST
 @folder_option("--output", _TRAIN_HERE, "run")
-def replay(run: Path, *, finding: str | None, steps: int | None, output: Path | None) -> None:
+def replay(run: Path, *, output: Path | None, **chosen: Any) -> None:
     """Train RUN again from the last checkpoint before its fault, and see whether the fault returns.
 
     Exit code: 1 it returns, 0 it does not, 2 an error.
@@ -72,7 +79,7 @@ def replay(run: Path, *, finding: str | None, steps: int | None, output: Path | 
     from greenward.diagnostics.proof import replay
 
     with tempfile.TemporaryDirectory() as temporary:
-        found = replay(run, output or Path(temporary) / "replay", finding=finding, steps=steps)
+        found = replay(run, output or Path(temporary) / "replay", **chosen)
     place = f"steps {found.first_step + 1} to {found.last_step}"
     if found.finding is not None:
         since = f" from step {found.finding.onset}" if found.finding.onset else ""
@@ -97,6 +104,7 @@ def replay(run: Path, *, finding: str | None, steps: int | None, output: Path | 
 )
 @_FINDING
 @_STEPS
+@_TRUST
 @folder_option("--output", _TRAIN_HERE, "runs")
 def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
     """Find the setting that causes the fault of RUN, by short replays in which one is put back at a time.

@@ -5,9 +5,9 @@ Trainings run as commands in processes of their own, in folders of their own.
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from greenward.diagnostics.diff import TOLERANCE
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import RunSignals
 from greenward.errors import ConfigError, DiagnosticsError
+from greenward.python_module import python_module
 from greenward.reports.document import Finding
 from greenward.runs.directory import fork_run
 from greenward.runs.metrics import TIMING_PREFIXES
@@ -30,6 +31,7 @@ from greenward.runs.reading import CHECKPOINTS, flattened, is_run, read_config, 
 HORIZON = 30  # steps after the onset that a replay takes
 _OUT = "{out}"
 _LOG_CHARACTERS = 400
+_CODE = re.compile(r"(?!textarena:)[\w.]+:[\w.]+")
 # Settings that are tried first for a finding; the others follow in the order of the config.
 _SUSPECTS = {
     "gradient-": ("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
@@ -148,14 +150,22 @@ def replay(
     changes: Mapping[str, Any] = {},
     steps: int | None = None,
     finding: str | None = None,
+    trusts_code: bool = False,
 ) -> Replay:
     """Train again from the last checkpoint before the onset of the cause (or of `finding`), up to `steps`.
 
+    Functions and classes that the run's config names are imported only if it `trusts_code`.
+
     Raises:
-        DiagnosticsError: nothing is wrong with the run, or the training failed.
+        DiagnosticsError: nothing is wrong with the run, it names code, or the training failed.
         RunError: the run cannot be copied.
     """
     signals, fault = _fault_of(run, finding)
+    if not trusts_code and (code := _named_code(read_config(run))):
+        raise DiagnosticsError(
+            f"the config of {run} names {', '.join(code)}, which a replay imports and runs",
+            remedy="If you trust that code, in the working folder and on the path, add --trust-code.",
+        )
     onset = fault.onset.low if fault.onset else 0
     begin = max((step for step, _ in steps_in(run / CHECKPOINTS) if step < onset), default=0)
     # From the beginning, as far as the fault was to be seen; from a checkpoint, beyond the onset.
@@ -164,12 +174,25 @@ def replay(
         late = fault.onset.high + max(HORIZON, int(0.1 * len(signals.steps)))
     last = min(steps or late, last)
     fork_run(run, begin, target, changes)
-    training = [sys.executable, "-m", "greenward", "train", str(target / "config.yaml")]
     options = [f"training.max_steps={last}", "--output", str(target), "--resume", "--quiet"]
-    _complete("the replay", [*training, *options])
+    _complete("the replay", python_module("greenward", "train", str(target / "config.yaml"), *options))
     again = diagnose_run(target)
     same = [one for one in again.findings if one.name == fault.name and one.severity != "info"]
     return Replay(target, begin, last, same[0] if same else None, first_difference(signals, again.run))
+
+
+def _named_code(config: Mapping[str, Any]) -> list[str]:
+    """The reward functions and games of one's own that a config names, as module:name."""
+    found, values = set[str](), [config.get("rewards"), config.get("self_play")]
+    while values:
+        value = values.pop()
+        if isinstance(value, Mapping):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+        elif isinstance(value, str) and _CODE.fullmatch(value):
+            found.add(value)
+    return sorted(found)
 
 
 def _fault_of(run: Path, name: str | None) -> tuple[RunSignals, Finding]:
@@ -217,6 +240,7 @@ def bisect_settings(
     finding: str | None = None,
     steps: int | None = None,
     keys: Sequence[str] = (),
+    trusts_code: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Bisection:
     """Put one suspected setting after the other back to that of `good` (or the default), and train again.
@@ -235,13 +259,18 @@ def bisect_settings(
         )
     claim_folder(folder, "runs")
     say(f"{fault.name}; suspects: {', '.join(key for key, _, _ in suspects)}")
-    again = replay(run, folder / "unchanged", steps=steps, finding=fault.name)
+    again = replay(run, folder / "unchanged", steps=steps, finding=fault.name, trusts_code=trusts_code)
     if again.finding is None:
         return Bisection(fault, False, ())
     trials: list[Trial] = []
     for number, (key, value, reference) in enumerate(suspects):
         found = replay(
-            run, folder / f"{number}_{key}", changes={key: reference}, steps=steps, finding=fault.name
+            run,
+            folder / f"{number}_{key}",
+            changes={key: reference},
+            steps=steps,
+            finding=fault.name,
+            trusts_code=trusts_code,
         )
         trials.append(Trial(key, value, reference, found.finding is None))
         outcome = "the fault is gone" if trials[-1].cured else "the fault is still there"

@@ -66,6 +66,7 @@ def launch_command(
 def launch(command: Sequence[str]) -> None:
     """Go on as `command`: this process becomes the launcher."""
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
+    os.environ["PYTHONSAFEPATH"] = "1"  # from Python 3.11 on, `-m` takes no module of the working folder then
     sys.stdout.flush()
     os.execv(command[0], list(command))
 

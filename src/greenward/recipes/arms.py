@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from greenward.config.loading import load_recipe
 from greenward.errors import RunError
 from greenward.interruption import POLL_SECONDS, Stopped
 from greenward.no_signal import MIN_STEPS, spells
+from greenward.python_module import python_module
 from greenward.recipes.train import WARM_START
 from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress, evaluation_line
@@ -70,7 +70,7 @@ class Arm:
     def start(self, place: int, devices: Sequence[str], *, resume: bool) -> None:
         """Start the command, at one of the places for arms that run at a time."""
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
-        command = [sys.executable, "-m", "greenward", "train", *self.arguments(), "--quiet"]
+        command = python_module("greenward", "train", *self.arguments(), "--quiet")
         command += ["--output", str(self.folder), *(["--resume"] if resume else [])]
         own = {"CUDA_VISIBLE_DEVICES": devices[place % len(devices)]} if devices else {}
         self.process = subprocess.Popen(

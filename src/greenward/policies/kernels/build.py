@@ -14,7 +14,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenward.policies.kernels import compiling
 from greenward.policies.kernels.compiling import compiler
+from greenward.python_module import python_module
 from greenward.runs.files import sha256_of, write_atomically
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _Failed(Exception):
 
 def _passes(library: Path) -> bool:
     """Test the library; whether its products are faster than torch's. Raises `_Failed`."""
-    command = (sys.executable, "-m", "greenward.policies.kernels.self_test", str(library))
+    command = python_module("greenward.policies.kernels.self_test", str(library))
     return _run(command, "the self-test failed") == FASTER_PRODUCTS
 
 
