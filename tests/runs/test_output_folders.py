@@ -180,6 +180,39 @@ class TestFolders:
         assert len((path / "warm_start" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+    @pytest.mark.parametrize(
+        "place", ["checkpoints", "rollouts", "evaluations", "checkpoints/step_000001", "notes"]
+    )
+    def test_overwriting_deletes_nothing_of_the_users(self, tmp_path, place):
+        path = make_run(tmp_path / "run")
+        (path / place).mkdir(parents=True, exist_ok=True)
+        if place.startswith("checkpoints/"):
+            (path / place / "manifest.json").write_text('{"step": 1, "files": {"weights": {}}}')
+            (path / place / "weights").write_text("ours")
+        (path / place / "thesis.txt").write_text("years of work")
+        with pytest.raises(RunError, match="holds more than greenward wrote"):
+            RunDirectory.create(path, CONFIG, overwrite=True)
+        assert (path / place / "thesis.txt").read_text() == "years of work"
+        (path / place / "thesis.txt").unlink()
+        if place != "notes":
+            RunDirectory.create(path, CONFIG, overwrite=True).close()
+
+    def test_a_refusal_leaves_no_mark_in_an_older_run(self, tmp_path):
+        path = make_run(tmp_path / "run")
+        (path / MARK).unlink(missing_ok=True)
+        before = os.stat(path).st_mtime_ns
+        with pytest.raises(RunError, match="already holds a run"):
+            RunDirectory.create(path, CONFIG)
+        assert not (path / MARK).exists() and os.stat(path).st_mtime_ns == before
+
+    def test_a_mark_alone_makes_no_folder_ours(self, tmp_path):
+        (tmp_path / MARK).write_text('{"kind": "run"}')
+        check_folder(tmp_path, "run")
+        (tmp_path / "thesis.txt").write_text("years of work")
+        with pytest.raises(RunError, match="holds more than greenward wrote"):
+            RunDirectory.create(tmp_path, CONFIG)
+
+
 class TestFiles:
     def test_a_link_is_not_followed(self, tmp_path):
         (tmp_path / "theirs").write_text("theirs")

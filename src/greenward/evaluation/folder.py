@@ -44,8 +44,10 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
     ) -> None:
         super().__init__()
         self.path = path
+        check_folder(path, "evaluation")
+        if not overwrite:
+            refuse_other_settings(path, settings)
         claim_folder(path, "evaluation", overwrite=overwrite)
-        refuse_other_settings(path, settings)
         self._lock = RunLock(path)
         try:
             write_json(path / SETTINGS, settings)

@@ -132,15 +132,16 @@ class RunDirectory(Closing["RunDirectory"]):
         that another process writes, and a folder that is not greenward's or cannot be written.
         """
         path = Path(path)
-        claim_folder(path, "run", overwrite=overwrite)
-        resolved: dict[str, Any] = to_json(config)
-        evaluations = list((path / EVALUATIONS).glob("*.json")) if is_run(path) else []
-        exists = has_steps(path) or (resume and bool(evaluations))
-        if exists and not resume:
+        check_folder(path, "run")
+        if has_steps(path) and not (resume or overwrite):
             raise RunError(
                 f"{path} already holds a run",
                 remedy="Go on with it by --resume, replace it by --overwrite, or choose another directory.",
             )
+        claim_folder(path, "run", overwrite=overwrite)
+        resolved: dict[str, Any] = to_json(config)
+        evaluations = list((path / EVALUATIONS).glob("*.json")) if is_run(path) else []
+        exists = has_steps(path) or (resume and bool(evaluations))
         lock = RunLock(path)
         try:
             inexact = compare_configs(path, complete(read_config(path)), resolved) if exists else {}

@@ -28,6 +28,12 @@ Kind = Literal["run", "runs", "evaluation", "problems", "report", "model", "logs
 MARK = ".greenward.json"
 _REPORTS = ("report.html", "report.md", "report.json", "rollouts.html", "rollouts-*.html")
 _TRACKERS = ("tensorboard", "wandb", "mlruns", "mlartifacts", "mlflow.db")
+_MANIFEST = "manifest.json"  # of a checkpoint: it names its files
+_OF_STEPS: Mapping[str, tuple[str, ...]] = {
+    "rollouts": (),
+    "evaluations": (),
+    "checkpoints": (".step_*", "last", "best", "pinned.json"),
+}
 _MOST_BYTES = 16 << 20  # of a record that tells the kind of a folder
 _DEEPEST_RUN = 3  # folders between that of a sweep and one of its runs
 _MOST_NAMES = 3  # of what a refused folder holds, in the message
@@ -114,6 +120,9 @@ def check_folder(path: Path, *kinds: Kind) -> Kind | None:
     if found is not None:
         if found not in kinds and not ("report" in kinds and _marked_kind(path)):
             raise _refusal(path, f"expected {wanted}, found {KINDS[found].words}")
+        has_records = found not in ("run", "evaluation", "problems") or _kind_by_records(path, 0)
+        if not has_records and not is_being_written(path):
+            refuse_other_entries(path, found)  # a mark alone makes no folder ours
         _refuse_strange_entries(path)
         return found
     if names:
@@ -213,6 +222,21 @@ def _not_written_here(path: Path, kind: Kind) -> Iterator[Path]:
             yield from _not_written_here(inner, found)
         elif not is_named:
             yield inner
+        elif kind == "run" and entry.name in _OF_STEPS and entry.is_dir(follow_symlinks=False):
+            yield from _not_of_steps(inner, _OF_STEPS[entry.name])
+
+
+def _not_of_steps(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
+    """What lies in a folder of a run that holds something for each step, and is not of these names."""
+    for entry in os.scandir(folder):
+        if not any(fnmatch.fnmatchcase(entry.name, name) for name in ("step_*", TEMPORARY, *names)):
+            yield Path(entry.path)
+        elif entry.is_dir(follow_symlinks=False) and (
+            files := _record(Path(entry.path, _MANIFEST)).get("files")
+        ):
+            written = {_MANIFEST, *files}
+            inner = (Path(root, name) for root, _, found in os.walk(entry.path) for name in found)
+            yield from (one for one in inner if one.relative_to(entry.path).as_posix() not in written)
 
 
 def _status(path: Path) -> os.stat_result | None:
