@@ -158,8 +158,8 @@ class TestRows:
     def test_long_lines_of_a_patch_take_no_time(self, tmp_path, clone):
         start = time.process_time()
         with pytest.raises(ProblemError, match="could not be read"):
-            load_suite(rows(tmp_path, clone | {"patch": f"+++ b/a{' ' * 200_000}x\n", "test_patch": ""}))
-        assert time.process_time() - start < 10
+            load_suite(rows(tmp_path, clone | {"patch": f"+++ b/a{' ' * 50_000}x\n", "test_patch": ""}))
+        assert time.process_time() - start < 2
 
     @pytest.mark.parametrize(
         ("names", "said"),

@@ -403,7 +403,7 @@ class TestBounds:
         git(tmp_path, "clone", "-q", str(places[0] / "plain"), "theirs")
         config = tmp_path / "theirs/.git/config"
         text = config.read_text()
-        for line in (f"objectformat = a{' ' * 150_000}x", f"objectformat{' ' * 150_000}x"):
+        for line in (f"objectformat = a{' ' * 50_000}x", f"objectformat{' ' * 50_000}x"):
             config.write_text(f"{text}[extensions]\n\t{line}\n")
             start = time.process_time()
             with Repository(tmp_path / "theirs") as repository:
@@ -412,7 +412,7 @@ class TestBounds:
                         repository.commit("HEAD")
                 else:
                     assert repository.is_modified() is False
-            assert time.process_time() - start < 5
+            assert time.process_time() - start < 2
 
     def test_paths_that_a_git_file_names_are_bounded(self, tmp_path):
         for named in ("x" * 1000, "x" * 5000, "a/" * 3000, "x" * 100_000):
